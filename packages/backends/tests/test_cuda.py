@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import both_ways
 import pytest
 import torch
+from interpreting import interpreted
 from samples import BY_NAME, SAMPLES, Sample
 from test_symbolic import PROGRAMS, Program, compilations
 from tracing import trace
@@ -141,35 +139,24 @@ def test_a_short_row_that_grows_has_a_second_form() -> None:
     assert whole.block < longer.block
 
 
-def interpreted(*arguments: str, script: str = "interpret_triton.py") -> str:
-    """The output of the script, in a process of its own: Triton decides at import whether to interpret."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), *arguments],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @needs_triton
 def test_interpreted_numbers_equal_eager() -> None:
-    assert interpreted().count("ok ") == len(SAMPLES)
+    assert interpreted("interpret_triton.py").count("ok ") == len(SAMPLES)
 
 
 @needs_triton
 def test_interpreted_passes_that_are_joined_equal_eager() -> None:
-    assert interpreted(script="interpret_joined.py").count("ok ") >= 100
+    assert interpreted("interpret_joined.py").count("ok ") >= 100
 
 
 @needs_triton
 def test_interpreted_rows_and_columns_equal_eager() -> None:
-    assert interpreted("both_ways").count("ok ") == 2 * len(both_ways.CASES) + 3
+    assert interpreted("interpret_triton.py", "both_ways").count("ok ") == 2 * len(both_ways.CASES) + 3
 
 
 @needs_triton
 def test_interpreted_symbolic_kernels_equal_eager() -> None:
-    assert interpreted("symbolic").count("ok ") == len(PROGRAMS)
+    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(PROGRAMS)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -7,8 +7,6 @@ import importlib.util
 import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from interpret_products import attempts
+from interpreting import interpreted
 from tracing import trace
 from tracing_symbolic import trace_symbolic
 
@@ -96,25 +95,14 @@ def compiled(clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dt
     return stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock))
 
 
-def interpreted(*arguments: str) -> str:
-    script = Path(__file__).with_name("interpret_products.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
-    assert interpreted().count("ok ") == len([*attempts()])
+    assert interpreted("interpret_products.py").count("ok ") == len([*attempts()])
 
 
 @needs_triton
 def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
-    assert "ok clock" in interpreted("clock")
+    assert "ok clock" in interpreted("interpret_products.py", "clock")
 
 
 @needs_triton

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from interpreting import interpreted
 from ir.test_spec import graph_values, memory_of
 from scan_programs import PROGRAMS, Program, back
 from tracing import trace
@@ -159,15 +157,7 @@ def test_they_compile_to_cubins(program: Program, capability: int) -> None:
 @needs_triton
 @pytest.mark.parametrize("kind", ["", "small", "symbolic"] if os.environ.get("FRAMESMITH_LONG") else ["small"])
 def test_interpreted_numbers_equal_eager(kind: str) -> None:
-    """In a process of its own: Triton decides at import whether to interpret."""
-    script = Path(__file__).with_name("interpret_scans.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script), *([kind] if kind else [])],
-        env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("ok ") >= (40 if kind else len(PROGRAMS))
+    assert interpreted("interpret_scans.py", *([kind] if kind else [])).count("ok ") >= (40 if kind else len(PROGRAMS))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

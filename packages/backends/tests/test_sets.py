@@ -6,12 +6,10 @@ import importlib.util
 import os
 import random
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from interpreting import interpreted
 from list_steps import EVEN, LISTS, ODD, Lists, adam, chained, clipped
 from tracing import mutating, trace
 
@@ -193,13 +191,7 @@ def test_more_programs_than_a_launch_has_are_several(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_numbers_equal_eager() -> None:
-    script = Path(__file__).with_name("interpret_sets.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("ok ") == len(LISTS) + 2
+    assert interpreted("interpret_sets.py").count("ok ") == len(LISTS) + 2
 
 
 def test_places_beyond_32_bits_are_no_line() -> None:

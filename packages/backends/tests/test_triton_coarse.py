@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from interpreting import interpreted
 from tracing import trace
 
 from framesmith_backends import CudaBackend
@@ -20,13 +17,7 @@ from framesmith_backends.render.triton.emit import COARSE
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_shorter_functions_are_near_at_all_numbers_of_bfloat16() -> None:
-    script = Path(__file__).with_name("interpret_coarse.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("ok ") == len(COARSE)
+    assert interpreted("interpret_coarse.py").count("ok ") == len(COARSE)
 
 
 def source_of(function: Any, dtype: torch.dtype) -> str:

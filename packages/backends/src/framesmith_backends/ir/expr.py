@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, nearest
@@ -283,6 +283,12 @@ def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
         else:
             exact.update(children(node))
     return rounded - exact
+
+
+def coarse_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
+    """Operations of these names that are rounded to bfloat16 at once, and need not be exact to float32's last place."""
+    rounded = rounded_at_once(root, "bf16")
+    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in names and n.dtype == "f32")
 
 
 def cost(*roots: Expr) -> int:

@@ -16,7 +16,7 @@ from framesmith_backends.ir.expr import (
     Op,
     Ref,
     children,
-    rounded_at_once,
+    coarse_parts,
     told_by_data,
     walk,
 )
@@ -56,7 +56,7 @@ FARTHEST = 1 << 62
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
-    coarse = _coarse_parts(root)
+    coarse = coarse_parts(root, COARSE)
     for node in walk(root):
         if node in coarse:
             continue
@@ -66,12 +66,6 @@ def emit(r: Rendering, root: Expr) -> Value:
             level.values[node] = _EMITTERS[type(node)](r, node)
             r.b.out = outside
     return _value(r, root)
-
-
-def _coarse_parts(root: Expr) -> frozenset[Expr]:
-    """Operations that are rounded to bfloat16 at once, and need not be exact to the last place of float32."""
-    rounded = rounded_at_once(root, "bf16")
-    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
 
 
 def _value(r: Rendering, node: Expr) -> Value:

@@ -18,7 +18,7 @@ from framesmith_backends.ir.expr import (
     Op,
     Ref,
     children,
-    rounded_at_once,
+    coarse_parts,
     told_by_data,
     walk,
 )
@@ -81,7 +81,7 @@ def emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
     depths = _depths(w, root)
-    coarse = _coarse_parts(root)
+    coarse = coarse_parts(root, COARSE)
     for node in depths:
         if node in coarse:
             continue
@@ -99,11 +99,6 @@ def emit(w: Writing, root: Expr) -> str:
                 scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
             names[node] = scope.names[key]
     return names[root]
-
-
-def _coarse_parts(root: Expr) -> frozenset[Expr]:
-    rounded = rounded_at_once(root, "bf16")
-    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in COARSE and n.dtype == "f32")
 
 
 def _constant(node: Const) -> str:
