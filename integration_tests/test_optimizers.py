@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,22 +13,33 @@ import framesmith
 
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
-#: Those whose step computes no Python number from a tensor: they are one graph.
+#: Those whose step is one graph.
 WHOLE: dict[str, Make] = {
     "SGD": lambda ps: torch.optim.SGD(ps, lr=0.1),
     "momentum": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True, maximize=True),
     "many at once": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, foreach=True),
+    "SGD, fused": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.1, fused=True),
+    "SGD, fused, of no momentum": lambda ps: torch.optim.SGD(ps, lr=0.1, maximize=True, fused=True),
+    "Nesterov, fused": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True, fused=True),
     "RMSprop": lambda ps: torch.optim.RMSprop(ps, lr=0.1, centered=True, momentum=0.5),
     "RMSprop, many at once": lambda ps: torch.optim.RMSprop(ps, lr=0.1, foreach=True),
     "Adadelta": lambda ps: torch.optim.Adadelta(ps),
-}
-#: The others.
-BROKEN: dict[str, Make] = {
     "Adam": lambda ps: torch.optim.Adam(ps),
+    "Adam of a rate in a tensor": lambda ps: torch.optim.Adam(ps, lr=torch.tensor(0.01)),
+    "Adam, many at once": lambda ps: torch.optim.Adam(ps, foreach=True, maximize=True, weight_decay=0.1),
+    "Adam, fused": lambda ps: torch.optim.Adam(ps, amsgrad=True, weight_decay=0.1, maximize=True, fused=True),
     "AdamW, many at once": lambda ps: torch.optim.AdamW(ps, foreach=True, amsgrad=True),
+    "AdamW, fused": lambda ps: torch.optim.AdamW(ps, lr=torch.tensor(0.01), fused=True),
+    "NAdam, many at once": lambda ps: torch.optim.NAdam(ps, foreach=True),
     "Adagrad": lambda ps: torch.optim.Adagrad(ps),
+    "Adagrad, fused": lambda ps: torch.optim.Adagrad(ps, lr=0.1, lr_decay=0.1, weight_decay=0.1, fused=True),
     "Rprop": lambda ps: torch.optim.Rprop(ps),
+}
+#: Those that choose what to do by a number of a tensor.
+BROKEN: dict[str, Make] = {
+    "RAdam": lambda ps: torch.optim.RAdam(ps),
+    "ASGD, many at once": lambda ps: torch.optim.ASGD(ps, foreach=True),
 }
 
 
@@ -103,3 +115,95 @@ def test_a_whole_training_step() -> None:
         found.append([*losses, *model.parameters(), *(p.grad for p in model.parameters())])
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("found_inf", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"])
+def test_fused_steps_of_scaled_gradients(name: str, dtype: torch.dtype, found_inf: float) -> None:
+    """A step that found an infinite gradient changes nothing, others leave the gradients without their scale."""
+    framesmith.reset()
+    torch.manual_seed(0)
+    shapes = [(3, 4), (5,), ()]
+    parameters, grads, first = ([torch.randn(shape).to(dtype) for shape in shapes] for _ in range(3))
+    second, third = ([torch.rand(shape).to(dtype) for shape in shapes] for _ in range(2))
+    steps = [torch.tensor(2.0) for _ in shapes]
+    scales = {"grad_scale": torch.tensor(4.0), "found_inf": torch.tensor(found_inf)}
+    lists = {"sgd": [first], "adagrad": [second, steps]}.get(name.split("_")[2], [first, second, third, steps])
+    numbers: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1, "maximize": True}
+    numbers |= {
+        "sgd": {"momentum": 0.9, "dampening": 0.1, "nesterov": True, "is_first_step": False},
+        "adagrad": {"lr_decay": 0.1, "eps": 1e-8},
+    }.get(name.split("_")[2], {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "amsgrad": True})
+
+    def step(parameters: Any, grads: Any, lists: Any, scales: Any) -> None:
+        with torch.no_grad():
+            getattr(torch, name)(parameters, grads, *lists, **numbers, **scales)
+
+    ours, eagers = copy.deepcopy((parameters, grads, lists)), (parameters, grads, lists)
+    framesmith.compile(step, strict=True, fullgraph=True)(*ours, scales)
+    step(*eagers, scales)
+    torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["addcdiv", "addcmul"])
+def test_a_number_in_a_tensor(name: str, dtype: torch.dtype) -> None:
+    """As the factor of one tensor's operators, with gradients (a number has none) and without."""
+    framesmith.reset()
+
+    def run(x: torch.Tensor, a: torch.Tensor, value: torch.Tensor, changed: torch.Tensor) -> Any:
+        new = getattr(torch, name)(x, a, a + 1, value=value * 2), getattr(x, name)(a, a + 1, value=value)
+        return *new, getattr(changed, f"{name}_")(a, a + 1, value=value)
+
+    results = []
+    for step in (run, framesmith.compile(run, strict=True, fullgraph=True)):
+        for leaf, value in (
+            (False, torch.tensor(0.3)),
+            (True, torch.tensor(0.3)),
+            (False, torch.tensor(1 / 3).double()),
+        ):
+            torch.manual_seed(0)
+            x, a = torch.rand(3, 4).to(dtype).requires_grad_(leaf), torch.rand(4).to(dtype)
+            changed = torch.rand(3, 4).to(dtype)
+            found = step(x, a, value, changed)
+            sum(result.float().sum() for result in found).backward() if leaf else None
+            results.append([*found, changed, x.grad])
+    half = len(results) // 2
+    torch.testing.assert_close(results[half:], results[:half])
+
+
+@pytest.mark.parametrize("many", ["_foreach_addcdiv", "_foreach_addcmul"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
+def test_numbers_in_a_tensor(many: str, dtype: torch.dtype) -> None:
+    """A number for each of many tensors, given in one tensor; of integers the operator stays whole."""
+    framesmith.reset()
+    torch.manual_seed(0)
+    if dtype == torch.int64 and many == "_foreach_addcdiv":
+        pytest.skip("integers are not divided")
+    tensors = [[(torch.rand(shape) * 9 + 1).to(dtype) for shape in [(3, 4), (5,), ()]] for _ in range(3)]
+    numbers = torch.tensor([2, 3, 4]) if dtype == torch.int64 else torch.rand(3)
+
+    def both(tensors: Any, numbers: torch.Tensor) -> Any:
+        new = getattr(torch, many)(*tensors, numbers)
+        changed = getattr(torch, f"{many}_")(*tensors, scalars=numbers) or tensors[0]  # torch 2.11 returns nothing
+        return new, [tensor + 1 for tensor in changed]
+
+    wanted = copy.deepcopy(tensors)
+    found = framesmith.compile(both, strict=True, fullgraph=True)(tensors, numbers)
+    torch.testing.assert_close((found, tensors), (both(wanted, numbers), wanted))
+
+
+def test_numbers_that_are_refused() -> None:
+    """One too few, and not in a row: eager mode's errors, with nothing changed."""
+    for numbers, error in ((torch.rand(2), "length of scalars"), (torch.rand(6)[::2], "contiguous")):
+        framesmith.reset()
+        tensors = [torch.ones(2) for _ in range(3)]
+
+        def run(tensors: Any = tensors, numbers: torch.Tensor = numbers) -> None:
+            tensors[0].add_(1)
+            torch._foreach_addcdiv_(tensors, tensors, tensors, numbers)
+
+        with pytest.raises(RuntimeError, match=error):
+            framesmith.compile(run)()
+        torch.testing.assert_close(tensors, [torch.full((2,), 2.0), torch.ones(2), torch.ones(2)])

@@ -12,7 +12,7 @@ from torch import fx
 from torch._prims_common import suggest_memory_format
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.trace import derivatives, functional, numbers, recurrent
+from framesmith_aot.trace import derivatives, functional, numbers, optimizers, recurrent
 from framesmith_aten import tensor_methods
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
@@ -27,7 +27,9 @@ from framesmith_aten.tracing.tracer import GraphTracer
 aten = torch.ops.aten
 
 #: Functions that change many tensors at once: where they are functionalised, autograd does not see it.
-MANY_CHANGED = frozenset(name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_"))
+MANY_CHANGED = frozenset(
+    name for name in dir(torch) if name.startswith(("_foreach_", "_fused_")) and name.endswith("_")
+)
 
 #: Calls that the traced form cannot express, and why.
 REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
@@ -328,6 +330,7 @@ def normed_by_rms(input: torch.Tensor, count: int, weight: torch.Tensor | None, 
 #: Torch calls, and methods of tensors, run through another function of the same meaning.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **recurrent.REPLACEMENTS,
+    **optimizers.REPLACEMENTS,
     torch.batch_norm: _batch_norm,
     F.batch_norm: _functional_batch_norm,
     F.one_hot: _one_hot,

@@ -71,7 +71,7 @@ def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """An operator of many tensors as calls for one each: what is given for each in turn, the rest as it is.
 
-    Left whole is what its counterpart takes in no such form, such as numbers in a tensor.
+    Left whole is what its counterpart takes in no such form.
     """
     one, values = applied_to_each(op), arguments(op, args, kwargs)
     each = {name for name, value in values.items() if isinstance(value, (list, tuple))}
@@ -149,8 +149,29 @@ def norms(tensors: Sequence[torch.Tensor], ord: Any = 2, dtype: torch.dtype | No
     return [aten.linalg_vector_norm.default(tensor, ord, dtype=dtype) for tensor in tensors]
 
 
+def with_packed_numbers(
+    factor: Rule, many: Sequence[torch.Tensor], first: Sequence[torch.Tensor], second: Sequence[torch.Tensor],
+    scalars: torch.Tensor,
+) -> Any:  # fmt: skip
+    """`many + factor(number * first, second)` for each tensor, the numbers being in one tensor; rounded once."""
+    tensors = (*many, *first, *second)
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) != 1 or not all(map(torch.is_floating_point, (*tensors, scalars))):
+        return NotImplemented
+    (kind,) = types
+    wide = torch.promote_types(kind, torch.float32)
+    numbers = scalars.to(wide).unbind()
+    added = (
+        aten.add(x.to(wide), factor(number * a.to(wide), b.to(wide))).to(kind)
+        for x, a, b, number in zip(many, first, second, numbers, strict=True)
+    )
+    return list(added)
+
+
 #: Rules of our own, in place of torch's.
 OWN: dict[Any, Rule] = {
     aten.binary_cross_entropy.default: binary_cross_entropy,
     aten._foreach_norm.Scalar: norms,
+    aten._foreach_addcdiv.Tensor: functools.partial(with_packed_numbers, aten.div),
+    aten._foreach_addcmul.Tensor: functools.partial(with_packed_numbers, aten.mul),
 }

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes import elementwise, padding, upsampling, views
+from framesmith_guards.fakes import elementwise, packed_numbers, padding, upsampling, views
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
@@ -116,6 +116,9 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     """
     if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
+    if (rule := packed_numbers.rule_for(func, args, kwargs)) is not None:
+        with mode:
+            return rule()
     if func in _NEW_VALUES:
         return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
     if mode.shape_env is not None:
