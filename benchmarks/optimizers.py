@@ -1,4 +1,4 @@
-"""Optimizer steps written by hand over 60 parameters, and a moving average of them."""
+"""Optimizer steps over 60 parameters, by hand and of torch's optimizers, and a moving average of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+import framesmith
 from benchmarks.candidates import available, wrap
 from benchmarks.harness import Row, compare, print_rows
 
@@ -54,6 +55,28 @@ CASES: dict[str, Callable[..., None]] = {
     "moving average": moving_average,
 }
 
+#: Torch's own, and their options.
+OPTIMIZERS: dict[str, Callable[[Tensors], torch.optim.Optimizer]] = {
+    "torch's Adam, one by one": functools.partial(torch.optim.Adam, foreach=False),
+    "torch's Adam, all at once": functools.partial(torch.optim.Adam, foreach=True),
+    "torch's AdamW, fused": functools.partial(torch.optim.AdamW, fused=True),
+    "torch's SGD with momentum": functools.partial(torch.optim.SGD, momentum=0.9, foreach=True),
+}
+
+
+def step_of(candidate: str, make: Callable[[Tensors], torch.optim.Optimizer]) -> Callable[[], None]:
+    """A step of an optimizer of its own, which no other candidate changes."""
+    torch.manual_seed(0)
+    parameters: Tensors = [torch.nn.Parameter(torch.rand(shape)) for shape in SHAPES]
+    optimizer = make(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.rand_like(parameter)
+
+    def step() -> None:
+        optimizer.step()
+
+    return wrap(candidate, step)
+
 
 def run() -> list[Row]:
     """All cases of this suite."""
@@ -64,4 +87,9 @@ def run() -> list[Row]:
         steps = {name: functools.partial(wrap(name, fn), *lists) for name in available()}
         rows += compare(f"{title}, 60 tensors", steps)
         print_rows(rows[-len(steps) :])
+    for title, make in OPTIMIZERS.items():
+        torch.compiler.reset()  # they share the code of the step
+        framesmith.reset()
+        rows += compare(f"{title}, 60 tensors", {name: step_of(name, make) for name in available()})
+        print_rows(rows[-len(available()) :])
     return rows
