@@ -23,7 +23,7 @@ def rule_for(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Calla
     """
     if func not in _WITH_ONE_NUMBER:
         return None
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    given = {**dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)), **kwargs}
     numbers = given.pop("scalars")
     if numbers.device.type != "cpu" or not numbers.is_contiguous() or tuple(numbers.shape) != (len(given["self"]),):
         return None
