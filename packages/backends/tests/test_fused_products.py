@@ -26,8 +26,9 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.launch import recordings
 from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PROCESSORS, Choices, Times, Trial
 from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.product import render_product
-from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, SHARED, candidates
+from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, candidates
 from framesmith_backends.schedule.fused_products import Fusable
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -123,7 +124,7 @@ def test_products_compile_to_cubins(shapes: Any, dtype: torch.dtype, tile: TileS
 
     items = [item for item in fusable_of(shapes, dtype).items(tile) if isinstance(item, FusedProduct)]
     (made,) = (code_of(rendered(item), capability) for item in items)
-    assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= SHARED[capability]
+    assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= most_shared(capability)
     wanted = "wgmma.mma_async" if capability == 90 and tile.rows >= 64 else "mma.sync"
     assert wanted in made.asm["ptx"]
 
@@ -140,7 +141,7 @@ def test_few_tiles_that_fit_the_device_are_measured(capability: int, shapes: Any
     )
     for tile in tiles:
         size = (tile.rows + tile.columns) * tile.depth * 2 * tile.stages
-        assert size <= SHARED.get(capability, 64 << 10)
+        assert size <= most_shared(capability)
         assert tile.depth >= 16 and tile.depth & (tile.depth - 1) == 0
 
 

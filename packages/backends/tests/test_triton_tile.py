@@ -78,8 +78,8 @@ def test_rows_in_blocks_are_read_once_for_their_moments() -> None:
     [(2048, "float32", 1), (2048, "bfloat16", 2), (384, "float32", 4), (4096, "bfloat16", 1)],
 )
 def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: int, dtype: str, several: int) -> None:
-    from framesmith_backends.launch.cubins import MOST_SHARED
     from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.render.triton.devices import most_shared
 
     case = both_ways.CASES[0]
     inputs = case.inputs(4096, columns, getattr(torch, dtype))
@@ -88,5 +88,5 @@ def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: in
     )
     assert f"tl.range(0, 16, {several}, num_stages=3)" in kernel.source
     found = compiled(kernel, 90)
-    assert found.metadata.shared <= MOST_SHARED and kernel.warps == 8
+    assert found.metadata.shared <= most_shared(90) and kernel.warps == 8
     assert "cp.async" in found.asm["ptx"]

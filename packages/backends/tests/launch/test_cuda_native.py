@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,3 +247,18 @@ def test_sources_are_read_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(4) as pool:
         assert len(list(pool.map(lambda _: JITCallable.parse(None), range(8)))) == 8
     assert most == [1] * 8
+
+
+def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from framesmith_backends.launch import cubins
+
+    stages = CUDA.explain(trace(lambda x: x * 2, [torch.randn(7)]))
+    metadata = SimpleNamespace(name="kernel", shared=150 << 10)
+    monkeypatch.setattr(cubins, "compiled", lambda *_: SimpleNamespace(metadata=metadata, asm={"cubin": b"code"}))
+    monkeypatch.setattr(cubins.storage, "read", lambda name: None)
+    monkeypatch.setattr(cubins.storage, "write", lambda name, content: None)
+    (kernel,) = stages.kernels
+    assert cubins.cubin(kernel, False, 80).shared == cubins.cubin(kernel, False, 90).shared == 150 << 10
+    for capability in (86, 89):
+        with pytest.raises(ValueError, match=f"sm_{capability} has {99 << 10} for a launch"):
+            cubins.cubin(kernel, False, capability)

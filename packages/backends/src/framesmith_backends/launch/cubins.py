@@ -18,12 +18,9 @@ import triton
 from framesmith_backends import storage
 from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.launch.triton_jit import compiled
+from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.kernel import TritonKernel
 
-#: Triton gives each kernel, after its own parameters, two addresses of scratch memory; ours ask for none.
-SCRATCH_PARAMETERS = 2
-#: Bytes of shared memory that a launch may ask for without more ado, and after the kernel is told of them.
-FREELY_SHARED, MOST_SHARED = 48 << 10, 227 << 10
 #: What Triton's metadata have to say for a launch of ours, which has no more to it than a grid and parameters.
 PLAIN: dict[str, object] = {
     "global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1, "launch_cooperative_grid": False,
@@ -60,7 +57,8 @@ def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list
 def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
     """The kernel's code, from the cache folder if this Triton has compiled it for such GPUs before.
 
-    Raises ValueError where it cannot be launched by its grid and parameters alone.
+    Raises ValueError where it cannot be launched by its grid and parameters alone, or asks for more shared memory than
+    such GPUs have.
     """
     name = _file(kernel, aligned, capability)
     kept = storage.read(name)
@@ -69,6 +67,7 @@ def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
         return Cubin(**json.loads(head), code=code)
     found = compiled(kernel, capability, aligned)
     _refuse_more_than_a_grid(kernel.name, found.metadata)
+    _refuse_too_much_shared(kernel.name, found.metadata.shared, capability)
     about = {"function": found.metadata.name, "threads": 32 * kernel.warps, "shared": found.metadata.shared}
     code = found.asm["cubin"]
     storage.write(name, json.dumps(about).encode() + b"\n" + code)
@@ -77,10 +76,14 @@ def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
 
 def _refuse_more_than_a_grid(name: str, metadata: Any) -> None:
     more = [key for key, value in PLAIN.items() if getattr(metadata, key, value) != value]
-    if metadata.shared > MOST_SHARED:
-        more.append("shared")
     if more:
         raise ValueError(f"{name} needs more than a grid to be launched: {', '.join(more)}")
+
+
+def _refuse_too_much_shared(name: str, shared: int, capability: int) -> None:
+    most = most_shared(capability)
+    if shared > most:
+        raise ValueError(f"{name} needs {shared} bytes of shared memory, and sm_{capability} has {most} for a launch")
 
 
 def _file(kernel: TritonKernel, aligned: bool, capability: int) -> str:

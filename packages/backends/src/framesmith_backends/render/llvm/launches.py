@@ -16,6 +16,7 @@ from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.module import Module, number_lines
 from framesmith_backends.render.llvm.runtime import NUMBERS
 from framesmith_backends.render.llvm.sizes import emit_size
+from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 
 FAILED = "CUDA error %d in launching a kernel"
@@ -96,7 +97,7 @@ def add_launches(
     b.line("%stream = load ptr, ptr %stream.slot")
     most = 0
     for number, launch in enumerate(launches):
-        most = max(most, len(launch.forms[0].kernel.parameters) + 2)
+        most = max(most, len(launch.forms[0].kernel.parameters) + SCRATCH_PARAMETERS)
         _launch(b, number, launch, table, known, numbers, count)
     b.line("%sum = load i32, ptr %code")
     _branch(b, b.compare("eq", Value("%sum", "i32"), 0), "done", "failed")
@@ -177,7 +178,7 @@ def _launch(
     slots = [("%table", at) if at < count else ("%known", at - count) for at in launch.arguments]
     addresses = [_slot(b, *slot) for slot in slots]
     addresses += ["%first"] if kernel.has_first else []
-    for k, address in enumerate([*addresses, "%nothing", "%nothing"]):
+    for k, address in enumerate([*addresses, *["%nothing"] * SCRATCH_PARAMETERS]):
         b.line(f"store ptr {address}, ptr {_slot(b, '%parameters', k)}")
     own = {symbol: known[symbol] for symbol in kernel.numbers if isinstance(symbol, Symbol)}
     done = f"done{number}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
+from framesmith_backends.render.triton.devices import most_shared
 
 #: Rows, columns, bytes of depth, warps and stages of half types; a depth in bytes serves float32 as well.
 TILES = (
@@ -19,9 +20,6 @@ TILES = (
 SPLITS = (1, 2, 4, 8)
 #: So many of them are measured.
 MOST_CANDIDATES = 6
-#: Bytes of shared memory that a launch may have, by compute capability; of others that of the least.
-SHARED = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
-LEAST_SHARED = 64 << 10
 #: What a processor multiplies in a nanosecond with tall tiles, reads from the cache, and what a launch or tile takes.
 RATE, READ, START = 6000.0, 50.0, 700.0
 #: Of tiles with fewer rows than a step of the tensor cores, so many count as if they were there.
@@ -55,7 +53,7 @@ def _alike(tile: TileShape, other: TileShape) -> bool:
 def why_not(product: FusedProduct, tile: TileShape, capability: int) -> str | None:
     """Why the product is not computed in such tiles, or None."""
     itemsize = DTYPES[product.dtype].itemsize
-    if (tile.rows + tile.columns) * tile.depth * itemsize * tile.stages > SHARED.get(capability, LEAST_SHARED):
+    if (tile.rows + tile.columns) * tile.depth * itemsize * tile.stages > most_shared(capability):
         return "more shared memory than a launch has"
     rows, columns = product.rows.size, product.columns.size
     assert isinstance(rows, int) and isinstance(columns, int)

@@ -24,6 +24,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
+from framesmith_backends.render.triton.devices import MOST_PARAMETERS
 from framesmith_backends.render.triton.kernel import (
     ALIGNMENT,
     MOST_PROGRAMS,
@@ -36,8 +37,6 @@ from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, cover
 from framesmith_backends.schedule.loops import rewrite_indices
 from framesmith_backends.schedule.sets import LINE, Form, line_form, sets_of
 
-#: A launch's parameters are no more than 4096 bytes; Triton adds two of its own.
-MOST_PARAMETERS = 4096 // 8 - 2
 #: Among so many kernels one function chooses.
 SEVERAL = 12
 #: What a program calls the number of its line's elements.
