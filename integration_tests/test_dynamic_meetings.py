@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 #: Rows at each call: what is first met, what changes, the special sizes, large ones, and the first again.
 SIZES = (4, 6, 9, 1, 0, 6, 300, 4)
@@ -353,9 +354,13 @@ def fresh() -> None:
 
 
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
-@pytest.mark.parametrize(("backend", "dynamic"), [("eager", None), ("auto", None), ("auto", True)])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_equal_at_all_sizes(program: Callable[..., Any], backend: str, dynamic: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("program", "way"),
+    [*((one, ("eager", None)) for one in PROGRAMS), *in_turn(PROGRAMS, [("auto", None), ("auto", True)])],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+def test_equal_at_all_sizes(program: Callable[..., Any], way: tuple[str, bool | None]) -> None:
+    backend, dynamic = way
     compiled = framesmith.compile(program, backend=backend, recompile_limit=30, dynamic=dynamic)
     for needs_grad, mode in ((False, contextlib.nullcontext), (True, contextlib.nullcontext), (True, torch.no_grad)):
         for rows in SIZES:

@@ -1,6 +1,8 @@
 """A tensor as long as data tell, beside one as long as an input: equal, broadcast, or an error, as in eager mode.
 
 Torch takes for granted that the lengths are equal; kernels that do so as well read beyond the shorter one's memory.
+Programs are compiled for the sizes that are met or for any, and with gradients or without, in turn; in long runs,
+`FRAMESMITH_LONG=1`, in all these ways.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mask": lambda x: x[x > 0],
@@ -86,10 +89,10 @@ REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("made", REMEMBERED)
-@pytest.mark.parametrize("used", USED)
-def test_a_length_that_data_tell_beside_a_fixed_one(used: str, made: str, dynamic: bool | None) -> None:
+@pytest.mark.parametrize(("case", "dynamic"), in_turn(itertools.product(USED, REMEMBERED), [None, True]))
+def test_a_length_that_data_tell_beside_a_fixed_one(case: tuple[str, str], dynamic: bool | None) -> None:
+    used, made = case
+
     def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
         return USED[used](operand.take(torch.tensor([1, 0])), REMEMBERED[made](data))
 
@@ -145,11 +148,14 @@ def _with(y: torch.Tensor, place: Any, value: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("sliced", SLICED)
-def test_a_slice_that_data_tell_beside_a_fixed_length(sliced: str, dynamic: bool | None, gradients: bool) -> None:
+#: For which sizes a program is compiled, and whether gradients are asked for.
+COMPILED = ((None, False), (True, True), (None, True), (True, False))
+
+
+@pytest.mark.parametrize(("sliced", "way"), in_turn(SLICED, COMPILED, each=2))
+def test_a_slice_that_data_tell_beside_a_fixed_length(sliced: str, way: tuple[bool | None, bool]) -> None:
     """That it has the length it meets is checked of what the slice itself gives, which is not left out for that."""
+    dynamic, gradients = way
 
     def program(x: torch.Tensor, w: torch.Tensor, count: torch.Tensor) -> Any:
         return SLICED[sliced](x, w, count.item())
@@ -211,8 +217,7 @@ SLICES: dict[str, Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("sliced", SLICES)
+@pytest.mark.parametrize(("sliced", "dynamic"), in_turn(SLICES, [None, True]))
 def test_two_slices_that_data_tell(sliced: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, y: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
         return SLICES[sliced](x, y, one.item(), two.item())

@@ -1,13 +1,12 @@
 """Programs in which features meet: equal to eager under every way of compiling them, whatever fails inside.
 
-Each program is compiled in two of the ways; in long runs, `FRAMESMITH_LONG=1`, in all.
+Each program is compiled in two of the ways, and meets either a failure or logs; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import os
 import random
 import re
 import threading
@@ -21,6 +20,7 @@ from integration_tests.differential import Case, Run, assert_same_outcomes, chec
 from integration_tests.injection import Place, Planted, calls_in, planted
 from integration_tests.programs import make_afresh, programs_of
 from integration_tests.programs.meetings import containers, control, models, registered, settings, tensors
+from integration_tests.sweeps import LONG, a_part
 
 pytest.importorskip("pandas")
 pytest.importorskip("yaml")
@@ -58,7 +58,6 @@ def test_there_are_enough_programs() -> None:
 PREDICATES = "framesmith_guards.kinds.predicates"
 #: Called when an object dies: Python tells what these raise by itself.
 FINALIZERS = (("framesmith_aten.graphs.modules", "_forget_text"),)
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 CASES = [(name, way) for at, name in enumerate(PROGRAMS) for k, way in enumerate(WAYS) if LONG or (at + k) % 2 == 0]
 
 
@@ -71,13 +70,13 @@ def test_equal_to_eager(name: str, way: str) -> None:
 @pytest.mark.parametrize("operation", registered.OPERATIONS, ids=lambda operation: operation.__name__)
 def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> None:
     names = [name for name in registered.CASES if name.startswith(f"{operation.__name__}__")]
-    for name in names:
+    for name in a_part(names, 3):  # of the four kinds of weights each comes
         check_strictly(registered.CASES[name])
     check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", a_part(PROGRAMS, 2))
 def test_a_failure_inside(name: str) -> None:
     """One place in the compiler raises, drawn by the program's name: each effect happens once nevertheless."""
     chance = random.Random(name)
@@ -99,7 +98,7 @@ def test_a_failure_inside(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", a_part([*PROGRAMS][1:], 2))
 def test_logs_change_nothing_and_name_the_program(name: str) -> None:
     records: list[logging.LogRecord] = []
 

@@ -1,4 +1,7 @@
-"""What is compiled does under each mode what eager does, and never crashes."""
+"""What is compiled does under each mode what eager does, and never crashes.
+
+Each mode in half of the ways to meet a call; in long runs, `FRAMESMITH_LONG=1`, in all.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch.nn as nn
 
 import framesmith
 from integration_tests.modes import MODES, WHOLE, outcome, same
+from integration_tests.sweeps import in_turn
 
 
 class Block(nn.Module):
@@ -52,11 +56,19 @@ def _quiet(recwarn: Any) -> Any:
     assert not ours, ours
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["whole", "broken"])
-@pytest.mark.parametrize("kind", ["function", "module"])
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("name", MODES)
-def test_a_mode_around_a_call(name: str, warm: bool, kind: str, broken: bool) -> None:
+#: What is called, whether its graph is broken, and whether it was called before: each half has both of each.
+CALLED = (
+    ("function", "whole", "cold"), ("module", "whole", "warm"), ("module", "broken", "cold"),
+    ("function", "broken", "warm"), ("module", "whole", "cold"), ("function", "whole", "warm"),
+    ("function", "broken", "cold"), ("module", "broken", "warm"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "called"), in_turn(MODES, CALLED, each=4), ids=lambda one: one if isinstance(one, str) else "-".join(one)
+)
+def test_a_mode_around_a_call(name: str, called: tuple[str, str, str]) -> None:
+    kind, broken, warm = called[0], called[1] == "broken", called[2] == "warm"
     around = MODES[name]
     x = torch.linspace(-1, 1, 6).reshape(2, 3)
     wanted = outcome(around, target_of(kind, broken), x)

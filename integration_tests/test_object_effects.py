@@ -1,4 +1,7 @@
-"""Effects that are not on containers, around graphs, breaks and errors: all that eager mode shows, in its order."""
+"""Effects that are not on containers, around graphs, breaks and errors: all that eager mode shows, in its order.
+
+Half of the operations, and a third of the ways to leave a generator; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ import pytest
 from integration_tests.differential import check_strictly
 from integration_tests.programs import make_afresh, programs_of
 from integration_tests.programs.object_effects import generators, hooks, interrupted, models, objects, tensors
+from integration_tests.sweeps import a_part, in_turn
 
 OPERATIONS = [pytest.param(group, name, id=name) for group in (tensors, objects) for name in programs_of(group)]
 LEFT = list(programs_of(generators))
-WRITTEN = [pytest.param(group, name, id=name) for group in (hooks, interrupted, models) for name in programs_of(group)]
+WRITTEN = [(group, name) for group in (hooks, interrupted, models) for name in programs_of(group)]
 #: The operations that break: on the flags, the data and the history of tensors, on classes, on weak references.
 BREAK = {
     "require_grad", "require_none", "toggle", "flag_of_a_result", "flag_of_detached", "flag_of_no_leaf",
@@ -37,7 +41,7 @@ def test_there_are_enough_programs() -> None:
     assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 95
 
 
-@pytest.mark.parametrize(("group", "name"), OPERATIONS)
+@pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 2))
 def test_an_operation(group: types.ModuleType, name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, group.__name__, name))
     holder, operation, place = name.split("__")
@@ -47,7 +51,7 @@ def test_an_operation(group: types.ModuleType, name: str) -> None:
         assert (counters["breaks"] > 0) is breaks, counters
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", a_part(LEFT, 3))
 def test_a_generator(name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, generators.__name__, name))
     way = name.split("__")[1]
@@ -55,9 +59,13 @@ def test_a_generator(name: str) -> None:
         assert (counters["breaks"] > 0) is (way in LASTING), counters
 
 
-@pytest.mark.parametrize("backend", ["eager", "auto"])
-@pytest.mark.parametrize(("group", "name"), WRITTEN)
-def test_a_written_program(group: types.ModuleType, name: str, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "backend"),
+    in_turn(WRITTEN, ["eager", "auto"]),
+    ids=lambda one: one if isinstance(one, str) else one[1],
+)
+def test_a_written_program(program: tuple[types.ModuleType, str], backend: str) -> None:
+    group, name = program
     make = functools.partial(make_afresh, group.__name__, name)
     check_strictly(make, backend=backend, cold=backend == "eager")
 

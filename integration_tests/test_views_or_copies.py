@@ -5,6 +5,7 @@ What is written to a view is seen in what it is a view of, inside of the graph a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 #: Of a tensor of six rows of which data tell how many are taken, or of its columns.
 MADE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
@@ -74,12 +76,13 @@ def returned_beside(made: str, used: str) -> Callable[..., Any]:
     return program
 
 
-@pytest.mark.parametrize(
-    ("program", "dynamic"), [(written, None), (written, True), (returned, True), (returned_beside, None)]
-)
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("used", USED)
-def test_a_view_or_a_copy_as_data_tell(made: str, used: str, program: Any, dynamic: bool | None) -> None:
+#: What is done with the view, and for which sizes that is compiled: two of them in turn, all in long runs.
+WAYS = ((written, None), (returned, True), (written, True), (returned_beside, None))
+
+
+@pytest.mark.parametrize(("case", "way"), in_turn(itertools.product(USED, MADE), WAYS, each=2))
+def test_a_view_or_a_copy_as_data_tell(case: tuple[str, str], way: tuple[Any, bool | None]) -> None:
+    (used, made), (program, dynamic) = case, way
     framesmith.reset()
     fn = program(made, used)
     run = framesmith.compile(fn, dynamic=dynamic, strict=True)

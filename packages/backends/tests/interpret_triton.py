@@ -76,7 +76,7 @@ def both_ways() -> int:
 def main() -> int:
     failures = 0
     for sample in SAMPLES:
-        inputs = sample.inputs()
+        inputs = sample.inputs(interpreted=True)
         wanted = sample.function(*inputs)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
         try:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import both_ways
 import pytest
 import torch
+from gpus import LONG, with_capabilities
 from interpreting import interpreted
 from samples import BY_NAME, SAMPLES, Sample
 from test_symbolic import PROGRAMS, Program, compilations
@@ -49,8 +50,7 @@ def test_rows_are_split_where_that_takes_less_time_than_a_launch(shape: tuple[in
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90, 100])
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(("name", "capability"), with_capabilities(COMPILED))
 def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
@@ -93,11 +93,10 @@ def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKer
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize(
-    "program",
-    [p for p in PROGRAMS if os.environ.get("FRAMESMITH_LONG") or p.name in SYMBOLIC],
-    ids=lambda p: p.name,
+    ("program", "capability"),
+    with_capabilities(p for p in PROGRAMS if LONG or p.name in SYMBOLIC),
+    ids=lambda one: getattr(one, "name", None),
 )
 def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":

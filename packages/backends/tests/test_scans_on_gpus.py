@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpus import LONG, with_capabilities
 from interpreting import interpreted
 from ir.test_spec import graph_values, memory_of
 from scan_programs import PROGRAMS, Program, back
@@ -139,11 +140,10 @@ def test_scans_are_checked() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize(
-    "program",
-    [p for p in PROGRAMS if os.environ.get("FRAMESMITH_LONG") or p.name in COMPILED],
-    ids=lambda p: p.name,
+    ("program", "capability"),
+    with_capabilities(p for p in PROGRAMS if LONG or p.name in COMPILED),
+    ids=lambda one: getattr(one, "name", None),
 )
 def test_they_compile_to_cubins(program: Program, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -155,7 +155,7 @@ def test_they_compile_to_cubins(program: Program, capability: int) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("kind", ["", "small", "symbolic"] if os.environ.get("FRAMESMITH_LONG") else ["small"])
+@pytest.mark.parametrize("kind", ["", "small", "symbolic"] if LONG else ["small"])
 def test_interpreted_numbers_equal_eager(kind: str) -> None:
     assert interpreted("interpret_scans.py", *([kind] if kind else [])).count("ok ") >= (40 if kind else len(PROGRAMS))
 
