@@ -6,11 +6,12 @@ whose loops are those of the result; it stores what is needed of each element, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Expr, Load, Number, loads, transform
+from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Kernel, Param, Store
+from framesmith_backends.ir.kernel import Kernel, Param
 from framesmith_backends.ir.program import Place
 from framesmith_backends.ir.size import Symbol
 
@@ -74,24 +75,13 @@ class FusedProduct:
         assert isinstance(count, int)
         return count
 
-    def on(self, names: dict[str, str]) -> FusedProduct:
+    def on(self, names: Mapping[str, str]) -> FusedProduct:
         """The product on buffers of other names."""
-
-        def rule(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.source in names:
-                return Load(names[e.source], e.index, e.dtype, e.guard)
-            return None
-
-        def store(s: Store) -> Store:
-            return Store(names.get(s.buffer, s.buffer), s.index, transform(s.value, rule))
 
         def place(p: Place) -> Place:
             return replace(p, source=names.get(p.source, p.source))
 
-        params = tuple(replace(param, name=names.get(param.name, param.name)) for param in self.epilogue.params)
-        passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in self.epilogue.passes)
-        epilogue = replace(self.epilogue, params=tuple(dict.fromkeys(params)), passes=passes)
-        return replace(self, a=place(self.a), b=place(self.b), epilogue=epilogue)
+        return replace(self, a=place(self.a), b=place(self.b), epilogue=self.epilogue.on(names))
 
     def text(self) -> str:
         (z, m, k), n = self.a.shape, self.b.shape[2]
@@ -102,10 +92,3 @@ class FusedProduct:
 def _text(place: Place) -> str:
     start = f"+{place.offset}" if place.offset != 0 else ""
     return f"{place.source}{start} by {list(place.strides)}"
-
-
-def params_of(stores: tuple[Store, ...]) -> tuple[Param, ...]:
-    """The buffers that stores of an epilogue read and write."""
-    written = {store.buffer: Param(store.buffer, store.value.dtype, True) for store in stores}
-    read = {load.source: Param(load.source, load.dtype, False) for load in loads(*(store.value for store in stores))}
-    return (*(param for name, param in read.items() if name not in written), *written.values())

@@ -12,11 +12,11 @@ pass are combined over these, each point of the row on its own, and stored `afte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, told_by_data, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, told_by_data, transform, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
@@ -184,6 +184,26 @@ class Kernel:
         read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *told)}
         return any(param.written and param.name in read for param in self.params)
 
+    def on(self, names: Mapping[str, str]) -> Kernel:
+        """The kernel on buffers of other names; two parameters that get one name become one."""
+
+        def rule(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.source in names:
+                return Load(names[e.source], e.index, e.dtype, e.guard)
+            return None
+
+        def store(s: Store) -> Store:
+            place = s.place(lambda e: transform(e, rule))
+            return Store(names.get(s.buffer, s.buffer), place, transform(s.value, rule))
+
+        params: dict[str, Param] = {}
+        for param in self.params:
+            name = names.get(param.name, param.name)
+            known = params.get(name)
+            params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
+        passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in self.passes)
+        return replace(self, params=tuple(params.values()), passes=passes, after=tuple(map(store, self.after)))
+
     def text(self) -> str:
         numbers = [f"{n.name}: {'f64' if isinstance(n, Number) else 'i64'}" for n in self.numbers]
         lines = [f"kernel {self.name}({', '.join([*(_param_text(p) for p in self.params), *numbers])})"]
@@ -208,6 +228,23 @@ class Kernel:
                 indent += "  "
             lines += [f"{indent}{line}" for line in _statements(Pass((), (), self.after))]
         return "\n".join(lines)
+
+
+def params_of(passes: Iterable[Pass], after: Iterable[Store] = (), own: Collection[str] = ()) -> tuple[Param, ...]:
+    """The buffers of passes and of stores after them, but for a kernel's `own`: each once.
+
+    Those that are read come first, in order of first use, then those that are written.
+    """
+    read: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for one in passes:
+        written.update((store.buffer, store.value.dtype) for store in (*one.before, *one.stores))
+        read.update((load.source, load.dtype) for load in loads(*one.values))
+    written.update((store.buffer, store.value.dtype) for store in after)
+    return (
+        *(Param(name, dtype, False) for name, dtype in read.items() if name not in written and name not in own),
+        *(Param(name, dtype, True) for name, dtype in written.items() if name not in own),
+    )
 
 
 def with_numbers(kernel: Kernel) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.fused_product import FusedProduct
@@ -56,7 +57,7 @@ class Product:
         """Multiplications."""
         return self.m * self.n * self.k
 
-    def on(self, names: dict[str, str]) -> Product:
+    def on(self, names: Mapping[str, str]) -> Product:
         """The product on buffers of other names."""
 
         def named(matrix: Matrix) -> Matrix:

@@ -10,7 +10,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
 from framesmith_backends.ir.expr import substitute as substitute_expr
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Param, Pass, Scan, Scratch, Store, with_numbers
+from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Pass, Scan, Scratch, Store, params_of, with_numbers
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
 from framesmith_backends.schedule.domains import variables_of
@@ -58,7 +58,7 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
         _choose_scratch(b)
     passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
     after = tuple(Store(d.name, _address(b, d), Ref(d.name, d.dtype)) for d in group.members if _goes_down(b, d))
-    params = _params(b, passes, after)
+    params = params_of(passes, after, own={s.name for s in b.scratch.values()})
     kernel = Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values()), down=b.down, after=after)
     kernel = arrange(kernel)
     if kernel.scratch and kernel.lane in kernel.outer and _pages(kernel) > MOST_PAGES:
@@ -225,22 +225,3 @@ def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
     flat = index.total(zip(e.index, steps, strict=True))
     made = b.program.defs.get(e.source)
     return Load(e.source if made is None else made.buffer or e.source, (flat,), e.dtype, e.guard)
-
-
-def _params(b: Building, passes: tuple[Pass, ...], after: tuple[Store, ...]) -> tuple[Param, ...]:
-    """Every buffer once: those read in order of first use, then those written."""
-    own = {s.name for s in b.scratch.values()}
-    read: dict[str, str] = {}
-    written: dict[str, str] = {}
-    for one in passes:
-        for store in (*one.before, *one.stores):
-            if store.buffer not in own:
-                written[store.buffer] = store.value.dtype
-        for load in loads(*one.values):
-            if load.source not in own:
-                read[load.source] = load.dtype
-    written.update((store.buffer, store.value.dtype) for store in after)
-    return (
-        *(Param(name, dtype, False) for name, dtype in read.items() if name not in written),
-        *(Param(name, dtype, True) for name, dtype in written.items()),
-    )

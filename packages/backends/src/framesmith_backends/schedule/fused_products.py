@@ -15,9 +15,9 @@ from torch import fx
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Cast, Expr, Load, Ref, loads, transform
-from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, TileShape, params_of
+from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, TileShape
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of
 from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Call, Layout, Place, Program, contiguous_strides
 from framesmith_backends.schedule.build import build_kernel
@@ -158,7 +158,8 @@ def _matrices(program: Program, node: object) -> Place | None:
 
 
 def _epilogue(name: str, loops: Iterable[Var], stores: tuple[Store, ...]) -> Kernel:
-    return Kernel(name, params_of(stores), tuple(loops), (), None, (Pass((), (), stores),))
+    passes = (Pass((), (), stores),)
+    return Kernel(name, params_of(passes), tuple(loops), (), None, passes)
 
 
 def _sum(program: Program, operands: Operands, loops: tuple[Var, Var, Var], dtype: str) -> Expr | None:

@@ -19,8 +19,8 @@ import torch
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Load, loads, told_by_data, transform
-from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store, with_numbers
+from framesmith_backends.ir.expr import Load, loads, told_by_data
+from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of, with_numbers
 from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.cuts import run_of
@@ -111,9 +111,8 @@ def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
     loops = variables_of(() if layout.numel == 1 else (layout.numel,))
     place = index.total((index.of(loop), 1) for loop in loops)
     store = Store(target, place, Load(source, (place,), layout.dtype))
-    params = (Param(source, layout.dtype, False), Param(target, layout.dtype, True))
-    lane = loops[0] if loops else None
-    return with_numbers(Kernel(name, params, loops, (), lane, (Pass((), (), (store,)),)))
+    passes = (Pass((), (), (store,)),)
+    return with_numbers(Kernel(name, params_of(passes), loops, (), loops[0] if loops else None, passes))
 
 
 def write_over_dead(
@@ -206,32 +205,9 @@ class _Items:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
         changed = self.naming.pop(source)
         for k in changed:
-            self.items[k] = with_names(self.items[k], {source: target})
+            self.items[k] = self.items[k].on({source: target})
         self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
 
 
 def _names(item: Item, written: bool = False) -> set[str]:
     return {param.name for param in item.params if param.written or not written}
-
-
-def with_names(kernel: Item, names: dict[str, str]) -> Item:
-    """The kernel or product on buffers of other names; two parameters that get one name become one."""
-    if not isinstance(kernel, Kernel):
-        return kernel.on(names)
-
-    def rule(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.source in names:
-            return Load(names[e.source], e.index, e.dtype, e.guard)
-        return None
-
-    def store(s: Store) -> Store:
-        place = s.place(lambda e: transform(e, rule))
-        return Store(names.get(s.buffer, s.buffer), place, transform(s.value, rule))
-
-    params: dict[str, Param] = {}
-    for param in kernel.params:
-        name = names.get(param.name, param.name)
-        known = params.get(name)
-        params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
-    passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
-    return replace(kernel, params=tuple(params.values()), passes=passes, after=tuple(map(store, kernel.after)))

@@ -18,7 +18,6 @@ from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
 from framesmith_backends.ir.size import hint, product, symbol
-from framesmith_backends.schedule.in_place import with_names
 from framesmith_backends.schedule.loops import accesses, rewrite_indices
 from framesmith_backends.schedule.memory import gives_memory
 from framesmith_backends.schedule.steps import CallStep, Step
@@ -57,7 +56,7 @@ def line_form(kernel: Kernel) -> Form | None:
     small = isinstance(kernel.points, int) and 0 < kernel.points <= MOST_POINTS
     if not (plain and small) or len(kernel.outer) > 1:
         return None
-    named = with_names(kernel, {param.name: f"b{k}" for k, param in enumerate(kernel.params)})
+    named = kernel.on({param.name: f"b{k}" for k, param in enumerate(kernel.params)})
     assert isinstance(named, Kernel)
     named = replace(named, name="", outer=(), lane=None)
     if not kernel.outer:
