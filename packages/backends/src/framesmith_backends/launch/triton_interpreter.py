@@ -1,0 +1,131 @@
+"""Triton's interpreter, computing as devices do: functions that generated kernels call, by NumPy and torch.
+
+Where the interpreter itself computes otherwise it is mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """What replaces the functions of the same names that devices call."""
+    found = {name: _by_numpy(function) for name, function in _NUMPY.items()}
+    found |= {f"scan_{name}": _by_accumulating(function) for name, function in _SCANS.items()}
+    return found | {"integer": _scalar(tl.int64), "double": _scalar(tl.float64), "since": _since}
+
+
+def mend() -> None:
+    """Has the interpreter spread truths, round to bfloat16 and multiply it as devices do."""
+    _keep_truth_when_spread()
+    _round_to_bfloat16()
+    _multiply_bfloat16()
+
+
+def _since(number: Any, first: int) -> Any:
+    return number - first
+
+
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function on the interpreter's tensors, which hold NumPy arrays; computed in double precision."""
+
+    def apply(*args: Any) -> Any:
+        data = np.broadcast_arrays(*(a.handle.data for a in args))
+        largest = sorted(args, key=lambda a: a.handle.data.size)[-1]
+        with np.errstate(all="ignore"):
+            value = function(*(d.astype(np.float64) for d in data)).astype(data[0].dtype)
+        return tl.tensor(TensorHandle(value, largest.dtype.scalar), largest.type)
+
+    return apply
+
+
+def _scalar(dtype: Any) -> Callable[[Any], Any]:
+    """A kernel's parameter as a tensor of no dimensions; the interpreter holds integers in 32 bits where they fit."""
+
+    def apply(x: Any) -> Any:
+        data = x.handle.data.reshape(()) if isinstance(x, tl.tensor) else np.array(x)
+        kind = np.int64 if dtype is tl.int64 else np.float64
+        return tl.tensor(TensorHandle(data.astype(kind), dtype), dtype)
+
+    return apply
+
+
+def _keep_truth_when_spread() -> None:
+    """Has the interpreter spread a single truth as one: to it a comparison is of the type of its operands."""
+
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0], value.data.dtype), value.dtype.scalar)
+
+    InterpreterBuilder.create_splat = create_splat
+
+
+def _multiply_bfloat16() -> None:
+    """Has the interpreter multiply matrices of bfloat16, which it holds as integers of 16 bits."""
+    multiply = InterpreterBuilder.create_dot
+
+    def widened(x: Any) -> Any:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.create_dot = create_dot
+
+
+def _round_to_bfloat16() -> None:
+    """Has the interpreter round to the nearest bfloat16, as devices do: it cuts off what does not fit."""
+    convert = interpreter._convert_float
+
+    def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target == tl.bfloat16 and source == tl.float32:
+            bits = np.ascontiguousarray(numbers).view(np.uint32).astype(np.uint64)
+            is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+            return np.where(is_nan, (bits >> 16) | 0x40, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        if target == tl.float32 and source == tl.bfloat16:
+            return np.ascontiguousarray(numbers).view(np.uint16).astype(np.uint32) << 16
+        return convert(numbers, source, target, rounding)
+
+    interpreter._convert_float = converted
+
+
+def _by_accumulating(function: np.ufunc) -> Callable[..., Any]:
+    """A scan on the interpreter's tensors; its own takes a while for each element."""
+
+    def apply(x: Any, axis: int, reverse: bool) -> Any:
+        data = np.flip(x.handle.data, axis) if reverse else x.handle.data
+        with np.errstate(all="ignore"):
+            found = function.accumulate(data, axis=axis, dtype=data.dtype)
+        return tl.tensor(TensorHandle(np.flip(found, axis).copy() if reverse else found, x.dtype.scalar), x.type)
+
+    return apply
+
+
+def _torchs(name: str) -> Callable[[Any], Any]:
+    """A function that NumPy does not have."""
+    import torch
+
+    return lambda x: getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log10": np.log10,
+    "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "erf": _torchs("erf"), "erfc": _torchs("erfc"), "hypot": np.hypot,
+    "erfinv": _torchs("erfinv"), "lgamma": _torchs("gammaln"), "i0": _torchs("i0"), "i1": _torchs("i1"),
+    "pow": np.power, "fmod": np.fmod,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "copysign": np.copysign,
+}  # fmt: skip
+
+
+_SCANS: dict[str, np.ufunc] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "logsumexp": np.logaddexp,
+}  # fmt: skip
