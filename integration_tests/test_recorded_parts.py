@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends.launch import recordings
+from framesmith_backends import telling
 from integration_tests.recording import Recording
 
 WIDTH = 6
@@ -20,7 +20,7 @@ WIDTH = 6
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     yield
     framesmith.reset()
 

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import framesmith
-from framesmith_backends import CudaBackend
-from framesmith_backends.launch import recordings
+from framesmith_backends import CudaBackend, telling
 from framesmith_backends.launch.recordings import Graphed
 from integration_tests.recording import Recording
 
@@ -23,7 +22,7 @@ real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUD
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     yield
     framesmith.reset()
 
@@ -197,7 +196,7 @@ def test_places_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest.
 
 
 def test_what_a_mode_does_not_do_is_seen_by_who_has_set_up_no_logs() -> None:
-    source = "import framesmith\nfrom framesmith_backends.launch.recordings import tell_once\ntell_once('runs without')"
+    source = "import framesmith\nfrom framesmith_backends.telling import tell_once\ntell_once('runs without')"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert "runs without" in done.stderr
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from interpreting import interpreted
 from tracing import trace
 from tracing_symbolic import trace_symbolic
 
-from framesmith_backends import CudaBackend, storage
+from framesmith_aten.contract import OnError
+from framesmith_backends import CudaBackend, storage, telling
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
+from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
-from framesmith_backends.launch import recordings
+from framesmith_backends.ir.verify import Malformed, verify_fused_product
 from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PROCESSORS, Choices, Times, Trial
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
@@ -72,7 +74,7 @@ class StandInClock:
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     return tmp_path / "framesmith"
 
 
@@ -92,8 +94,40 @@ def tile_names() -> list[str]:
     return [tile.text() for tile in candidates(fusable_of().product, CAPABILITY, PROCESSORS)]
 
 
-def compiled(clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dtype: Any = BF16) -> TritonStages:
-    return stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock))
+def compiled(
+    clock: StandInClock, function: Any = layer, shapes: Any = LAYER, dtype: Any = BF16, on_error: OnError | None = None
+) -> TritonStages:
+    stages = stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock, on_error=on_error))
+    for product in stages.plan.fused_products:
+        verify_fused_product(product)
+    return stages
+
+
+def storing(product: FusedProduct, *stores: Store) -> Kernel:
+    """The product's epilogue with other stores."""
+    return replace(product.epilogue, passes=(replace(product.epilogue.passes[0], stores=stores),))
+
+
+def test_products_are_checked() -> None:
+    fusable = fusable_of()
+    product, tile = fusable.product, fusable.product.tile
+    for tiled in (tile, replace(tile, splits=4)):
+        (first, *_) = fusable.items(tiled)
+        assert isinstance(first, FusedProduct)
+        verify_fused_product(first)
+    (stores,) = (one.stores for one in product.epilogue.passes)
+    written = product.a.source
+    other = storing(product, replace(stores[0], buffer=written))
+    for broken, problem in (
+        (replace(product, depth=product.depth + 1), "instead of"),
+        (replace(product, tile=replace(tile, rows=48)), "a tile of 48x"),
+        (replace(product, tile=replace(tile, splits=2)), "2 parts of the depth along None"),
+        (replace(product, epilogue=replace(product.epilogue, outer=())), "the loops of its epilogue"),
+        (replace(product, epilogue=storing(product)), "stores to"),
+        (replace(product, epilogue=other), "an operand is written to"),
+    ):
+        with pytest.raises(Malformed, match=problem):
+            verify_fused_product(broken)
 
 
 @needs_triton
@@ -244,24 +278,42 @@ def test_times_depend_on_shapes_layouts_and_what_follows() -> None:
     assert len(clock.asked) == 5
 
 
-def test_what_fails_leaves_the_present_form_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+class Broken(StandInClock):
+    """Raises instead of telling what kept a product from being timed."""
+
+    def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
+        raise RuntimeError("out of memory")
+
+
+def failing() -> StandInClock:
     clock = StandInClock()
     clock.error = RuntimeError("out of memory")
-    with caplog.at_level(logging.WARNING, "framesmith.plan"):
-        stages = [compiled(clock) for _ in range(2)]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and "out of memory" in told[0]
-    assert not any(one.plan.fused_products for one in stages) and len(clock.asked) == 2
+    return clock
 
 
-def test_a_clock_that_raises_leaves_the_present_form(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(StandInClock):
-        def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
-            raise RuntimeError("no device")
+@pytest.mark.parametrize("made", [failing, Broken])
+def test_what_fails_is_told_and_leaves_the_present_form(made: Callable[[], StandInClock]) -> None:
+    told: list[str] = []
+    stages = compiled(made(), on_error=lambda where, error: told.append(f"{where}: {error}"))
+    assert told == ["products in other forms than ATen's: out of memory"]
+    assert not stages.plan.fused_products
 
-    with caplog.at_level(logging.WARNING, "framesmith.plan"):
-        assert not compiled(Broken()).plan.fused_products
-    assert ["no device" in record.getMessage() for record in caplog.records] == [True]
+
+@pytest.mark.parametrize("made", [failing, Broken])
+def test_what_fails_is_raised_where_nobody_is_told(made: Callable[[], StandInClock]) -> None:
+    with pytest.raises(RuntimeError, match="out of memory"):
+        compiled(made())
+
+
+@pytest.mark.parametrize("made", [failing, Broken])
+def test_who_is_told_may_raise(made: Callable[[], StandInClock]) -> None:
+    """As under `strict`."""
+
+    def strictly(where: str, error: Exception) -> None:
+        raise error if isinstance(error, KeyError) else KeyError(where)
+
+    with pytest.raises(KeyError, match="products"):
+        compiled(made(), on_error=strictly)
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:

@@ -32,9 +32,7 @@ from framesmith_backends.rewrite.sorts import with_sorts
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
-
-PLAN = logging.getLogger("framesmith.plan")
-KERNELS = logging.getLogger("framesmith.kernels")
+from framesmith_backends.telling import KERNELS, PLANS
 
 # What the option `matmul` does to the graph.
 PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
@@ -134,10 +132,10 @@ class CpuBackend:
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))
-        PLAN.info("%d steps", len(plan.steps))
+        PLANS.info("%d steps", len(plan.steps))
         KERNELS.info("%d kernels in %d runs", len(plan.kernels), len(runs))
-        if PLAN.isEnabledFor(logging.DEBUG):
-            PLAN.debug("%s", plan.text())
+        if PLANS.isEnabledFor(logging.DEBUG):
+            PLANS.debug("%s", plan.text())
         KERNELS.debug("%s", llvm)
 
         def otherwise(error: Exception) -> BoxedFn:

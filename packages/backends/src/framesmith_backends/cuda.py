@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +39,8 @@ from framesmith_backends.rounding import rounds_float32
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.sets import shown_by
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.telling import PLANS, tell_once
 
-PLANS = logging.getLogger("framesmith.plan")
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
 #: Modes in which launches are recorded, and in which products are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
@@ -157,7 +156,7 @@ def _measured_stages(
     gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
 ) -> TritonStages:
     """All stages of the graph; where the mode asks for that, its products are measured."""
-    choose = _choices(gm, measured=not interpreting()) if mode in MEASURING else None
+    choose = _choices(gm, not interpreting(), on_error) if mode in MEASURING else None
     stages = stages_of(gm, on_error, choose=choose, device=device)
     if choose is not None and stages.products:
         PLANS.info("products:\n%s", stages.products)
@@ -224,10 +223,10 @@ def _recorded_in_parts(
 ) -> BoxedFn:
     """The graph by its parts, each a launcher of its own, recorded or not."""
     from framesmith_backends.launch.cuda_graphs import CudaRecorder
-    from framesmith_backends.launch.recordings import LOG, Graphed
+    from framesmith_backends.launch.recordings import Graphed
 
     about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
-    LOG.info("%s is recorded in parts\n%s", about, "\n".join(part.text() for part in parts))
+    PLANS.info("%s is recorded in parts\n%s", about, "\n".join(part.text() for part in parts))
     kind, index = device_of(gm), device_index(gm)
     recorder = CudaRecorder(index)
     functions: list[BoxedFn] = []
@@ -244,7 +243,7 @@ def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedF
     """The function with its launches recorded, where they may be; the user is told of graphs where they may not."""
     if mode not in RECORDING:
         return run
-    from framesmith_backends.launch.recordings import Graphed, tell_once
+    from framesmith_backends.launch.recordings import Graphed
 
     if not launches_anything(gm):
         return run
@@ -288,14 +287,14 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
     return why_not_functional(gm) is None and len(_device_indices(gm)) <= 1
 
 
-def _choices(gm: fx.GraphModule, measured: bool) -> Choices:
+def _choices(gm: fx.GraphModule, measured: bool, on_error: OnError | None = None) -> Choices:
     """What chooses the forms of the graph's products, on its device; not `measured`, the present ones."""
     if not measured or device_of(gm) != "cuda":
-        return Choices(exact=not rounds_float32("matmul"))
+        return Choices(exact=exact)
     from framesmith_backends.launch.cuda_driver import driver
     from framesmith_backends.launch.measuring import DeviceClock
 
-    return Choices(DeviceClock(device_index(gm), driver()), exact=not rounds_float32("matmul"))
+    return Choices(DeviceClock(device_index(gm), driver()), exact, on_error)
 
 
 def interpreting() -> bool:
@@ -306,6 +305,7 @@ def why_no_triton() -> str | None:
     """Why Triton kernels cannot run in this process, or None."""
     missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
     if missing:
+    exact = not rounds_float32("matmul")
         return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
         return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"

@@ -10,13 +10,12 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import logging
 import os
 import stat
 import tempfile
 from pathlib import Path
 
-LOG = logging.getLogger("framesmith.kernels")
+from framesmith_backends.telling import KERNELS
 
 #: Bytes up to which files are kept, and how many are written between two looks at what there is.
 MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
@@ -44,7 +43,7 @@ def read(name: str) -> bytes | None:
     except OSError:
         return None
     if digest.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
-        LOG.warning("%s is damaged and will be written again", where / name)
+        KERNELS.warning("%s is damaged and will be written again", where / name)
         return None
     with contextlib.suppress(OSError):  # a folder that may be read alone
         os.utime(where / name)
@@ -64,14 +63,14 @@ def write(name: str, content: bytes) -> bool:
             _evict(where)
         handle, temporary = tempfile.mkstemp(dir=where, prefix=f".{name}.")
     except OSError as error:
-        LOG.debug("nothing is kept in %s: %s", where, error)
+        KERNELS.debug("nothing is kept in %s: %s", where, error)
         return False
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(temporary, where / name)
     except OSError as error:
-        LOG.debug("nothing is kept in %s: %s", where, error)
+        KERNELS.debug("nothing is kept in %s: %s", where, error)
         Path(temporary).unlink(missing_ok=True)
         return False
     return True
@@ -93,7 +92,7 @@ def _is_private(where: Path) -> bool:
 
 @functools.cache
 def _tell_once(where: Path) -> None:
-    LOG.warning("%s is not used: others may write there; chmod go-w makes it yours alone", where)
+    KERNELS.warning("%s is not used: others may write there; chmod go-w makes it yours alone", where)
 
 
 def _evict(where: Path) -> None:

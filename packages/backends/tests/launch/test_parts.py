@@ -205,9 +205,9 @@ def same_for_seeds(gm: fx.GraphModule, graph: fx.GraphModule, parts: list[Part],
 
 
 def test_a_part_that_cannot_be_recorded_falls_back_alone(caplog: pytest.LogCaptureFixture) -> None:
-    from framesmith_backends.launch import recordings
+    from framesmith_backends import telling
 
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     graph, parts = parts_of(traced(read, [SQUARE, SQUARE]))
     run, made = run_by_parts(graph, parts)
     made[1].recorder.error = RuntimeError("not permitted")  # type: ignore[attr-defined]

@@ -12,8 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tracing import trace
 from tracing_symbolic import trace_symbolic
 
-from framesmith_backends import CudaBackend
-from framesmith_backends.launch import recordings
+from framesmith_backends import CudaBackend, telling
 from framesmith_backends.launch.recordable import launches_anything, parameters, why_not_recorded
 
 CPU = torch.device("cpu")
@@ -121,7 +120,7 @@ def test_what_a_mode_does_not_do_is_told_once(
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", lambda stages: lambda args: [args[0] + 1])
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     gm = trace(lambda x: x + 1, [torch.ones(3)])
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
         for _ in range(2):

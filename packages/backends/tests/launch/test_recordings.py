@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_in_recorder import StandIn
 
+from framesmith_backends import telling
 from framesmith_backends.launch import recordings
 from framesmith_backends.launch.recordable import Parameters
 from framesmith_backends.launch.recordings import MOST_FORMS, MOST_RECORDINGS, Graphed
@@ -43,7 +44,7 @@ def graphed(
 
 @pytest.fixture(autouse=True)
 def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    recordings.tell_once.cache_clear()
+    telling.tell_once.cache_clear()
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
         yield caplog
 

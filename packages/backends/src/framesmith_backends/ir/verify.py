@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
+from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Program
@@ -155,3 +156,40 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
         stray = frozenset().union(*(variables(r) for r in roots)) - allowed
         if stray:
             yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"
+
+
+def verify_fused_product(product: FusedProduct) -> None:
+    """Operands agree in their sizes, tiles are powers of two, and the epilogue stores each point of the result once."""
+    for problem in _product_problems(product):
+        raise Malformed(f"product {product.name}: {problem}")
+    kernel = product.epilogue
+    written = {p.name for p in kernel.params if p.written}
+    readable = {p.name for p in kernel.params}
+    for problem in _pass_problems(kernel, kernel.passes[0], written, readable, {ACCUMULATOR}):
+        raise Malformed(f"product {product.name}, epilogue: {problem}")
+
+
+def _product_problems(product: FusedProduct) -> Iterable[str]:
+    tile, kernel = product.tile, product.epilogue
+    loops = (product.batch, product.rows, product.columns)
+    wanted = (loops[0].size, loops[1].size, product.depth), (loops[0].size, product.depth, loops[2].size)
+    for place, shape in zip((product.a, product.b), wanted, strict=True):
+        if place.shape != shape or len(place.strides) != len(shape):
+            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
+    for length in (tile.rows, tile.columns, tile.depth, tile.warps, tile.splits):
+        if length < 1 or length & (length - 1):
+            yield f"a tile of {tile.text()}"
+    if (product.part is not None) != (tile.splits > 1):
+        yield f"{tile.splits} parts of the depth along {product.part}"
+    if kernel.outer != (*([product.part] if product.part is not None else []), *loops):
+        yield f"the loops of its epilogue are {[v.name for v in kernel.outer]}"
+    passes = kernel.passes
+    if len(passes) != 1 or kernel.row or kernel.down or kernel.after or kernel.scratch:
+        yield "its epilogue is not one pass over its points"
+    if any(one.before or one.reductions or one.columns or one.scans or one.checks for one in passes):
+        yield "its epilogue does more than store"
+    stored = [store.buffer for one in passes for store in one.stores]
+    if not stored or len({*stored}) != len(stored):
+        yield f"its epilogue stores to {stored}"
+    if {product.a.source, product.b.source} & {*stored}:
+        yield "an operand is written to"

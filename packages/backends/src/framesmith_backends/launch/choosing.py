@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from framesmith_aten.contract import OnError
 from framesmith_backends import storage
 from framesmith_backends.ir.fused_product import TileShape
 from framesmith_backends.ir.program import Program
@@ -21,8 +21,7 @@ from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.product_tiles import candidates
 from framesmith_backends.schedule.fused_products import Fusable
-
-LOG = logging.getLogger("framesmith.plan")
+from framesmith_backends.telling import PLANS
 
 #: The name of the present form, and by how much another has to be faster.
 PRESENT, MARGIN = "ATen", 0.98
@@ -65,18 +64,21 @@ class Clock(Protocol):
 
 @dataclass(slots=True)
 class Choices:
-    """Chooses for the products of a graph, and can tell of it; without a `clock` the present form."""
+    """Chooses for the products of a graph, and can tell of it; without a `clock` the present form.
+
+    What cannot be timed keeps its present form, and `on_error` is told; without it, the error is raised.
+    """
 
     clock: Clock | None = None
     exact: bool = True
+    on_error: OnError | None = None
     told: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
         try:
             return self._chosen(found, program)
         except Exception as error:  # the present form is as good as ever
-            LOG.info("products were not measured", exc_info=True)
-            _tell_of_failure(error)
+            self._failed(error)
             return {}
 
     def _chosen(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
@@ -105,16 +107,21 @@ class Choices:
         return found if one.kernel is not None else found[:MOST_ALONE]
 
     def _timed(self, clock: Clock, fresh: Mapping[str, Trial], program: Program) -> dict[str, Times]:
-        """What the clock tells of each, kept on disk; of failures the user is told once."""
+        """What the clock tells of each, kept on disk."""
         found: dict[str, Times] = {}
         for (key, trial), times in zip(fresh.items(), clock.times([*fresh.values()], program), strict=True):
             if isinstance(times, Exception):
-                _tell_of_failure(times)
-                LOG.info("%s was not timed: %s", trial.fusable.call.name, times)
+                PLANS.info("%s was not timed: %s", trial.fusable.call.name, times)
+                self._failed(times)
             else:
                 found[key] = times
                 storage.write(_file(key), json.dumps({"format": FORMAT, "times": dict(times)}).encode())
         return found
+
+    def _failed(self, error: Exception) -> None:
+        if self.on_error is None:
+            raise error
+        self.on_error("products in other forms than ATen's", error)
 
     def _tell(self, trial: Trial, times: Times, chosen: TileShape | None) -> None:
         one = trial.fusable
@@ -180,9 +187,3 @@ def _read(key: str) -> dict[str, float] | None:
     if not isinstance(times, dict) or PRESENT not in times:
         return None
     return times if all(isinstance(value, float) and value > 0 for value in times.values()) else None
-
-
-def _tell_of_failure(error: Exception) -> None:
-    from framesmith_backends.launch.recordings import tell_once
-
-    tell_once(f"products were not measured, and run as ATen calls: {type(error).__name__}: {str(error)[:200]}")

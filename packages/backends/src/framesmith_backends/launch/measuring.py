@@ -8,7 +8,6 @@ as the cache does not hold: so a model's weights are met. What other kernels hav
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import os
 import statistics
@@ -36,8 +35,7 @@ from framesmith_backends.launch.kernel_runs import KernelRun, alone, computing, 
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.schedule.products import place_of
-
-LOG = logging.getLogger("framesmith.plan")
+from framesmith_backends.telling import PLANS
 
 #: Seconds for the forms of a product, and rounds in which they are all replayed, if these take no longer.
 BUDGET, ROUNDS = 1.5, 7
@@ -146,7 +144,7 @@ def _compiled(kernel: TritonKernel, capability: int) -> bool:
     try:
         cubin(kernel, False, capability)
     except Exception as error:
-        LOG.info("a form of %s does not compile: %s", kernel.name, error)
+        PLANS.info("a form of %s does not compile: %s", kernel.name, error)
         return False
     return True
 
@@ -292,7 +290,7 @@ def _agreeing(trial: Trial, forms: dict[str, Form], buffers: dict[str, torch.Ten
         if all(_is_near(buffers[name], wanted[name]) for name in names):
             found[label] = form
         else:
-            LOG.warning("%s in %s gives other numbers and is not used", trial.fusable.call.name, label)
+            PLANS.warning("%s in %s gives other numbers and is not used", trial.fusable.call.name, label)
     return found
 
 

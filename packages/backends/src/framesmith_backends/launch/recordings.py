@@ -19,9 +19,7 @@ one of these addresses.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import logging
 import operator
 import sys
 import threading
@@ -47,8 +45,7 @@ from framesmith_backends.launch.recorded_results import (
     view,
 )
 from framesmith_backends.launch.source import below_autograd
-
-LOG = logging.getLogger("framesmith.plan")
+from framesmith_backends.telling import PLANS, tell_once
 
 #: Sets of sizes and numbers that a graph is recorded for; sets met once that are remembered.
 MOST_FORMS, MOST_MET = 16, 64
@@ -106,12 +103,6 @@ class Recorder(Protocol):
     def make_room(self) -> None:
         """Called when there was not enough memory to record."""
         ...
-
-
-@functools.cache
-def tell_once(text: str) -> None:
-    """Tell the user, once in a process, that a mode does not do what it is for."""
-    LOG.warning("%s", text)
 
 
 @dataclass(slots=True)
@@ -221,7 +212,7 @@ class Graphed:
             return None
         form.add(recording)
         self.counts.recorded += 1
-        LOG.info(
+        PLANS.info(
             "%s: recording %d, for inputs of which %d of %d are copied%s",
             self.about, form.made, len(copied), len(addresses), "" if lends else ", as are all results",
         )  # fmt: skip
