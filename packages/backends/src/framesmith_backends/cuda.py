@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class TritonStages:
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
     name. `recording` says whether launches are recorded as a CUDA graph, and why not; `products` what of those was
-    chosen by measuring, with the times.
+    chosen by measuring, with the times. Of a graph that is cut `parts` are what runs, each with stages of its own.
     """
 
     graph: fx.GraphModule
@@ -61,11 +61,15 @@ class TritonStages:
     kernels: tuple[TritonKernel, ...]
     launches: Mapping[str, Sequence[Launch]]
     source: str
-    recording: str
+    recording: str = "not asked for"
     products: str = ""
+    parts: tuple[TritonStages, ...] = ()
 
     def text(self) -> str:
-        """All stages, under headings."""
+        """All stages, under headings; of a graph that is cut those of its parts, one part after another."""
+        if self.parts:
+            texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
+            return "\n\n".join([f"# CUDA graph\n{self.recording}", *texts])
         kernels = [*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.fused_products)]
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
@@ -143,13 +147,28 @@ class CudaBackend:
         """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
         mode = str(chosen["mode"])
-        choose = _choices(gm, measured=False) if mode in MEASURING else None
-        return stages_of(_laid_out(gm, "inference", chosen), mode=mode, choose=choose)
+        graph, parts = _laid_out(gm, "inference", chosen), None
+        if _is_lowered(graph):
+            graph, parts = _cut(graph, mode)
+        stages = replace(_unmeasured_stages(graph, mode), recording=_recording_text(graph, parts, mode))
+        if parts is None:
+            return stages
+        kind = device_of(graph)
+        return replace(stages, parts=tuple(_explained(part, mode, kind) for part in parts))
 
 
 def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
     """The graph with its images laid out anew; those of training were laid out together."""
     return channels_last(gm, ON_CUDA) if role == "inference" and chosen["images"] == "auto" else gm
+
+
+def _explained(part: Part, mode: str, device: str) -> TritonStages:
+    return replace(_unmeasured_stages(part.graph, mode, device), recording=part.text())
+
+
+def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
+    """All stages of the graph, its products in their present form."""
+    return stages_of(gm, choose=_choices(gm, measured=False) if mode in MEASURING else None, device=device)
 
 
 def _measured_stages(
@@ -166,12 +185,10 @@ def _measured_stages(
 def stages_of(
     gm: fx.GraphModule,
     on_error: OnError | None = None,
-    mode: str = "default",
     choose: Choices | None = None,
     device: str | None = None,
 ) -> TritonStages:
     """All stages of the graph; `choose` says which products run as one kernel with what follows."""
-    recording = _recording_text(gm, mode)
     gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose)
     runs, shown = [step for step in plan.steps if isinstance(step, Run)], shown_by(plan.steps)
     items = {run.entry: computing(run) for run in runs}
@@ -179,7 +196,7 @@ def stages_of(
     launched = {entry: launches(some, forms, shown) for entry, some in items.items()}
     chosen = "mode asks for no measuring" if choose is None else choose.text()
     source = write(plan, gm)[0]
-    return TritonStages(gm, lowering, plan, tuple(forms.values()), launched, source, recording, chosen)
+    return TritonStages(gm, lowering, plan, tuple(forms.values()), launched, source, products=chosen)
 
 
 def _planned(
@@ -272,13 +289,12 @@ def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
     return why_not_recorded(gm, torch.device("cuda", *indices))
 
 
-def _recording_text(gm: fx.GraphModule, mode: str) -> str:
+def _recording_text(graph: fx.GraphModule, parts: Sequence[Part] | None, mode: str) -> str:
     if mode not in RECORDING:
         return f"none: mode is {mode!r}"
-    graph, parts = _cut(gm, mode) if _is_lowered(gm) else (gm, None)
     if parts is not None:
         return "\n".join(["in parts, each lowered by itself", *(part.text() for part in parts)])
-    why = why_no_cuda_graph(graph) if launches_anything(gm) else "nothing is launched"
+    why = why_no_cuda_graph(graph) if launches_anything(graph) else "nothing is launched"
     return "recorded in the second call with the same sizes" if why is None else f"none: {why}"
 
 
@@ -289,6 +305,7 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
 
 def _choices(gm: fx.GraphModule, measured: bool, on_error: OnError | None = None) -> Choices:
     """What chooses the forms of the graph's products, on its device; not `measured`, the present ones."""
+    exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
         return Choices(exact=exact)
     from framesmith_backends.launch.cuda_driver import driver
@@ -305,7 +322,6 @@ def why_no_triton() -> str | None:
     """Why Triton kernels cannot run in this process, or None."""
     missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
     if missing:
-    exact = not rounds_float32("matmul")
         return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
     if not torch.cuda.is_available() and not interpreting():
         return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"

@@ -312,6 +312,26 @@ def test_explain_lists_the_parts() -> None:
     assert "2 nodes, not recorded: aten._local_scalar_dense.default reads a number from the device" in text
 
 
+def test_explain_shows_what_runs() -> None:
+    """The plan of each part, and of a graph whose numbers of the CPU are made on the device that graph."""
+    gm = traced(read, [SQUARE, SQUARE])
+    _graph, parts = parts_of(gm)
+    stages = CudaBackend().explain(gm, {"mode": "reduce-overhead"})
+    assert [part.recording for part in stages.parts] == [part.text() for part in parts]
+    assert [targets(part) for part in parts] == [
+        [str(node.target) for node in one.graph.graph.nodes if node.op == "call_function"] for one in stages.parts
+    ]
+    text = stages.text()
+    for at, part in enumerate(stages.parts):
+        assert f"# part {at + 1} of {len(parts)}" in text and part.plan.text() in text
+    one = CudaBackend().explain(
+        traced(lambda x, w: layers(x, w) + torch.ones(()), [SQUARE, SQUARE]), {"mode": "reduce-overhead"}
+    )
+    values = [node.meta.get("val") for node in one.graph.graph.nodes]
+    assert not one.parts and not any(value is not None and value.device.type == "cpu" for value in values)
+    assert one.recording == "recorded in the second call with the same sizes"
+
+
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
 def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
