@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch.parts import Part, cut, joined
+from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import launches_anything, parameters, takes_what_data_tell, why_not_recorded
 from framesmith_backends.launch.recordings import Graphed
 
@@ -54,4 +54,4 @@ class Recording(CpuBackend):
                 )
                 self.made.append(functions[at])
         self.parts.append(parts)
-        return joined(gm, parts, functions)
+        return in_sequence(gm, parts, functions)

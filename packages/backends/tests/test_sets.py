@@ -141,7 +141,7 @@ def test_a_single_element_is_a_line_of_one() -> None:
     forms = [sets.line_form(kernel) for kernel in (one, many, other)]
     assert forms[0] and forms[1] and forms[2]
     assert forms[0].key == forms[1].key != forms[2].key
-    assert forms[0].joined(forms[1]) is forms[1] is forms[1].joined(forms[0])
+    assert forms[0].shared_with(forms[1]) is forms[1] is forms[1].shared_with(forms[0])
 
 
 @compiles

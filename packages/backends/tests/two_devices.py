@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
-from framesmith_backends.launch.parts import Part, joined
+from framesmith_backends.launch.parts import Part, in_sequence
 from framesmith_backends.launch.recordable import parameters
 from framesmith_backends.launch.recordings import Graphed
 
@@ -96,4 +96,4 @@ def run_by_parts(gm: fx.GraphModule, parts: Sequence[Part]) -> tuple[BoxedFn, li
         if part.why is None:
             made.append(Graphed(run, parameters(part.graph), StandIn(), f"part {at}"))
         functions.append(run if part.why is not None else made[-1])
-    return joined(gm, parts, functions), made
+    return in_sequence(gm, parts, functions), made

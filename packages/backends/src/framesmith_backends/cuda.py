@@ -16,7 +16,7 @@ from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.choosing import Choices
 from framesmith_backends.launch.kernel_runs import KernelRun, alone, computing, kernel_run, rendered
-from framesmith_backends.launch.parts import Part, cut, joined
+from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import (
     launches_anything,
     parameters,
@@ -253,7 +253,7 @@ def _recorded_in_parts(
             what = f"{about}, part {at + 1} of {len(parts)},"
             run = Graphed(run, parameters(part.graph), recorder, what)
         functions.append(run)
-    return joined(gm, parts, functions)
+    return in_sequence(gm, parts, functions)
 
 
 def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from stand_in_recorder import StandIn
 
 from framesmith_backends import telling
-from framesmith_backends.launch import recordings
+from framesmith_backends.launch import recording, recordings
 from framesmith_backends.launch.recordable import Parameters
+from framesmith_backends.launch.recording import OF_RECORDINGS
 from framesmith_backends.launch.recordings import MOST_FORMS, MOST_RECORDINGS, Graphed
 
 Function = Callable[..., Any]
@@ -124,7 +125,7 @@ def test_what_gives_copies_follows_a_parameter_that_moves() -> None:
 def test_it_is_told_once_that_results_are_held(
     monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recordings, "MOST_COPIED", 1 << 20)
+    monkeypatch.setattr(recording, "MOST_COPIED", 1 << 20)
     call, recorder = graphed(lambda x: x + 1)
     x = torch.zeros((1 << 18) + 1)
     held = [call([x]) for _ in range(MOST_RECORDINGS + 5)]
@@ -455,7 +456,7 @@ def test_what_fails_to_record_is_not_tried_for_other_sizes(notices: pytest.LogCa
 
 
 def test_huge_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(recordings, "MOST_COPIED", 1 << 20)
+    monkeypatch.setattr(recording, "MOST_COPIED", 1 << 20)
     call, recorder = graphed(lambda x: x + 1)
     kept = [torch.full((1 << 18,), float(k)) for k in range(3)]
     big = [torch.full(((1 << 18) + 1,), float(k)) for k in range(3)]
@@ -595,10 +596,10 @@ def test_results_outlive_the_function() -> None:
     call([x])
     (y,) = call([x])
     address = y.data_ptr()
-    assert recordings._OF_RECORDINGS[address]
+    assert OF_RECORDINGS[address]
     del call
     gc.collect()
-    assert torch.equal(y, x + 1) and address not in recordings._OF_RECORDINGS
+    assert torch.equal(y, x + 1) and address not in OF_RECORDINGS
 
 
 @pytest.mark.parametrize("most", [1, MOST_RECORDINGS], ids=["copies soon", "as it is"])

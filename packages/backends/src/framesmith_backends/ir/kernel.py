@@ -165,7 +165,7 @@ class Kernel:
         return tuple(check for one in self.passes for check in one.checks)
 
     @property
-    def scans(self) -> bool:
+    def has_scans(self) -> bool:
         return any(one.scans for one in self.passes)
 
     @property

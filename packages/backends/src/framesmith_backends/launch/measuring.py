@@ -50,7 +50,7 @@ NEAR, FAR_AWAY = 0.05, 0.01
 
 _LOCK = threading.Lock()
 #: A launch; what it gives back is the product, where that is no buffer among those that it is given.
-Form = Callable[[Mapping[str, torch.Tensor]], torch.Tensor | None]
+LaunchedForm = Callable[[Mapping[str, torch.Tensor]], torch.Tensor | None]
 
 
 @dataclass(slots=True)
@@ -87,12 +87,12 @@ class DeviceClock:
                 return [error] * len(trials)
             return [self._timed(trial, own, program) for trial, own in zip(trials, forms, strict=True)]
 
-    def _forms(self, trials: Sequence[Trial], program: Program) -> list[dict[str, Form]]:
+    def _forms(self, trials: Sequence[Trial], program: Program) -> list[dict[str, LaunchedForm]]:
         """The forms of each trial that compile, by name; machine code of all is made side by side."""
         wanted = [(at, name, items) for at, trial in enumerate(trials) for name, items in _items(trial)]
         runs = [_run(f"form{k}", items) for k, (_, _, items) in enumerate(wanted)]
         entries = self.entries(runs)
-        found: list[dict[str, Form]] = [{} for _ in trials]
+        found: list[dict[str, LaunchedForm]] = [{} for _ in trials]
         for (at, name, _), run in zip(wanted, runs, strict=True):
             if run.step.entry in entries:
                 found[at][name] = _launching(entries[run.step.entry], run.step.buffers)
@@ -114,7 +114,7 @@ class DeviceClock:
         """Where operands are made."""
         return torch.device("cuda", self.device)
 
-    def _timed(self, trial: Trial, forms: dict[str, Form], program: Program) -> Times | Exception:
+    def _timed(self, trial: Trial, forms: dict[str, LaunchedForm], program: Program) -> Times | Exception:
         try:
             if PRESENT not in forms:
                 raise RuntimeError(f"the kernel of {trial.fusable.call.name} does not compile")
@@ -153,7 +153,7 @@ def _never(*values: object) -> None:
     raise RuntimeError("operands that are timed begin at multiples of 16 bytes")
 
 
-def _launching(entry: object, names: Sequence[str]) -> Form:
+def _launching(entry: object, names: Sequence[str]) -> LaunchedForm:
     def launch(buffers: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         entry(*(buffers[name] for name in names))  # type: ignore[operator]
         return None
@@ -161,7 +161,7 @@ def _launching(entry: object, names: Sequence[str]) -> Form:
     return launch
 
 
-def _with_call(trial: Trial, program: Program, after: Form | None) -> Form:
+def _with_call(trial: Trial, program: Program, after: LaunchedForm | None) -> LaunchedForm:
     """The ATen call, and then the kernel."""
     node, name = trial.fusable.call.node, trial.fusable.call.name
     places = {id(arg): place_of(program, arg) for arg in node.all_input_nodes}
@@ -190,7 +190,7 @@ def _plain() -> Iterator[None]:
         yield
 
 
-def _timed(trial: Trial, forms: dict[str, Form], program: Program, device: torch.device) -> Times:
+def _timed(trial: Trial, forms: dict[str, LaunchedForm], program: Program, device: torch.device) -> Times:
     """Seconds of a launch of each form whose results are those of the present one."""
     layouts = _layouts(trial, program)
     sizes = {name: _span(layout) * DTYPES[layout.dtype].itemsize for name, layout in layouts.items()}
@@ -274,7 +274,9 @@ def _copies(size: int, device: torch.device) -> int:
     return max(1, min(math.ceil(BEYOND_CACHE * cache / size) + 1, MOST_LAUNCHES, MOST_COPIED // size))
 
 
-def _agreeing(trial: Trial, forms: dict[str, Form], buffers: dict[str, torch.Tensor]) -> dict[str, Form]:
+def _agreeing(
+    trial: Trial, forms: dict[str, LaunchedForm], buffers: dict[str, torch.Tensor]
+) -> dict[str, LaunchedForm]:
     """The forms that write what the present one does, or near that; each has run once then."""
     names = [param.name for param in trial.fusable.product.params if param.written]
     product = forms[PRESENT](buffers)
@@ -303,7 +305,7 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
     return float(near.float().mean()) >= 1 - FAR_AWAY
 
 
-def _count(form: Form, buffers: dict[str, torch.Tensor], copies: int) -> int:
+def _count(form: LaunchedForm, buffers: dict[str, torch.Tensor], copies: int) -> int:
     """How many launches a recording has."""
     start, end = _event(), _event()
     start.record()
@@ -318,7 +320,7 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _recorded(form: Form, sets: Sequence[dict[str, torch.Tensor]], count: int) -> torch.cuda.CUDAGraph:
+def _recorded(form: LaunchedForm, sets: Sequence[dict[str, torch.Tensor]], count: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:

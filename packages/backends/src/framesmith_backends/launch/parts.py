@@ -340,7 +340,7 @@ def _is_plain_number(node: fx.Node) -> bool:
 # The whole
 
 
-def joined(gm: fx.GraphModule, parts: Sequence[Part], functions: Sequence[BoxedFn]) -> BoxedFn:
+def in_sequence(gm: fx.GraphModule, parts: Sequence[Part], functions: Sequence[BoxedFn]) -> BoxedFn:
     """The whole graph: its parts by these functions. A value is dropped when the last part that takes it runs."""
     source, space = written_in_parts(gm, parts)
     return executed(source, space | {f"part{at}": function for at, function in enumerate(functions)})

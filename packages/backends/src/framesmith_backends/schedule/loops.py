@@ -62,7 +62,7 @@ def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
             if base.const != 0 or len(base.terms) != 1:
                 continue
             var, k = base.terms[0]
-            whole = kernel.scans and var in kernel.row
+            whole = kernel.has_scans and var in kernel.row
             if isinstance(var, Var) and k == 1 and is_multiple(var.size, atom.divisor) and not whole:
                 return var, atom.divisor
     return None

@@ -33,7 +33,7 @@ LINE = Var("x", symbol("elements", 1, MOST_POINTS))
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SharedForm:
     """What the kernels of a launch share: all that `key` says, and where they go along lines, the kernel over `LINE`.
 
     The key of such a kernel is what it does with the first element. A kernel of a single element is like any other that
@@ -43,14 +43,14 @@ class Form:
     key: Hashable
     line: Kernel | None = None
 
-    def joined(self, other: Form) -> Form | None:
+    def shared_with(self, other: SharedForm) -> SharedForm | None:
         """What the kernels of both share, which have one key; None if they cannot be one launch."""
         if self.line is None or other.line is None or self.line == other.line:
             return self if other.line is None else other
         return None
 
 
-def line_form(kernel: Kernel) -> Form | None:
+def line_form(kernel: Kernel) -> SharedForm | None:
     """The form of a kernel that goes along its buffers, each element on its own, or has a single one; else None."""
     plain = not (kernel.row or kernel.scratch or kernel.checks or kernel.updates) and len(kernel.passes) == 1
     small = isinstance(kernel.points, int) and 0 < kernel.points <= MOST_POINTS
@@ -60,13 +60,13 @@ def line_form(kernel: Kernel) -> Form | None:
     assert isinstance(named, Kernel)
     named = replace(named, name="", outer=(), lane=None)
     if not kernel.outer:
-        return Form(named)
+        return SharedForm(named)
     (var,) = kernel.outer
     if not all(ix.terms in ((), ((var, 1),)) for ix, _ in accesses(kernel)):
         return None
     first = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.ZERO}))
     line = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.of(LINE)}))
-    return Form(first, replace(line, outer=(LINE,), lane=LINE))
+    return SharedForm(first, replace(line, outer=(LINE,), lane=LINE))
 
 
 def in_lines(kernel: Kernel) -> list[Kernel]:
@@ -114,7 +114,7 @@ class KernelSet:
     a later set has to come after this one, `read` that it reads what this one writes.
     """
 
-    form: Form
+    form: SharedForm
     position: int
     members: list[int] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -123,16 +123,18 @@ class KernelSet:
     followed: bool = False
     read: bool = False
 
-    def place_for(self, kernel: Kernel | FusedProduct, form: Form, after: int, last: int, most: int) -> int | None:
+    def place_for(
+        self, kernel: Kernel | FusedProduct, form: SharedForm, after: int, last: int, most: int
+    ) -> int | None:
         """Where it is with a kernel that comes after a position and is alike: where it was, or behind the last set."""
-        if self.form.joined(form) is None or len(self.names | _names(kernel)) > most:
+        if self.form.shared_with(form) is None or len(self.names | _names(kernel)) > most:
             return None
         if self.position > after:
             return None if self.read and self.written + _bytes_written(kernel) > NEAR_BYTES else self.position
         return None if self.followed or self.moved + _bytes_moved(kernel) > NEAR_BYTES else last + 1
 
-    def add(self, number: int, kernel: Kernel | FusedProduct, form: Form) -> None:
-        self.form = self.form.joined(form) or form
+    def add(self, number: int, kernel: Kernel | FusedProduct, form: SharedForm) -> None:
+        self.form = self.form.shared_with(form) or form
         self.members.append(number)
         self.names |= _names(kernel)
         self.written += _bytes_written(kernel)
@@ -140,7 +142,10 @@ class KernelSet:
 
 
 def sets_of(
-    kernels: Sequence[Kernel | FusedProduct], forms: Sequence[Form], most: int, shown: Mapping[str, frozenset[str]]
+    kernels: Sequence[Kernel | FusedProduct],
+    forms: Sequence[SharedForm],
+    most: int,
+    shown: Mapping[str, frozenset[str]],
 ) -> list[KernelSet]:
     """The kernels in sets of no more than `most` buffers, in an order in which these can run."""
     found: list[KernelSet] = []

@@ -127,7 +127,7 @@ def render_kernel(
     """(the function's text, its shape, the declarations it needs)."""
     if kernel.down:
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it reduces rows and columns at once")
-    if kernel.scans:
+    if kernel.has_scans:
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
     kernel = in_tiles(kernel)
     shape = shape_of(kernel, target)

@@ -28,7 +28,7 @@ def write_scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> No
         value = f"tl.broadcast_to({value}, {shape})"
     if along is None:
         assert carry is not None
-        w.line(f"{carry} = {_joined(s, carry, value)}")
+        w.line(f"{carry} = {_combined(s, carry, value)}")
         name = w.fresh(carry, w.here)
     else:
         mask = w.mask((along.var,)) if s.reverse else None
@@ -37,14 +37,14 @@ def write_scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> No
         at = w.tile.axes.index(along)
         name = w.fresh(f"fs.scan_{s.kind}({value}, {at}, {s.reverse})", w.here)
         if carry is not None:
-            name = w.fresh(_joined(s, carry, name), w.here)
+            name = w.fresh(_combined(s, carry, name), w.here)
             last = f"{w.tile.lanes(along.var)} == {0 if s.reverse else along.block - 1}"
             w.line(f"{carry} = fs.picked({name}, {last}, {at}, {len(w.tile.axes) > 1})")
     w.refs[s.name] = name
     w.ref_levels[s.name] = len(w.scopes) - 1
 
 
-def _joined(s: Scan, before: str, value: str) -> str:
+def _combined(s: Scan, before: str, value: str) -> str:
     """Both combined. Of equal extremes the later one is taken, which a zero's sign shows."""
     if s.kind in ("max", "min"):
         return f"fs.{'larger' if s.kind == 'max' else 'smaller'}({before}, {value})"

@@ -35,7 +35,7 @@ from framesmith_backends.render.triton.kernel import (
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering, reaches
 from framesmith_backends.schedule.loops import rewrite_indices
-from framesmith_backends.schedule.sets import LINE, Form, line_form, sets_of
+from framesmith_backends.schedule.sets import LINE, SharedForm, line_form, sets_of
 
 #: Among so many kernels one function chooses.
 SEVERAL = 12
@@ -74,7 +74,7 @@ def launches(
     return found
 
 
-def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> Form:
+def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> SharedForm:
     if (
         isinstance(kernel, FusedProduct)
         or function.longer is not None
@@ -82,10 +82,10 @@ def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> Form:
         or function.has_checks
         or not isinstance(function.grid, int)
     ):
-        return Form(kernel.name)
+        return SharedForm(kernel.name)
     text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
     line = None if reaches(kernel) else line_form(kernel)  # lines are walked with 32 bits
-    return line or Form(replace(function, name="", source=text))
+    return line or SharedForm(replace(function, name="", source=text))
 
 
 def _buffers(kernel: Kernel | FusedProduct) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _programs(function: TritonKernel) -> int:
     return function.grid
 
 
-def _together(form: Form, kernels: Sequence[Kernel], functions: Sequence[TritonKernel]) -> Launch:
+def _together(form: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel]) -> Launch:
     """One function of several kernels' buffers."""
     first, buffers = functions[0], [_buffers(kernel) for kernel in kernels]
     kinds = {name: kind for some in buffers for name, kind in zip(some, first.pointers, strict=True)}

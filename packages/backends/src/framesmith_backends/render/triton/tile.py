@@ -120,7 +120,7 @@ def tile_of(kernel: Kernel) -> Tile:
 def row_block(kernel: Kernel, lane: Var) -> int:
     """How much of a row is taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    longer = min(SCAN_BLOCK, _most_scanned(kernel)) if kernel.scans else streamed(kernel)
+    longer = min(SCAN_BLOCK, _most_scanned(kernel)) if kernel.has_scans else streamed(kernel)
     return block if block <= _longest_whole(kernel, lane) else min(block, longer)
 
 
@@ -145,7 +145,7 @@ def bytes_of_point(kernel: Kernel) -> int:
 
 def _longest_whole(kernel: Kernel, lane: Var) -> int:
     """Up to which length rows are held: read once, they need not be."""
-    if kernel.scans:
+    if kernel.has_scans:
         return _most_scanned(kernel)
     if any(v.size != 1 for v in kernel.row if v is not lane):
         return 0  # other loops over the row go through it anew in each pass
@@ -217,7 +217,7 @@ def down_of(kernel: Kernel) -> Var:
 def columns_of(kernel: Kernel, lane: Var) -> int:
     """How many columns a program adds up: fewer where there would be too few programs."""
     covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.scans else LEAST_COLUMNS
+    columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.has_scans else LEAST_COLUMNS
     others = hint(product(v.size for v in kernel.outer if v is not lane))
     while columns > least and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
         columns //= 2
@@ -226,7 +226,7 @@ def columns_of(kernel: Kernel, lane: Var) -> int:
 
 def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
     """How many elements of each column a program takes at once, if there are so many."""
-    if not kernel.scans:
+    if not kernel.has_scans:
         return max(streamed(kernel) // columns, 1)
     programs = hint(product(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
     return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, _most_scanned(kernel))) // columns
