@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from framesmith_backends.render.llvm.coarse import GELU_END, GELU_P
+
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 
 
@@ -197,22 +199,27 @@ def silu(x):  # type: ignore[no-untyped-def]
     return div(x, 1.0 + exp(-x))
 
 
+#: Of gelu's lower tail, as on CPUs: where it ends, and the coefficients of its logarithm, the constant one first.
+_END = tl.constexpr(GELU_END)
+_P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7, _P8, _P9 = map(tl.constexpr, GELU_P)
+
+
 @triton.jit
 def coarse_gelu(x):  # type: ignore[no-untyped-def]
     """For bfloat16: off by 2**-16 of it, below -4.6 by 2**-13. What positive x lacks is what negative x has.
 
-    The polynomial is log2 of the normal distribution's upper tail, as `render/llvm/coarse.py` has it.
+    The polynomial is log2 of the normal distribution's upper tail.
     """
-    t = tl.minimum(tl.abs(x), 13.6)
-    p = tl.fma(t, -2.106676308705673e-09, 1.521786028409399e-07)
-    p = tl.fma(p, t, -4.818716220730348e-06)
-    p = tl.fma(p, t, 8.860556727499206e-05)
-    p = tl.fma(p, t, -0.0010610553270948176)
-    p = tl.fma(p, t, 0.00885589173623553)
-    p = tl.fma(p, t, -0.054452201499780035)
-    p = tl.fma(p, t, -0.45814027023805903)
-    p = tl.fma(p, t, -1.1513207200731135)
-    p = tl.fma(p, t, -0.9999956729819259)
+    t = tl.minimum(tl.abs(x), _END)
+    p = tl.fma(t, _P9, _P8)
+    p = tl.fma(p, t, _P7)
+    p = tl.fma(p, t, _P6)
+    p = tl.fma(p, t, _P5)
+    p = tl.fma(p, t, _P4)
+    p = tl.fma(p, t, _P3)
+    p = tl.fma(p, t, _P2)
+    p = tl.fma(p, t, _P1)
+    p = tl.fma(p, t, _P0)
     shown = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) - t * tl.exp2(p)
     return tl.where(x == float("-inf"), float("nan"), shown)
 
