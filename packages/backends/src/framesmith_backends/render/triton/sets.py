@@ -30,8 +30,8 @@ from framesmith_backends.render.triton.kernel import (
     MOST_PROGRAMS,
     TritonKernel,
     warps_of,
-    write_program,
 )
+from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering, reaches
 from framesmith_backends.schedule.loops import rewrite_indices

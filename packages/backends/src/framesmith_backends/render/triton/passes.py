@@ -1,0 +1,323 @@
+"""The loops and passes of one kernel as lines of a Triton function, for one program of its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from framesmith_backends.ir.expr import Expr, Ref, loads, walk
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Accumulate, Pass
+from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.size import Size, surely_at_least
+from framesmith_backends.ir.splitting import BYTES_IN_TURN
+from framesmith_backends.render.triton import tile as tiles
+from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
+from framesmith_backends.render.triton.joined import Distances, Exponentials
+from framesmith_backends.render.triton.scan import start_of, write_scan
+from framesmith_backends.render.triton.sizes import size_of, step_of
+from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row
+
+# Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
+# memory, if a launch gives as much.
+STAGES = 3
+
+
+def programs_along(var: Var, tile: Tile) -> Size:
+    """How many programs are along the loop."""
+    axis = tile.of(var)
+    return var.size if axis is None else axis.count
+
+
+def write_program(w: Writing) -> None:
+    """Name the outer variables from the program's number, those of the tile's axes last; write the passes."""
+    k, tile = w.kernel, w.tile
+    along = [v for v in tile.variables if v in k.outer and v not in k.down]
+    loops = [*(v for v in k.outer if v not in (*along, *k.down)), *along]
+    point = "pid"
+    for position, var in enumerate(reversed(loops)):
+        w.level_of[var] = 0
+        number = point
+        if position < len(loops) - 1:
+            parts = size_of(w, programs_along(var, tile))
+            number = f"{point} % {parts}"
+            point = w.fresh(f"{point} // {parts}", w.here)
+        axis = tile.of(var)
+        if axis is None:
+            w.variables[var] = w.fresh(number, w.here)
+        else:
+            _open_lanes(w, var, w.fresh(f"{number} * {axis.block} + {tile.lanes(var)}.to({w.integer})", w.here))
+    if k.down:
+        _rows_in_turn(w)
+    else:
+        _passes(w)
+
+
+def _rows_in_turn(w: Writing) -> None:
+    """The passes for one row after another, and what is combined down columns."""
+    (down,), (lane,) = w.kernel.down, w.kernel.row
+    axis, row = w.tile.of(down), w.tile.of(lane)
+    assert row is not None
+    _row_lanes(w, row)
+    columns = [a for one in w.kernel.passes for a in one.columns]
+    w.cells.update((a.name, _start(w, a)) for a in columns)
+    number, depth = f"r_{down.name}", len(w.scopes)
+    step = 1 if axis is None else axis.block
+    _open_loop(w, f"tl.range(0, {size_of(w, down.size)}, {step}, num_stages={_stages(w)})", number)
+    if axis is None:
+        w.level_of[down] = depth
+        w.variables[down] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
+    else:
+        _open_lanes(w, down, w.fresh(f"{number} + {w.tile.lanes(down)}.to({w.integer})", w.here))
+    w.base = depth
+    _passes(w)
+    w.base = 0
+    _close(w, depth)
+    for a in columns:
+        cell = w.cells[a.name]
+        w.refs[a.name] = _reduced(w, a.kind, cell, axis)
+    _row_lanes(w, row)
+    for store in w.kernel.after:
+        emit_store(w, store)
+
+
+def _stages(w: Writing) -> int:
+    """How many steps there are at once."""
+    return STAGES if tiles.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
+
+
+def _passes(w: Writing) -> None:
+    k = w.kernel
+    stored: set[str] = set()
+    written = -1
+    for at, one in enumerate(k.passes):
+        if at <= written:
+            continue
+        if stored & _read(one):
+            # What other threads of the program have written is seen after this.
+            w.line("tl.debug_barrier()")
+            stored.clear()
+        for store in one.before:
+            emit_store(w, store)
+        if _joined_passes(w, at):
+            written = at + 1
+            for store in k.passes[written].before:
+                emit_store(w, store)
+                stored.add(store.buffer)
+        elif one.has_loop:
+            _pass(w, one)
+        stored |= {store.buffer for store in (*one.before, *one.stores)}
+
+
+def _read(one: Pass) -> set[str]:
+    return {load.source for load in loads(*one.values)}
+
+
+def _open_lanes(w: Writing, var: Var, name: str, level: int | None = None) -> None:
+    """The variable as the lanes of that name along its axis, and what of them lies in the loop.
+
+    `level` is the scope in which they are known, otherwise this one.
+    """
+    w.level_of[var] = len(w.scopes) - 1 if level is None else level
+    scope = w.scopes[w.level_of[var]]
+    w.variables[var] = name
+    axis = w.tile.of(var)
+    assert axis is not None
+    if (axis.block != var.size) if _is_held(w, axis) and var in w.kernel.row else (var.size % axis.block != 0):
+        known = scope.names.get(("mask", name))
+        if known is None:
+            known = scope.names["mask", name] = w.fresh(f"{name} < {step_of(w, var.size)}", scope)
+        w.masks[var] = known
+
+
+def _is_held(w: Writing, axis: Axis) -> bool:
+    """Whether the whole loop is in the tile."""
+    return w.whole or surely_at_least(axis.block, axis.var.size)
+
+
+def _pass(w: Writing, one: Pass) -> None:
+    k = w.kernel
+    inner = _row_axis(w)
+    held = inner is not None and _is_held(w, inner)
+    cells = [_start(w, a) for a in one.reductions]
+    carries = [None if held else start_of(w, s, inner) for s in one.scans]
+    backwards = any(s.reverse for s in one.scans)
+    depth = len(w.scopes)
+    _open_row(w, backwards=backwards)
+    for carry, s in zip(carries, one.scans, strict=True):
+        if s.name not in w.refs:  # of a row that is held it may be known
+            write_scan(w, s, carry, inner)
+    for cell, a in zip(cells, one.reductions, strict=True):
+        _accumulate(w, cell, a, inner)
+    for a in one.columns:
+        _accumulate(w, w.cells[a.name], a, None)
+    for check in one.checks:
+        emit_check(w, check)
+    if k.writes_what_it_reads and not k.updates:
+        for store in one.stores:
+            emit(w, store.value)
+    for store in one.stores:
+        emit_store(w, store)
+    _close_row(w, depth, inner)
+    if not held:
+        for s in one.scans:
+            del w.refs[s.name]
+    for cell, a in zip(cells, one.reductions, strict=True):
+        w.refs[a.name] = _reduced(w, a.kind, cell, inner)
+
+
+def _reduced(w: Writing, kind: str, cell: str, along: Axis | None) -> str:
+    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element."""
+    if along is None:
+        return cell
+    return w.fresh(f"fs.reduce_{kind}({cell}, {w.tile.axes.index(along)}, {len(w.tile.axes) > 1})", w.here)
+
+
+def _joined_passes(w: Writing, number: int) -> bool:
+    """Write that pass and the next as one, where they may be and the tile does not hold what both read."""
+    how = () if w.whole else joined(w.kernel, w.tile, number)
+    if not how:
+        return False
+    pairs = [pair for pair in how if isinstance(pair, Exponentials)]
+    if pairs:
+        _exponentials(w, pairs)
+    distances = [d for d in how if isinstance(d, Distances)]
+    if distances:
+        _estimates(w, distances)
+        _pass(w, w.kernel.passes[number + 1])
+        for d in distances:
+            _exact(w, d)
+        _forget(w, {a.name for d in distances for a in (d.total, d.rest, d.squares) if a is not None})
+    return True
+
+
+def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
+    """Each lane's largest element and its sum of exponentials below that; a row's of those of its lanes."""
+    tops, totals = [_start(w, pair.top) for pair in pairs], [_start(w, pair.total) for pair in pairs]
+    depth = len(w.scopes)
+    inner = _open_row(w)
+    for pair, top, total in zip(pairs, tops, totals, strict=True):
+        value = w.fresh(_within(w, pair.top, inner), w.here)
+        power = w.fresh(f"fs.exp(fs.apart({value}, {top}))", w.here)
+        w.line(f"{total} = tl.where({value} > {top}, {total} * {power} + 1.0, {total} + {power})")
+        w.line(f"{top} = fs.max({value}, {top})")
+    _close_row(w, depth, inner)
+    for pair, top, total in zip(pairs, tops, totals, strict=True):
+        w.refs[pair.top.name] = whole = _reduced(w, "max", top, inner)
+        # No more than this tells a row that has an infinity, or nothing but those below: there the sum is NaN.
+        scaled = w.fresh(f"{total} * fs.exp({top} - {whole})", w.here)
+        w.refs[pair.total.name] = _reduced(w, "sum", scaled, inner)
+
+
+def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
+    """Of each sum what the first part of the row tells."""
+    cells = [_start(w, d.total) for d in distances]
+    depth = len(w.scopes)
+    seen = part_of_row(w.kernel, w.tile)
+    assert seen is not None  # else the passes are not joined
+    inner = _open_row(w, part=seen)
+    for cell, d in zip(cells, distances, strict=True):
+        _accumulate(w, cell, d.total, inner)
+    _close_row(w, depth, inner)
+    for cell, d in zip(cells, distances, strict=True):
+        found = _reduced(w, "sum", cell, inner)
+        w.refs[d.total.name] = w.fresh(f"{found} * {d.count / seen}", w.here)
+
+
+def _exact(w: Writing, d: Distances) -> None:
+    """The sums about the mean of those about its estimate: nothing is left of the distances themselves."""
+    rest = w.refs[d.rest.name]
+    if d.squares is not None:
+        squares = w.refs[d.squares.name]
+        count = f"tl.full([], {float(d.count)}, {TYPES[d.rest.value.dtype]})"
+        w.refs[d.squares.name] = w.fresh(f"fs.less_square({squares}, {rest}, {count})", w.here)
+    w.refs[d.total.name] = w.fresh(f"{w.refs[d.total.name]} + {rest}", w.here)
+    w.refs[d.rest.name] = w.fresh(f"{rest} * 0.0", w.here)
+
+
+def _forget(w: Writing, changed: Collection[str]) -> None:
+    """Drop the names of what was computed of these reductions' results."""
+    for scope in w.scopes:
+        for key in [key for key in scope.names if isinstance(key, tuple) and isinstance(key[0], Expr)]:
+            if any(isinstance(node, Ref) and node.name in changed for node in walk(key[0])):
+                del scope.names[key]
+
+
+def _row_axis(w: Writing) -> Axis | None:
+    """The axis of the tile that goes along the row."""
+    return next((axis for axis in w.tile.axes if axis.var in w.kernel.row), None)
+
+
+def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> Axis | None:
+    """Open the loops over the row; for a `part` of the first step of others so far along its lanes. The lanes' axis."""
+    k, inner = w.kernel, _row_axis(w)
+    w.rows = k.row
+    for var in (v for v in k.row if inner is None or v is not inner.var):
+        _open_loop(w, f"range({size_of(w, var.size) if part is None else 1})", f"r_{var.name}")
+        w.level_of[var] = len(w.scopes) - 1
+        # A loop's number has 32 bits where its end has.
+        number = f"{size_of(w, var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
+        w.variables[var] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
+    if inner is not None:
+        _row_lanes(w, inner, part, backwards)
+    return inner
+
+
+def _close_row(w: Writing, depth: int, inner: Axis | None) -> None:
+    _close(w, depth)
+    w.rows = ()
+    if inner is not None:
+        w.masks.pop(inner.var, None)
+
+
+def _row_lanes(w: Writing, axis: Axis, part: int | None = None, backwards: bool = False) -> None:
+    """The lanes along the row: all at once if the tile covers the row, else in a loop, which may begin at its end."""
+    lanes = f"{w.tile.lanes(axis.var)}.to({w.integer})"
+    if _is_held(w, axis):
+        level = 0 if w.kernel.down else len(w.scopes) - 1
+        known = w.scopes[level].names.get(("lanes", axis))
+        if known is None:
+            known = w.scopes[level].names["lanes", axis] = w.fresh(lanes, w.scopes[level])
+        _open_lanes(w, axis.var, known, level)
+        return
+    start = f"start{w.count}"
+    end = size_of(w, axis.var.size) if part is None else part
+    last = size_of(w, (axis.count - 1) * axis.block) if backwards else ""
+    _open_loop(w, f"range(0, {end}, {axis.block})", start)
+    if backwards:
+        start = w.fresh(f"tl.full([], {last} - {start}, {w.integer})", w.here)
+    _open_lanes(w, axis.var, w.fresh(f"{start} + {lanes}", w.here))
+
+
+def _open_loop(w: Writing, over: str, name: str) -> None:
+    indent = w.here.indent
+    w.scopes.append(Scope([], indent + 1))
+    # The loop's head is written when it is closed, after what its body needs from outside.
+    w.here.names["head"] = "    " * indent + f"for {name} in {over}:"
+
+
+def _close(w: Writing, depth: int) -> None:
+    while len(w.scopes) > depth:
+        inner = w.scopes.pop()
+        w.here.lines += [inner.names["head"], inner.lines]
+
+
+def _start(w: Writing, a: Accumulate) -> str:
+    dtype = a.value.dtype
+    value = number_text(REDUCTIONS[a.kind].start(dtype), dtype)
+    shape = w.tile.shape(w.tile.variables) or "[]"
+    return w.fresh(f"tl.full({shape}, {value}, {TYPES[dtype]})", w.here)
+
+
+def _accumulate(w: Writing, cell: str, a: Accumulate, along: Axis | None) -> None:
+    value = _within(w, a, along)
+    w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), a.value.dtype)}")
+
+
+def _within(w: Writing, a: Accumulate, along: Axis | None) -> str:
+    """The value that is accumulated; beyond the end of the row what changes nothing."""
+    value = emit(w, a.value)
+    mask = None if along is None else w.mask((along.var,))
+    if mask is None:
+        return value
+    return f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(a.value.dtype), a.value.dtype)})"
