@@ -1,7 +1,8 @@
 """Seconds until a first call returns, each measured in a process of its own, imports excluded.
 
 *first call*: with empty caches. *again*: with the caches that an earlier process has left. The last rows are framesmith
-alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes.
+alone, least of the rounds: graphs whose sizes are known, and graphs that take all sizes; a training step so
+deep that its joint graph has more than 20,000 nodes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ CASES = ("pointwise", "digits", "bert")
 ROUNDS = 3
 #: Models that are compiled once for their sizes, and once for all.
 DYNAMIC_CASES = ("bert",)
+#: The case of a deep model: its layers, and the figure that says how large their joint graph is.
+DEEP, DEEP_LAYERS, NODES = "deep", 640, "joint graph nodes"
 
 
 def first_call(case: str, candidate: str, device: str, caches: str, **settings: Any) -> float:
@@ -98,6 +101,48 @@ def of_symbols(case: str, rounds: int) -> list[Row]:
     return [Row(f"first call, {case}, symbols", n, s[0], ratios(s, least, n), rounds) for n, s in least.items()]
 
 
+def first_step_of_deep(layers: int, caches: str) -> tuple[float, int]:
+    """Seconds of a deep model's first training step in this process, and the nodes of its joint graph."""
+    import time
+
+    import torch
+
+    import framesmith
+    import framesmith_aot.compile
+    from benchmarks.programs import deep_model
+
+    keep_caches_in(Path(caches))
+    nodes: list[int] = []
+    trace = framesmith_aot.compile.trace_joint
+
+    def counted(*args: Any, **settings: Any) -> Any:
+        joint = trace(*args, **settings)
+        nodes.append(len(joint.graph.nodes))
+        return joint
+
+    framesmith_aot.compile.trace_joint = counted
+    torch.manual_seed(0)
+    step, data = framesmith.compile(deep_model(layers), strict=True), torch.randn(16, 32)
+    start = time.perf_counter()
+    step(data).sum().backward()
+    seconds = time.perf_counter() - start
+    (count,) = nodes
+    return seconds, count
+
+
+def of_deep(rounds: int) -> list[Row]:
+    """A deep model's first training step, with empty caches: least of the rounds."""
+    seconds, nodes = [], 0
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="caches-") as caches:
+            call = f"first_step_of_deep({DEEP_LAYERS}, {caches!r})"
+            said = in_fresh_process(f"from benchmarks.compile_time import first_step_of_deep; print(*{call})")
+        seconds.append(float(said.split()[0]))
+        nodes = int(said.split()[1])
+    title = f"first training step, {DEEP_LAYERS} layers, {nodes:,} nodes"
+    return [Row(title, "framesmith", min(seconds), {}, rounds, "", {NODES: nodes})]
+
+
 def run(selection: Selection | None = None) -> list[Row]:
     """The cases asked for."""
     selection = selection or Selection()
@@ -125,6 +170,10 @@ def run(selection: Selection | None = None) -> list[Row]:
             rows += found
     for case in fnmatch.filter(DYNAMIC_CASES, selection.only) if "framesmith" in selection.among(available()) else ():
         print_rows(found := of_symbols(case, rounds))
+        selection.keep(found)
+        rows += found
+    if fnmatch.fnmatch(DEEP, selection.only) and "framesmith" in selection.among(available()) and chosen() == "cpu":
+        print_rows(found := of_deep(rounds))
         selection.keep(found)
         rows += found
     return rows

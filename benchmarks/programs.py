@@ -54,6 +54,23 @@ class DigitsNet(nn.Module):
         return self.head(self.features(x))
 
 
+class DeepBlock(nn.Module):
+    """A residual layer, 32 nodes of a joint graph."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def deep_model(layers: int) -> nn.Module:
+    """So many residual layers, of rows of 32 numbers: what compiling a long graph costs, not running it."""
+    return nn.Sequential(*[DeepBlock(32) for _ in range(layers)])
+
+
 def small_bert() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A 4-layer BERT of width 256 with random weights, in eval mode, and a batch of 4 x 128 tokens."""
     from transformers import BertConfig, BertModel

@@ -76,5 +76,13 @@ def test_views_that_show_all_of_their_operand_go():
     assert kept == [aten.slice.Tensor, aten.expand.default, aten.view.dtype]
 
 
+def test_what_is_returned_is_the_operand_of_a_view_that_goes():
+    gm = trace(lambda x: (lambda y: (y.view(3, 4).expand(3, 4), y[:], y + 1, y[1:]))(x.exp()), torch.ones(3, 4))
+    canonicalise(gm.graph)
+    gm.graph.lint()
+    first, second, added, part = gm.graph.output_node().args[0]
+    assert first is second is added.args[0] is part.args[0] and first.target is aten.exp.default
+
+
 def test_lazy_conjugates_are_no_identities():
     assert aten._conj.default in tidied(lambda x: (x.exp().conj() + 1,), torch.ones(2, dtype=torch.complex64))

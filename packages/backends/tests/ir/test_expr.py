@@ -8,7 +8,7 @@ import pytest
 import torch
 from tracing import trace
 
-from framesmith_backends.ir.expr import Const, Expr, Load, Op, transform, walk
+from framesmith_backends.ir.expr import Const, Expr, Load, Op, children, cost, loads, transform, walk
 from framesmith_backends.ir.index import Ix, Var, of
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Program
@@ -20,6 +20,17 @@ from framesmith_backends.render.triton.emit import CALLS, INFIX
 
 def x() -> Expr:
     return Load("x", (of(Var("i", 5)),), "f32")
+
+
+def test_what_was_asked_before_is_answered_alike() -> None:
+    y = Load("y", (of(Var("i", 5)),), "f32")
+    both = Op("exp", x()) * y + x()
+    for _ in range(2):
+        found = loads(both)
+        assert found == [node for node in walk(both) if isinstance(node, Load)] == [x(), y]
+        found.clear()  # a list of the caller's own
+        assert cost(both) == cost(both, both) > cost(x()) == 0
+        assert children(both) == both.args
 
 
 def test_same_construction_same_object() -> None:

@@ -391,33 +391,37 @@ def _node_part(
     env = _copy_needed(joint.graph, graph, [*given, *tangents], wanted, unbound)
     graph.output(tuple(env[grad] for grad in wanted))
     partial = len(tangents) > 1  # some may be absent: see _symbols
-    used = [value for value in given if env[value].users or (partial and is_number_node(value))]
+    used = dict.fromkeys(value for value in given if env[value].users or (partial and is_number_node(value)))
     for value in given:
         if value not in used:
             graph.erase_node(env[value])
     left = [index for index, value in joint.left.items() if value in used]
-    used = [value for value in used if value not in joint.left.values()]
-    at = [None if grad is None else wanted.index(grad) for grad in grads]
+    others = {*joint.left.values()}
+    found = [value for value in used if value not in others]
+    where = {grad: position for position, grad in enumerate(wanted)}
+    at = [None if grad is None else where[grad] for grad in grads]
     kept = [Saved(False, index) for index in node.kept.slots]
     kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
-    taken = [places[value] for value in used if not is_number_node(value)]
-    numbers = [places[value] for value in used if is_number_node(value)]
-    watched = [one for one in kept if one not in taken]
-    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, used, places)))
+    taken = [places[value] for value in found if not is_number_node(value)]
+    numbers = [places[value] for value in found if is_number_node(value)]
+    known = {*taken}
+    watched = [one for one in kept if one not in known]
+    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, found, places)))
 
 
 def _stand_ins(
     joint: JointGraph, used: Sequence[fx.Node], places: Mapping[fx.Node, Saved]
 ) -> Iterator[tuple[int, int]]:
     """Inputs that the graph leaves alone, and the positions of their copies, or of the casts that alone read them."""
+    inputs = {node: at for at, node in reversed([*enumerate(joint.inputs)])}
     for position, value in enumerate(used):
         is_cast = value.target is aten._to_copy.default
         source = value.all_input_nodes[0] if is_cast else value
-        if places[value].from_input or source not in joint.inputs:
+        if places[value].from_input or source not in inputs:
             continue
         if is_cast and ({*source.users} != {value} or not _tells_all(value.meta["val"], source.meta["val"])):
             continue
-        at = joint.inputs.index(source)
+        at = inputs[source]
         if at not in joint.meta.changed:
             yield at, position
 

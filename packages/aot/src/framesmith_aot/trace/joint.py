@@ -6,7 +6,8 @@ import itertools
 import logging
 import operator
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -317,26 +318,25 @@ def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:
             joint.slots[index] = _apart(joint, node)
         owned.add(view_root(joint.slots[index]))
     returned: dict[tuple[fx.Node, fx.Node | None], fx.Node] = {}
+    beside: defaultdict[fx.Node, list[tuple[fx.Node, fx.Node | None]]] = defaultdict(list)
     for index, (grad, shown) in enumerate(zip(joint.grads, roots, strict=True)):
         if grad is None:
             continue
         if (grad, shown) not in returned:
-            taken = _shares_memory(grad, shown, returned)
-            returned[grad, shown] = clone_node(joint, grad) if taken else grad
+            taken = _shares_memory(grad, shown, beside[view_root(grad)])
+            returned[grad, shown] = given = clone_node(joint, grad) if taken else grad
+            beside[view_root(given)].append((given, shown))
         joint.grads[index] = returned[grad, shown]
 
 
-def _shares_memory(
-    grad: fx.Node, shown: fx.Node | None, others: Mapping[tuple[fx.Node, fx.Node | None], fx.Node]
-) -> bool:
+def _shares_memory(grad: fx.Node, shown: fx.Node | None, beside: Sequence[tuple[fx.Node, fx.Node | None]]) -> bool:
     """Whether a gradient shows memory that another gradient, an input or a saved value shows too.
 
-    Other parts of one tensor do not: they are that in eager mode.
+    Other parts of one tensor do not: they are that in eager mode. `beside`: the gradients of the same root, and what
+    they showed.
     """
-    root = view_root(grad)
-    beside = [(other, of) for (_, of), other in others.items() if view_root(other) is root]
     parts = all(of is shown and are_apart(grad, other) for other, of in beside)
-    return root.meta["phase"] == "forward" or not parts
+    return view_root(grad).meta["phase"] == "forward" or not parts
 
 
 def _apart(joint: JointGraph, node: fx.Node) -> fx.Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -128,6 +128,7 @@ REWRITES: dict[Any, Rewrite] = {
 def canonicalise(graph: fx.Graph) -> None:
     """Applies REWRITES until they decline, and drops views that change nothing."""
     numbers: NumberNodes | None = None
+    returned: dict[fx.Node, fx.Node] = {}  # for views among the results, what is returned instead
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -141,8 +142,22 @@ def canonicalise(graph: fx.Graph) -> None:
                     change = numbers.in_place_of_symbols(change)
                 node.target, node.args, node.kwargs = change
         if _changes_nothing(node):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+            (shown,) = node.all_input_nodes[:1]
+            node.replace_all_uses_with(shown, lambda user: user.op != "output")
+            if node.users:
+                returned[node] = shown
+            else:
+                graph.erase_node(node)
+    if returned:
+        _return_instead(graph, returned)
+
+
+def _return_instead(graph: fx.Graph, instead: Mapping[fx.Node, fx.Node]) -> None:
+    """Other results in the place of these, which go: all at once, for there may be thousands, in one argument."""
+    output = graph.output_node()
+    output.args = fx.map_arg(output.args, lambda node: instead.get(node, node))
+    for node in instead:
+        graph.erase_node(node)
 
 
 def _changes_nothing(node: fx.Node) -> bool:

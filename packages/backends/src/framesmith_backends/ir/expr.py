@@ -18,7 +18,11 @@ class Value(Node):
     So do numbers that are known only at the call: `Number`s and sizes.
     """
 
-    __slots__ = ()
+    # What was asked of the node before: nodes are frozen, and each is asked by every pass.
+    __slots__ = ("_children", "_cost", "_loads")
+    _children: tuple[Expr, ...]
+    _cost: int
+    _loads: tuple[Load, ...]
     dtype: str
 
     def __bool__(self) -> bool:
@@ -236,6 +240,15 @@ def picked(value: Expr, size: Size) -> Ix:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """The operands; of reads and indices these are also the numbers that data tell."""
+    try:
+        return e._children
+    except AttributeError:
+        found = _operands(e)
+        object.__setattr__(e, "_children", found)
+        return found
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Op):
         return e.args
     if isinstance(e, Cast):
@@ -270,7 +283,16 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 
 def loads(*roots: Expr) -> list[Load]:
-    return [node for node in walk(*roots) if isinstance(node, Load)]
+    """The reads under the roots, each once, in the order of `walk`."""
+    if len(roots) != 1:
+        return [node for node in walk(*roots) if isinstance(node, Load)]
+    (root,) = roots
+    try:
+        return [*root._loads]
+    except AttributeError:
+        found = tuple(node for node in walk(root) if isinstance(node, Load))
+        object.__setattr__(root, "_loads", found)
+        return [*found]
 
 
 def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
@@ -293,6 +315,18 @@ def coarse_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
 
 def cost(*roots: Expr) -> int:
     """Rough cycles per vector of evaluating the roots, shared parts once."""
+    if len(roots) != 1:
+        return _cost_of(roots)
+    (root,) = roots
+    try:
+        return root._cost
+    except AttributeError:
+        found = _cost_of(roots)
+        object.__setattr__(root, "_cost", found)
+        return found
+
+
+def _cost_of(roots: tuple[Expr, ...]) -> int:
     return sum(OPS[n.name].cost if isinstance(n, Op) else 1 for n in walk(*roots) if isinstance(n, (Op, Cast)))
 
 

@@ -47,16 +47,18 @@ class Writer:
     symbols: dict[Symbol, str] = field(default_factory=dict)
     told: dict[str, list[str]] = field(default_factory=dict)
     below_autograd: bool = True
+    identifiers: set[str] = field(default_factory=set)
 
     def identifier(self, name: str) -> str:
         found = self.names.get(name)
         if found is None:
             found = self.names[name] = self._free(re.sub(r"\W", "_", name))
+            self.identifiers.add(found)
         return found
 
     def _free(self, name: str) -> str:
         """The name, or one like it: a name of the function's own is none of its globals."""
-        while name in self.names.values() or name in self.space:
+        while name in self.identifiers or name in self.space:
             name += "_"
         return name
 

@@ -8,7 +8,7 @@ the group out and back to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -68,13 +68,34 @@ Node = Group | CallNode
 
 @dataclass(slots=True)
 class Grouping:
-    """The group graph while it grows. `before` of a node is the bit set of node numbers it depends on."""
+    """The group graph while it grows. `before` of a node is the bit set of node numbers it depends on.
+
+    `users` are the nodes that need one directly, some perhaps by the number of a node that has been absorbed since, and
+    `barriers` those that need every node before them. Whatever depends on a node does so through one of these: a graph
+    has far more nodes than that.
+    """
 
     program: Program
     nodes: dict[int, Node] = field(default_factory=dict)
     owner: dict[str, int] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
+    users: dict[int, set[int]] = field(default_factory=dict)
+    barriers: list[int] = field(default_factory=list)
+    absorbed: dict[int, int] = field(default_factory=dict)
     count: int = 0
+
+    def users_of(self, node: Node) -> Iterable[Node]:
+        """A few nodes that are there, those that need this one directly among them; all where that was not noted."""
+        noted = self.users.get(node.number)
+        if noted is None:
+            return self.nodes.values()
+        return (self.nodes[self.current(number)] for number in (*noted, *self.barriers))
+
+    def current(self, number: int) -> int:
+        """The number under which the node is known by now."""
+        while number in self.absorbed:
+            number = self.absorbed[number]
+        return number
 
 
 def group(program: Program) -> list[Node]:
@@ -94,36 +115,46 @@ def _add_call(g: Grouping, call: Call, effect: CallNode | None) -> CallNode | No
     """Add a call; calls with effects keep their order among themselves, and mutations come after all before."""
     node = CallNode(g.count, call)
     g.count += 1
-    node.before = _closure(g, (*call.needs, *g.program.numbers_for(call))) & ~(1 << node.number)
+    g.users[node.number] = set()
+    node.before = _closure(g, node, (*call.needs, *g.program.numbers_for(call))) & ~(1 << node.number)
     if call.effect:
         if effect is not None:
             node.before |= 1 << effect.number | effect.before
-        node.before |= _mutation_order(g, call)
+            g.users[effect.number].add(node.number)
+        node.before |= _mutation_order(g, node)
         effect = node
     g.nodes[node.number] = node
     g.owner[call.name] = node.number
     return effect
 
 
-def _mutation_order(g: Grouping, call: Call) -> int:
-    schema = getattr(call.node.target, "_schema", None)
+def _mutation_order(g: Grouping, node: CallNode) -> int:
+    schema = getattr(node.call.node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return 0
+    g.barriers.append(node.number)
     return sum(1 << n for n in g.nodes)
 
 
-def _closure(g: Grouping, names: tuple[str, ...] | list[str]) -> int:
+def _closure(g: Grouping, user: Node, names: Sequence[str]) -> int:
+    """All that the node depends on because it needs these; it is noted as their user."""
     bits = 0
     for name in names:
         owner = g.owner.get(name)
         if owner is not None:
             bits |= 1 << owner | g.nodes[owner].before
+            if owner != user.number:
+                g.users[owner].add(user.number)
     return bits
 
 
+def _sources(program: Program, d: Def) -> list[str]:
+    """The buffers and numbers that a definition reads, each once."""
+    return [*dict.fromkeys(load.source for load in loads(d.body)), *program.numbers_for(d)]
+
+
 def _add_def(g: Grouping, d: Def) -> None:
-    sources = list(dict.fromkeys(load.source for load in loads(d.body)))
-    sources += g.program.numbers_for(d)
+    sources = _sources(g.program, d)
     for number in _candidates(g, d, sources):
         host = g.nodes[number]
         if not isinstance(host, Group) or (d.name in g.program.alone and not _checks_only(host, d)):
@@ -132,7 +163,9 @@ def _add_def(g: Grouping, d: Def) -> None:
             _join(g, host, d, sources)
             _merge_others(g, host, d, sources)
             return
-    fresh = Group(g.count, [d], tuple(v.size for v in d.domain), None, _closure(g, sources), d.position)
+    fresh = Group(g.count, [d], tuple(v.size for v in d.domain), None, position=d.position)
+    g.users[fresh.number] = set()
+    fresh.before = _closure(g, fresh, sources)
     if d.in_rows:
         fresh.reduced = tuple(v in d.in_rows for v in d.domain)
     g.nodes[fresh.number] = fresh
@@ -298,15 +331,21 @@ def _join(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
     host.members.append(d)
     _register(g, host, d, sources)
     own = 1 << host.number
-    _extend(g, host, _closure(g, sources) & ~own)
+    _extend(g, host, _closure(g, host, sources) & ~own)
 
 
 def _extend(g: Grouping, host: Group, bits: int) -> None:
     """The group now also depends on `bits`, and so do all nodes that depend on the group."""
-    host.before |= bits
-    for node in g.nodes.values():
-        if node.before >> host.number & 1:
-            node.before |= host.before
+    known, host.before = host.before, host.before | bits
+    if host.before != known and _is_needed(g, host):
+        for node in g.nodes.values():
+            if node.before >> host.number & 1:
+                node.before |= host.before
+
+
+def _is_needed(g: Grouping, node: Node) -> bool:
+    """Whether anything depends on the node."""
+    return any(user.before >> node.number & 1 for user in g.users_of(node))
 
 
 def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
@@ -347,8 +386,12 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
 
 def is_between(g: Grouping, host: Group, other: Group) -> bool:
     """Whether the group needs something else that needs the other one."""
-    between = [n for n in g.nodes.values() if host.before >> n.number & 1 and n is not other]
-    return any(n.before >> other.number & 1 for n in between)
+    # The first step of a way from the other one to the group is a direct user; all others on it come before the group.
+    return any(
+        host.before >> user.number & 1 and user.before >> other.number & 1
+        for user in g.users_of(other)
+        if user is not other and user is not host
+    )
 
 
 def merge(g: Grouping, host: Group, other: Group) -> None:
@@ -365,14 +408,20 @@ def absorb(g: Grouping, host: Group, other: Group) -> None:
     host.cost += other.cost
     for member in other.members:
         g.owner[member.name] = host.number
-    del g.nodes[other.number]
     gone, own = 1 << other.number, 1 << host.number
+    needed = _is_needed(g, host) or any(user is not host for user in g.users_of(other))
     host.before = (host.before | other.before) & ~gone & ~own
-    for readers in g.readers.values():
-        readers[:] = [host.number if n == other.number else n for n in readers]
-    for node in g.nodes.values():
-        if node is not host and (node.before & (gone | own)):
-            node.before = (node.before | host.before | own) & ~gone
+    for source in dict.fromkeys(name for member in other.members for name in _sources(g.program, member)):
+        if source in g.readers:
+            g.readers[source] = [host.number if n == other.number else n for n in g.readers[source]]
+    if needed:
+        for node in g.nodes.values():
+            if node is not host and (node.before & (gone | own)):
+                node.before = (node.before | host.before | own) & ~gone
+    del g.nodes[other.number]
+    if other.number in g.users:
+        g.users[host.number] |= g.users.pop(other.number)
+        g.absorbed[other.number] = host.number
 
 
 def ordered(g: Grouping) -> list[Node]:
