@@ -116,7 +116,32 @@ def test_what_a_busy_machine_says_is_believed_where_it_is_plain(monkeypatch: pyt
     monkeypatch.setattr(table, "_timed", busy)
     monkeypatch.setattr(table, "candidates", lambda one: ["aten", "onednn"])
     assert found.fastest(one) == found.fastest(one) == "aten" and found.fastest(other) == "onednn"
-    assert asked == [64, 128] and not found.seconds and CostTable().seconds == {}  # neither asked again nor kept
+    assert asked == [64, 128] and not found.seconds and CostTable().seconds == {}  # neither asked again nor believed
+
+
+def test_a_machine_that_is_never_quiet_is_measured_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = class_of("nt", 512, 512, 512, True)
+    monkeypatch.setattr(table, "candidates", lambda one: ["aten", "onednn"])
+    rows = iter([{"aten": 1.0, "onednn": 0.9}, {"aten": 3.0, "onednn": 0.7}, {"aten": 1.1, "onednn": 2.0}])
+    monkeypatch.setattr(table, "measured", lambda _: (next(rows), False))
+    assert [CostTable().fastest(one) for _ in range(table.MOST_BUSY)] == ["aten", "onednn", "onednn"]
+    assert CostTable().fastest(one) == "onednn"  # of the best of all, which nobody measures again
+    assert CostTable().of_busy[one.key] == {"aten": 1.0, "onednn": 0.7} and CostTable().seconds == {}
+
+
+def test_a_quiet_machine_is_believed_before_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = class_of("nt", 512, 512, 512, True)
+    monkeypatch.setattr(table, "candidates", lambda one: ["aten", "onednn"])
+    rows = iter([({"aten": 1.0, "onednn": 0.5}, False), ({"aten": 1.0, "onednn": 0.99}, True)])
+    monkeypatch.setattr(table, "measured", lambda _: next(rows))
+    assert CostTable().fastest(one) == "onednn"
+    assert CostTable().fastest(one) == CostTable().fastest(one) == "aten"
+
+
+@pytest.mark.parametrize("row", [{}, 3, {"seconds": {"aten": 1.0}}, {"seconds": {}, "processes": 9}])
+def test_rows_of_busy_machines_that_make_no_sense_are_left_out(row: object) -> None:
+    storage.write(table.busy_file_name(), json.dumps({"key": row}).encode())
+    assert CostTable().of_busy == {}
 
 
 def test_an_interrupted_measurement_is_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:

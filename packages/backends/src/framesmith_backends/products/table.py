@@ -2,7 +2,8 @@
 
 A class is the layouts of the operands, their sizes to the nearest power of two, whether there is a bias, and the number
 of threads. The file's name tells the processor and the versions: nothing measured on another is believed. What was
-measured while something else ran is not kept.
+measured while something else ran is kept apart, and measured again by the next processes, but not for ever: on a
+machine that is never quiet, the best of a few of them has to do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -38,6 +40,8 @@ LARGEST_TRIAL = 1 << 26
 # room for others: on a busy machine threads wait for each other, and every run may take the same few slices of time.
 STEADY = 1.5
 MOST_PREEMPTIONS = 2.0
+# Processes that measure a class on a busy machine before the best runs of all of them are believed without measuring.
+MOST_BUSY = 3
 # Products of more rows are not tried with our own kernel: the libraries are within 5% of it there, and its compilation,
 # 0.2 s once for the machine, would be part of a program's first call.
 MOST_ROWS_OF_OWN = 32
@@ -110,19 +114,23 @@ class CostTable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.seconds: dict[str, dict[str, float]] = _loaded(file_name())
-        self.of_busy: dict[str, dict[str, float]] = {}
+        #: What this process believes of those that were never measured on a quiet machine.
+        self.of_busy = {key: row for key, (row, times) in _loaded_busy().items() if times >= MOST_BUSY}
 
     def fastest(self, one: ProductClass) -> str:
         """The provider to use; measured now if it never was."""
         with self.lock:
-            found = self.of_busy.get(one.key) or self.seconds.get(one.key)
+            found = self.seconds.get(one.key) or self.of_busy.get(one.key)
             if found is None or found.keys() != set(candidates(one)):
                 found, quiet = measured(one)
-                (self.seconds if quiet else self.of_busy)[one.key] = found
                 if quiet:
+                    self.seconds[one.key] = found
+                    self.of_busy.pop(one.key, None)
                     # Another process may have written since.
                     self.seconds = {**_loaded(file_name()), **self.seconds}
                     storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
+                else:
+                    found = self.of_busy[one.key] = _kept_busy(one.key, found)
             least = WORTHWHILE_IF_BUSY if one.key in self.of_busy else WORTHWHILE
         best = min(found, key=lambda provider: found[provider])
         return best if found["aten"] - found[best] > max(least * found["aten"], CALL_SECONDS) else "aten"
@@ -140,6 +148,32 @@ def file_name() -> str:
     return f"products-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.json"
 
 
+def busy_file_name() -> str:
+    """The file of what was measured while something else ran."""
+    return file_name().replace("products-", "products-busy-")
+
+
+def _kept_busy(key: str, row: dict[str, float]) -> dict[str, float]:
+    """The best of what processes have measured on a busy machine, this one's row among them."""
+    kept = _loaded_busy()
+    before, times = kept.get(key, ({}, 0))
+    best = {provider: min(seconds, before.get(provider, seconds)) for provider, seconds in row.items()}
+    kept[key] = best, times + 1
+    content = {name: {"seconds": seconds, "processes": count} for name, (seconds, count) in kept.items()}
+    storage.write(busy_file_name(), json.dumps(content, indent=1, sort_keys=True).encode())
+    return best
+
+
+def _loaded_busy() -> dict[str, tuple[dict[str, float], int]]:
+    """Of each class the best seconds, and how many processes have measured it."""
+    found: dict[str, tuple[dict[str, float], int]] = {}
+    for key, row in _content(busy_file_name()).items():
+        seconds, times = (row.get("seconds"), row.get("processes")) if isinstance(row, dict) else (None, None)
+        if isinstance(seconds, dict) and _is_row(seconds) and type(times) is int:
+            found[key] = seconds, times
+    return found
+
+
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -151,16 +185,17 @@ def _processor() -> str:
 
 
 def _loaded(name: str) -> dict[str, dict[str, float]]:
+    return {key: row for key, row in _content(name).items() if isinstance(row, dict) and _is_row(row)}
+
+
+def _content(name: str) -> dict[str, Any]:
+    """What the file says, if it is a table at all."""
     content = storage.read(name)
-    if content is None:
-        return {}
     try:
-        found = json.loads(content)
+        found = None if content is None else json.loads(content)
     except ValueError:
         return {}
-    if not isinstance(found, dict):
-        return {}
-    return {key: row for key, row in found.items() if isinstance(row, dict) and _is_row(row)}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_row(row: dict[str, object]) -> bool:
