@@ -14,15 +14,16 @@ from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.expr import Const, Index, Load, Op, number, walk
-from framesmith_backends.ir.index import Ix, Var, add, const, of
+from framesmith_backends.ir.index import Ix, Var, add, const, of, variables
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import hint
 from framesmith_backends.ir.spec import Memory, run_kernel
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule import pieces
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import Group
-from framesmith_backends.schedule.pieces import decided, in_pieces
+from framesmith_backends.schedule.pieces import along_lanes, decided, in_pieces
 from framesmith_backends.schedule.plan import make_plan, scheduled, stored_names
 
 Tensor = torch.Tensor
@@ -105,6 +106,41 @@ def test_pieces_mean_what_the_kernel_means(data: st.DataObject) -> None:
     assert sum(map(conditions, cut)) < max(sum(map(conditions, whole)), 1)
     for name in stored:
         assert torch.equal(after[name], memory[name])
+
+
+ALONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "padded": lambda x: F.pad(x * 2, (3, 1)),
+    "reflected": lambda x: F.pad(x, (1, 1, 0, 1), mode="reflect") + 1,
+    "rolled": lambda x: torch.roll(x, 5, 2) + x,
+    "joined": lambda x: torch.cat([x[..., :1], x[..., 1:] + x[..., :-1]], -1),
+    "one element": lambda x: torch.where(torch.arange(x.shape[-1]) < x.shape[-1] - 1, x, -x),
+}
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 16])
+@pytest.mark.parametrize("size", [9, 31, 32, 160])
+@pytest.mark.parametrize("name", ALONG)
+def test_pieces_of_a_row_follow_each_other(name: str, size: int, lanes: int) -> None:
+    """They mean what the whole row means, and none has more lanes than elements."""
+    x = torch.randn(2, 3, size)
+    program, nodes = scheduled(lower_graph(trace(ALONG[name], [x])).program)
+    [group] = [node for node in nodes if isinstance(node, Group)]
+    [result] = stored = stored_names(program, nodes)
+    kernel = build_kernel("k", program, group, stored)
+    pieces = along_lanes(kernel, lanes)
+    assert len(pieces) > 1 or size < 160
+    memory: Memory = {program.inputs[0]: x.flatten(), result: torch.zeros(program.layouts[result].numel)}
+    again: Memory = {**memory, result: torch.full_like(memory[result], 7.0)}
+    run_kernel(kernel, memory)
+    for piece, count in pieces:
+        verify_kernel(piece)
+        run_kernel(piece, again)
+        if len(pieces) > 1:
+            assert count == 1 if piece.lane is None else count <= min(hint(piece.lane.size), lanes)
+            assert not any(
+                isinstance(e, Index) and variables(e.ix) == {piece.lane} for e in walk(*piece.passes[0].values)
+            )
+    assert torch.equal(again[result], memory[result])
 
 
 def test_an_input_is_written_in_place_only_where_no_part_reads_it() -> None:

@@ -1,7 +1,8 @@
 """Kernels cut along a loop where they ask in which piece of it they are: parts of a concatenation are written as such.
 
 What a piece need not compute is gone from it, and so are the conditions. Pieces of one size are written by one kernel,
-which reads what they share once; others by a kernel each, where that is worth it.
+which reads what they share once; others by a kernel each, where that is worth it. Along the lanes, the pieces of a row
+may also follow each other in one kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import pairwise
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Const, Expr, Index, Load, Op, loads, transform, walk
+from framesmith_backends.ir.expr import Const, Expr, Index, Load, Op, cost, loads, transform, walk
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
 from framesmith_backends.ir.size import hint, product
@@ -25,6 +26,10 @@ MOST_AT_ONCE = 8
 MANY_PIECES = 4
 #: Pieces of fewer elements than this, or with shorter rows, are not worth a kernel; nor are more pieces than this.
 FEWEST_ELEMENTS, SHORTEST_ROW, MOST_PIECES = 2048, 64, 64
+#: Pieces of a row that one kernel computes: the code of them all is not to be much longer than this many operations.
+MOST_IN_ROW, LONGEST_CODE = 6, 400
+#: A piece of so many blocks of lanes is worth another that begins where its first whole one does.
+LONG_PIECE = 8
 
 
 def in_pieces(kernel: Kernel, apart: bool = True) -> tuple[Kernel, ...]:
@@ -45,16 +50,64 @@ def in_pieces(kernel: Kernel, apart: bool = True) -> tuple[Kernel, ...]:
 
 def _cuts(kernel: Kernel) -> tuple[Var, list[int]] | None:
     """The loop with most conditions, and where its pieces begin and end."""
-    if len(kernel.passes) != 1 or kernel.row or kernel.checks or kernel.scratch or kernel.passes[0].before:
+    places = _places(kernel)
+    if not places:
         return None
-    places = {cut for node in walk(*kernel.passes[0].values) if (cut := _cut(node)) is not None}
-    counts = Counter(var for var, at in places if isinstance(var.size, int) and 0 < at < var.size)
-    if not counts:
-        return None
+    counts = Counter(var for var, _ in places)
     var = max(counts, key=lambda v: (counts[v], v.name))
-    size = hint(var.size)
-    ends = sorted({0, size, *(at for one, at in places if one is var and 0 < at < size)})
+    ends = _ends(var, places)
     return (var, ends) if len(ends) <= MOST_PIECES + 1 else None
+
+
+def _places(kernel: Kernel) -> set[tuple[Var, int]]:
+    """Where conditions change, strictly inside the loops of the kernel; nowhere if it is not one that may be cut."""
+    if len(kernel.passes) != 1 or kernel.row or kernel.checks or kernel.scratch or kernel.passes[0].before:
+        return set()
+    cuts = {cut for node in walk(*kernel.passes[0].values) if (cut := _cut(node)) is not None}
+    return {(var, at) for var, at in cuts if isinstance(var.size, int) and 0 < at < var.size}
+
+
+def _ends(var: Var, places: set[tuple[Var, int]]) -> list[int]:
+    return sorted({0, hint(var.size), *(at for one, at in places if one is var)})
+
+
+def along_lanes(kernel: Kernel, lanes: int) -> list[tuple[Kernel, int]]:
+    """What is computed of a row, a piece after another, and how many lanes each has; all of it, if it is not cut.
+
+    A piece of one element has no lanes. The last lanes of a piece may have to be computed once more.
+    """
+    whole, lane, places = [(kernel, lanes)], kernel.lane, _places(kernel)
+    if lane is None or all(var is not lane for var, _ in places):
+        return whole
+    ends = _in_step(kernel, lanes, _ends(lane, places))
+    sizes = [high - low for low, high in pairwise(ends)]
+    if len(sizes) > MOST_IN_ROW or cost(*kernel.passes[0].values) * len(sizes) > LONGEST_CODE:
+        return whole
+    widths = [min(lanes, 1 << (size.bit_length() - 1)) for size in sizes]
+    blocks = sum(-(-size // width) for size, width in zip(sizes, widths, strict=True))
+    if blocks > 2 * (hint(lane.size) // lanes + 1):
+        return whole
+    return [(_piece(kernel, lane, low, size), width) for low, size, width in zip(ends[:-1], sizes, widths, strict=True)]
+
+
+def _in_step(kernel: Kernel, lanes: int, ends: list[int]) -> list[int]:
+    """The ends, and more of them, so that blocks of long pieces are written to as few cache lines as can be."""
+    store = kernel.passes[0].stores[0].index
+    others = [store.const, *(step for var, step in store.terms if var is not kernel.lane)]
+    if any(not isinstance(step, int) or step % lanes for step in others):
+        return ends
+    long = [low for low, high in pairwise(ends) if high - low >= LONG_PIECE * lanes]
+    return sorted({*ends, *(-(-low // lanes) * lanes for low in long)})
+
+
+def _piece(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
+    """The kernel for so many of its lanes, in the loops that it has."""
+    own = Var(f"{lane.name}.{start}", size)
+    there = index.const(start) if size == 1 else index.add(index.of(own), index.const(start))
+    [one] = _moved(kernel, {lane: there}).passes
+    one = one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value)))
+    outer = tuple(own if v is lane else v for v in kernel.outer if v is not lane or size != 1)
+    return replace(kernel, outer=outer, passes=(one,), lane=None if size == 1 else own)
 
 
 def _cut(e: Expr) -> tuple[Var, int] | None:

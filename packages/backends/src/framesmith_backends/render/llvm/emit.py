@@ -31,6 +31,7 @@ from framesmith_backends.render.llvm.memory import (
     address,
     is_read_at_once,
     masked_spread_load,
+    masked_tile_load,
     spread_load,
     tile_load,
 )
@@ -222,11 +223,11 @@ def _load(r: Rendering, node: Load) -> Value:
         raw = _scalar_load(r, node.source, ix, kind, guard)
     elif step == 1:
         pointer = address(r, node.source, kind, scalar_index(r, ix))
-        mask = _both(r, guard)
+        mask = guard if r.mask is None else _both(r, guard)
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
         else:
-            raw = r.b.masked_load(pointer, r.b.splat(mask, r.lanes), kind)
+            raw = masked_tile_load(r, pointer, mask, kind)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
         raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
     elif offsets is not None and mask is not None and is_read_at_once(offsets):

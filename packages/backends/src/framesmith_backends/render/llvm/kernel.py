@@ -28,6 +28,7 @@ from framesmith_backends.render.llvm.turned import in_tiles, turned_tiles
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.target import Target
 from framesmith_backends.schedule.loops import accesses
+from framesmith_backends.schedule.pieces import along_lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +201,29 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
             with opened_loop(r, low, high, shape.tile, None, isinstance(lane.size, int) and not shape.by_lane) as first:
                 far = r.b.add(first, shape.tile)
                 tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
-        elif shape.lane_outer and lane is not None:
+        elif shape.by_lane and lane is not None:
             lane_blocks(r, lane, low, high, lambda: _passes(r), _is_repeatable(r.kernel))
+        elif shape.lane_outer:
+            _lane_pieces(r)
         else:
             _passes(r)
+
+
+def _lane_pieces(r: Rendering) -> None:
+    """All lanes of a point, in pieces where conditions change along them, if lanes may be computed twice."""
+    whole, lanes = r.kernel, r.lanes
+    pieces = along_lanes(whole, lanes)
+    if not all(_is_repeatable(piece) for piece, _ in pieces if piece.lane is not None):
+        pieces = [(whole, lanes)]
+    for r.kernel, r.lanes in pieces:
+        if r.kernel.lane is None:
+            _passes(r)
+            continue
+        size = r.kernel.lane.size
+        lane_blocks(
+            r, r.kernel.lane, constant(0, "i64"), size_of(r, size), lambda: _passes(r), _is_repeatable(r.kernel)
+        )
+    r.kernel, r.lanes = whole, lanes
 
 
 def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
@@ -231,7 +251,7 @@ def _is_repeatable(kernel: Kernel) -> bool:
     """Whether lanes may be computed twice: see Note [The rest, again]."""
     if kernel.lane is None or kernel.writes_what_it_reads or any(map(_rewrites_scratch, kernel.passes)):
         return False
-    return all(index.coefficient(ix, kernel.lane) in (0, 1) for ix, _ in accesses(kernel))
+    return all(index.coefficient(ix, kernel.lane) is not None for ix, _ in accesses(kernel))
 
 
 def _rewrites_scratch(one: Pass) -> bool:

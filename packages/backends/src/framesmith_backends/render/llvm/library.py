@@ -40,8 +40,8 @@ def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value])
 
 
 def out_of_line(b: Builder, name: str, body: Callable[..., Value], *args: Value) -> Value:
-    """The body's value for arguments of one number of lanes, by a call: code that seldom runs is there once."""
-    lanes = args[0].lanes
+    """The body's value for arguments, the last of which has all lanes, by a call: what seldom runs is there once."""
+    lanes = args[-1].lanes
     inner = Builder(scalef=b.scalef, declared=b.declared)
     given = [Value(f"%x{k}", value.kind, value.lanes) for k, value in enumerate(args)]
     found = body(inner, *given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
+from framesmith_backends.render.llvm.library import out_of_line
 from framesmith_backends.render.llvm.state import Rendering
 
 #: Lanes that read one element of a vector under a mask: it is asked for with the masks of all of them.
@@ -20,6 +21,35 @@ def tile_load(r: Rendering, place: Value, kind: str, width: int | None = None) -
     lanes = width or r.lanes
     vector = Value("", kind, lanes).type
     return r.b.emit(f"load {vector}, ptr {place.text}, align {element_bytes(kind)}", kind, lanes)
+
+
+def masked_tile_load(r: Rendering, place: Value, mask: Value, kind: str) -> Value:
+    """Elements side by side where the mask, of all lanes or of each, says so; else zeros, and nothing is read.
+
+    Before AVX-512 there are no masked reads of less than 32 bits, and LLVM's instead of them ask lane by lane. Most
+    masks say one thing of all lanes, which is asked first.
+    """
+    if r.b.scalef or element_bytes(kind) >= 4 or not mask.text.startswith("%"):
+        return r.b.masked_load(place, r.b.splat(mask, r.lanes), kind)
+    n, nothing = r.b.name()[1:], Value("zeroinitializer", kind, r.lanes)
+    r.b.out += [f"br label %{n}.ask", f"{n}.ask:"]
+    if mask.lanes == 1:
+        r.b.line(f"br i1 {mask.text}, label %{n}.all, label %{n}.none")
+    else:
+        packed = r.b.emit(f"bitcast {mask.typed} to i{mask.lanes}", f"i{mask.lanes}")
+        every, some = r.b.compare("eq", packed, -1), r.b.compare("ne", packed, 0)
+        r.b.out += [f"br i1 {every.text}, label %{n}.all, label %{n}.few", f"{n}.few:"]
+        r.b.out += [f"br i1 {some.text}, label %{n}.some, label %{n}.none, !prof !0", f"{n}.some:"]
+        part = out_of_line(r.b, f"masked.{kind}", lambda b, *given: b.masked_load(*given, kind), place, mask)
+        r.b.out += [f"br label %{n}.met", f"{n}.met:", f"br label %{n}.done"]
+    r.b.line(f"{n}.none:")
+    r.b.out += [f"br label %{n}.done", f"{n}.all:"]
+    whole = tile_load(r, place, kind)
+    r.b.out += [f"br label %{n}.done", f"{n}.done:"]
+    known = f"[ {whole.text}, %{n}.all ], [ {nothing.text}, %{n}.none ]"
+    if mask.lanes > 1:
+        known += f", [ {part.text}, %{n}.met ]"
+    return r.b.emit(f"phi {whole.type} {known}", kind, r.lanes)
 
 
 def spread_load(r: Rendering, source: str, first: Value, offsets: tuple[int, ...], kind: str) -> Value:
@@ -61,7 +91,7 @@ def masked_spread_load(
         asked = _shuffled(r, mask, nobody, [lanes[turn] if turn < len(lanes) else r.lanes for lanes in readers])
         needed = asked if needed is None else r.b.binary("or", needed, asked)
     assert needed is not None
-    raw = r.b.masked_load(address(r, source, kind, lowest), needed, kind)
+    raw = masked_tile_load(r, address(r, source, kind, lowest), needed, kind)
     return r.b.select(mask, _shuffled(r, raw, raw, places), Value("zeroinitializer", kind, r.lanes))
 
 
