@@ -1,4 +1,4 @@
-"""Elements of several tensors by turns are written as whole vectors."""
+"""Vectors side by side: elements of several tensors by turns written as whole ones, and chains in several at once."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def test_whole_blocks_are_not_scattered() -> None:
         llvm = CpuBackend().explain(trace(function, inputs)).llvm
         assert "scatter" not in llvm and "shufflevector" in llvm
     assert "scatter" in CpuBackend().explain(trace(lambda *xs: torch.stack(xs[:3], -1) * 2, inputs)).llvm
+
+
+@pytest.mark.parametrize("size", [5, 64, 127, 4096, 5000])
+def test_chains_of_roundings(size: int) -> None:
+    """Eight vectors at once, each number rounded as eager rounds it, also those that are none, or infinite."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        return ((((0.1 * x + 0.2) * x - 0.3) * x + 0.4) * x - 0.5) * x + 0.6
+
+    x = torch.randn(size).bfloat16() * 30
+    x[:5] = torch.tensor([float("nan"), float("inf"), -float("inf"), 3e38, 1e-39])
+    found = CpuBackend().compile(trace(chain, [x]), [x])([x])[0]
+    torch.testing.assert_close(found, chain(x), rtol=0, atol=0, equal_nan=True)

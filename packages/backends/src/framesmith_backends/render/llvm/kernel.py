@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Expr, cost, loads, walk
+from framesmith_backends.ir.expr import Cast, Expr, Op, cost, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
+from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
 from framesmith_backends.render.llvm.emit import emit, emit_check, emit_store, emit_stores
@@ -44,10 +45,15 @@ class Shape:
     tile: int = 0
 
 
+#: Roundings to bfloat16, one after another, in a chain of sums and products of few tensors.
+MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
+
+
 # Note [Long chains]: most operations of an elementary function wait for the one before, and the processor looks only
 # so far ahead: past some functions in a row it does not see the next vector's. So several are computed side by side. A
 # chain of gelu, sin and sigmoid takes 0.65 to 0.75 of the time with four (Zen 4; 0.57 with vectors of 32 bytes). Values
-# of 64 bits are two vectors already.
+# of 64 bits are two vectors already. A rounding to bfloat16 is five operations on integers, four of which wait for each
+# other: chains of these, which need few registers, take 0.88 of the time with eight vectors of 32 bytes.
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:
@@ -60,21 +66,36 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
     reduces = any(p.reductions for p in kernel.passes)
     if price <= 12 and reduces:
         lanes *= 4
-    elif price <= 24:
+    elif price <= 24 or (reduces and _adds_up_doubles(kernel)):
         lanes *= 2
     elif not kernel.row and all(index.coefficient(ix, kernel.lane) in (0, 1) for ix, _ in accesses(kernel)):
-        lanes *= _side_by_side(kernel, lanes, roots)
+        lanes *= _side_by_side(kernel, target, roots)
     while isinstance(kernel.lane.size, int) and lanes > 2 and lanes // 2 >= kernel.lane.size:
         lanes //= 2
     return lanes
 
 
-def _side_by_side(kernel: Kernel, lanes: int, roots: list[Expr]) -> int:
+def _adds_up_doubles(kernel: Kernel) -> bool:
+    """Whether all loops are short sums of doubles: of few vectors, each step waits for the one before."""
+    sums = [a.value for one in kernel.passes for a in one.reductions]
+    wide = all(DTYPES[value.dtype].bits == 64 for value in sums)
+    return wide and not any(one.stores for one in kernel.passes) and cost(*sums) <= 12
+
+
+def _rounds_often(roots: list[Expr]) -> bool:
+    parts = list(walk(*roots))
+    rounded = sum(isinstance(part, Cast) and part.dtype == "bf16" for part in parts)
+    cheap = all(OPS[part.name].cost <= CHEAP for part in parts if isinstance(part, Op))
+    return cheap and rounded >= MANY_ROUNDINGS and len(loads(*roots)) <= FEW_LOADS
+
+
+def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
     """How many vectors are computed at once where each takes long: see Note [Long chains]."""
     assert kernel.lane is not None
+    lanes, most = target.float_lanes, 8 if target.bytes == 32 and _rounds_often(roots) else 4
     wide = any(DTYPES[part.dtype].bits == 64 for part in walk(*roots))
     size = hint(kernel.lane.size)
-    for count in (2,) if wide else (4, 2):
+    for count in (2,) if wide else (most, 4, 2):
         # The last lanes are computed under a mask: no more than an eighth is to be wasted.
         if -(-size // (count * lanes)) * count * 8 <= -(-size // lanes) * 9:
             return count
