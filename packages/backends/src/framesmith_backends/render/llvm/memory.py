@@ -31,7 +31,7 @@ def masked_tile_load(r: Rendering, place: Value, mask: Value, kind: str) -> Valu
     """
     if r.b.scalef or element_bytes(kind) >= 4 or not mask.text.startswith("%"):
         return r.b.masked_load(place, r.b.splat(mask, r.lanes), kind)
-    n, nothing = r.b.name()[1:], Value("zeroinitializer", kind, r.lanes)
+    n, known = r.b.name()[1:], []
     r.b.out += [f"br label %{n}.ask", f"{n}.ask:"]
     if mask.lanes == 1:
         r.b.line(f"br i1 {mask.text}, label %{n}.all, label %{n}.none")
@@ -42,14 +42,13 @@ def masked_tile_load(r: Rendering, place: Value, mask: Value, kind: str) -> Valu
         r.b.out += [f"br i1 {some.text}, label %{n}.some, label %{n}.none, !prof !0", f"{n}.some:"]
         part = out_of_line(r.b, f"masked.{kind}", lambda b, *given: b.masked_load(*given, kind), place, mask)
         r.b.out += [f"br label %{n}.met", f"{n}.met:", f"br label %{n}.done"]
+        known.append(f"[ {part.text}, %{n}.met ]")
     r.b.line(f"{n}.none:")
     r.b.out += [f"br label %{n}.done", f"{n}.all:"]
     whole = tile_load(r, place, kind)
     r.b.out += [f"br label %{n}.done", f"{n}.done:"]
-    known = f"[ {whole.text}, %{n}.all ], [ {nothing.text}, %{n}.none ]"
-    if mask.lanes > 1:
-        known += f", [ {part.text}, %{n}.met ]"
-    return r.b.emit(f"phi {whole.type} {known}", kind, r.lanes)
+    known += [f"[ {whole.text}, %{n}.all ]", f"[ zeroinitializer, %{n}.none ]"]
+    return r.b.emit(f"phi {whole.type} {', '.join(known)}", kind, r.lanes)
 
 
 def spread_load(r: Rendering, source: str, first: Value, offsets: tuple[int, ...], kind: str) -> Value:
