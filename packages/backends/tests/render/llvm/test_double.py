@@ -12,6 +12,7 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.render.llvm.double import FLOAT64
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Long = np.longdouble
@@ -71,6 +72,10 @@ def errors(found: Array, exact: Array) -> Array:
     same = (found == exact.astype(np.float64)) & ~np.isfinite(found)
     error = np.where(same | np.isnan(exact), Long(0), abs(found - exact) / unit)
     return np.where(np.isnan(found) != np.isnan(exact), Long(np.inf), error)
+
+
+def test_every_function_has_a_model() -> None:
+    assert set(MODELS) == set(FLOAT64)
 
 
 @pytest.mark.parametrize("name", MODELS)

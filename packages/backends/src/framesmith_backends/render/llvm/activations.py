@@ -16,27 +16,37 @@ from dataclasses import dataclass
 from framesmith_backends.render.llvm import normal_tail
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math import (
-    EXP_Q,
     INFINITY,
     LN2_HIGH,
     LN2_LOW,
     LOG2E,
-    ROUNDING,
-    clamp,
+    at_most,
+    bounded_exponent,
+    exp_rest,
+    is_negative,
     over_one_plus,
     positive_part,
     quotient,
     reciprocal,
-    scale,
-    times_power,
-    whole_part,
 )  # fmt: skip
+from framesmith_backends.render.llvm.powers import FLOAT, or_zero, scale, square, times_power, whole_part
 
-# Beyond these, what is subtracted from the limits 0, x and 1 is less than half of the smallest subnormal.
-GELU_END, ERFC_END, GELU_TANH_END, LOGISTIC_END = 14.6, 10.4, 11.0, 120.0
+# Results are 0 in float32, less than half of its smallest subnormal, from minus these on; erfc's from its own.
+GELU_END, DGELU_END, ERFC_END = 14.35606861114502, 14.541349411010742, 10.054195404052734
+GELU_TANH_END, DGELU_TANH_END, LOGISTIC_END, DLOGISTIC_END = (
+    10.770868301391602, 10.894538879394531, 108.66030883789062, 108.6509780883789,
+)  # fmt: skip
+# What lacks of x, of 1 and of 2 counts nothing from these on.
+GELU_NOTHING, ERFC_NOTHING = 6.5, 4.2
+# Below this, sizes do not count beside 1.
+LEAST_SIZE = 2.0**-60
+# From here on both parts of a logistic function are as there.
+FAR = 120.0
 
 # Phi being the normal distribution and G(t) = (1 - Phi(t)) * exp(t*t/2): G(t) = D(t) / (1 + t*(BELL_NORM*D(t) + N(t))).
 BELL_NORM = math.sqrt(2.0 * math.pi)
+# D is 2**64 times as large, and so is what it multiplies t in: t may be small.
+LARGER = 64
 GELU_N = (0.45830196, 0.11479233, 0.012051295, 1.2044253e-06)
 GELU_D = (0.5, 0.4568654, 0.19716075, 0.045371126, 0.004829719)
 # The root of gelu' as -(high + low); gelu'(-t) * exp(t*t/2) = (root - t) * (1 / BELL_NORM + N(t) / D(t)).
@@ -61,10 +71,8 @@ class Power:
     rest: Value
 
     def value(self, b: Builder) -> Value:
-        """The power where it is at least 2**-100, else a number as small as that."""
-        least = ROUNDING - 100.0
-        shifted = b.select(b.compare("olt", self.shifted, least), b.number(least, self.shifted), self.shifted)
-        return times_power(b, b.add(self.rest, 1.0), shifted)
+        """The power where it counts beside 1, else a number as small as that."""
+        return times_power(b, b.add(self.rest, 1.0), bounded_exponent(b, self.shifted))
 
     def times(self, b: Builder, x: Value) -> Value:
         """x * (1 + rest), still to be scaled."""
@@ -81,29 +89,42 @@ def _power(b: Builder, y: Value, low: tuple[Value, float] | None = None) -> Powe
     r = b.fma(n, -LN2_LOW, b.fma(n, -LN2_HIGH, y))
     if low is not None:
         r = b.fma(low[0], low[1], r)
-    return Power(n, shifted, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r))
+    return Power(n, shifted, exp_rest(b, r))
 
 
 def _size(b: Builder, x: Value, end: float) -> Value:
     """|x|, but at most `end`; NaN stays NaN."""
+    return at_most(b, b.intrinsic("fabs", x), end)
+
+
+def _inside(b: Builder, x: Value, negative: Value, ends: tuple[float, float]) -> tuple[Value, Value]:
+    """(|x|, or 0 from the first end on for negative x, from the second for positive, whether it is |x|); NaN stays."""
     size = b.intrinsic("fabs", x)
-    return b.select(b.compare("ogt", size, end), b.number(end, x), size)
+    end = b.select(negative, b.number(ends[0], x), b.number(ends[1], x))
+    inside = b.compare("ugt", end, size)
+    return or_zero(b, inside, size), inside
 
 
-def _is_negative(b: Builder, x: Value) -> Value:
-    return b.compare("olt", x, 0.0)
+def _counting(b: Builder, size: Value) -> Value:
+    """The size where it counts beside 1, else one that does not either."""
+    return b.select(b.compare("olt", size, LEAST_SIZE), b.number(LEAST_SIZE, size), size)
 
 
-def _scaled_where(b: Builder, condition: Value, value: Value, power: Power) -> Value:
-    """value * 2**n where the condition holds, else the value."""
-    return scale(b, value, b.select(condition, power.n, b.number(0.0, value)))
+def _beyond(b: Builder, x: Value, end: float) -> Value:
+    """Whether x is above a number that gives 0, or NaN."""
+    return b.compare("ugt", x, end)
 
 
-def _with_limit(b: Builder, x: Value, result: Value) -> Value:
-    """The result with the sign of x; x at infinity, NaN at minus infinity, as eager's product of it and zero."""
-    at_limit = b.select(_is_negative(b, x), b.number(math.nan, x), x)
-    is_limit = b.compare("oeq", b.intrinsic("fabs", x), INFINITY)
-    return b.select(is_limit, at_limit, b.intrinsic("copysign", result, x))
+def _scaled_where(b: Builder, condition: Value, value: Value, power: Power, kept: Value | None = None) -> Value:
+    """value * 2**n where the condition holds, else the value; 0 where it is not kept."""
+    t = b.select(condition, power.shifted, b.number(FLOAT.rounding, value))
+    return scale(b, value, t, kept=kept)
+
+
+def _with_limit(b: Builder, x: Value, size: Value, end: float) -> Value:
+    """The size with the sign of x; x itself from `end` on, NaN at minus infinity, as eager's product of it and zero."""
+    result = b.select(b.compare("oge", x, end), x, b.intrinsic("copysign", size, x))
+    return b.select(b.compare("oeq", x, -INFINITY), b.number(math.nan, x), result)
 
 
 def _with_limits(b: Builder, x: Value, result: Value) -> Value:
@@ -124,14 +145,14 @@ def _expm1(b: Builder, power: Power, e: Value) -> Value:
 
 def _bell(b: Builder, t: Value) -> Power:
     """exp(-t*t/2), the square with its rounding error."""
-    square = b.mul(t, t)
-    lost = b.fma(t, t, b.neg(square))
-    return _power(b, b.mul(square, -0.5), (lost, -0.5))
+    squared = square(b, t)
+    lost = b.fma(t, t, b.neg(squared))
+    return _power(b, b.mul(squared, -0.5), (lost, -0.5))
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """(1 - Phi(t)) * exp(t*t/2) as D / (1 + t*(norm*D + N)), in t or a multiple of it."""
+    """(1 - Phi(t)) * exp(t*t/2) as D / (1 + t*(norm*D + N)), in t or a multiple of it, or times a power of two."""
 
     d: tuple[float, ...]
     n: tuple[float, ...]
@@ -143,7 +164,7 @@ class Tail:
         return d, b.fma(b.fma(d, self.norm, b.polynomial(t, self.n)), t, 1.0)
 
 
-GELU_TAIL = Tail(GELU_D, GELU_N, BELL_NORM)
+GELU_TAIL = Tail(tuple(math.ldexp(c, LARGER) for c in GELU_D), GELU_N, math.ldexp(BELL_NORM, -LARGER))
 # The same in t / sqrt(2).
 ERFC_TAIL = Tail(
     (0.5, 0.6185714, 0.36508352, 0.114244424, 0.016312178),
@@ -156,12 +177,17 @@ def _has_lookups(b: Builder, x: Value) -> bool:
     return b.scalef and x.lanes % normal_tail.REGISTER_LANES == 0
 
 
+def _counts(b: Builder, x: Value, end: float) -> Value:
+    """Whether the normal distribution's tail counts at x, or x is NaN."""
+    return b.binary("and", b.compare("ugt", x, -end), b.compare("ult", x, GELU_NOTHING))
+
+
 def gelu(b: Builder, x: Value) -> Value:
     """NaN at both infinities."""
     x = b.fma(x, 0.0, x)
     if _has_lookups(b, x):
-        return b.sub(positive_part(b, x), normal_tail.lacking(b, _size(b, x, GELU_END)))
-    t = _size(b, x, GELU_END)
+        return b.sub(positive_part(b, x), normal_tail.lacking(b, b.intrinsic("fabs", x), _counts(b, x, GELU_END)))
+    t, _ = _inside(b, x, is_negative(b, x), (GELU_END, GELU_NOTHING))
     d, bottom = GELU_TAIL.parts(b, t)
     top = b.mul(t, d)
     inverse = reciprocal(b, bottom)
@@ -169,24 +195,27 @@ def gelu(b: Builder, x: Value) -> Value:
     # What is lost: by the ratio, and by rounding the numerator.
     rest = b.add(b.fma(b.neg(ratio), bottom, top), b.fma(t, d, b.neg(top)))
     bell = _bell(b, t)
-    lacking = scale(b, bell.times_sum(b, ratio, b.mul(rest, inverse)), bell.n)
+    product = bell.times_sum(b, ratio, b.mul(rest, inverse))
+    lacking = scale(b, product, bell.shifted, more=-LARGER, last=-LARGER - 32)
     return b.sub(positive_part(b, x), lacking)
 
 
-def _times_bell(b: Builder, high: Value, low: Value, t: Value) -> Value:
+def _times_bell(b: Builder, high: Value, low: Value, t: Value, kept: Value) -> Value:
     """2 * (high + low) * exp(-t*t), where low is as small as a rounding error of high: nothing is rounded twice."""
-    square = b.mul(t, t)
-    n, _ = whole_part(b, square, -LOG2E)
-    head = b.fma(n, -LN2_HIGH, b.neg(square))
-    tail = b.fma(n, -LN2_LOW, b.neg(b.fma(t, t, b.neg(square))))
+    squared = square(b, t)
+    n, shifted = whole_part(b, squared, -LOG2E)
+    head = b.fma(n, -LN2_HIGH, b.neg(squared))
+    tail = b.fma(n, -LN2_LOW, b.neg(b.fma(t, t, b.neg(squared))))
     r = b.add(head, tail)
-    rest = b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), b.add(b.sub(head, r), tail))
+    rest = exp_rest(b, r, b.add(b.sub(head, r), tail))
     product = b.add(high, b.fma(high, r, b.fma(high, rest, b.fma(low, r, low))))
-    return scale(b, product, b.add(n, 1.0))
+    return scale(b, product, shifted, more=1, kept=kept)
 
 
 def erfc(b: Builder, x: Value) -> Value:
-    t = _size(b, x, ERFC_END)
+    negative = is_negative(b, x)
+    t, inside = _inside(b, x, negative, (ERFC_NOTHING, ERFC_END))
+    t = _counting(b, t)
     d, n = b.polynomial(t, ERFC_TAIL.d), b.polynomial(t, ERFC_TAIL.n)
     scaled = b.mul(d, ERFC_TAIL.norm)
     slope = b.add(scaled, n)
@@ -199,19 +228,22 @@ def erfc(b: Builder, x: Value) -> Value:
     of_slope = b.add(b.add(b.sub(scaled, slope), n), of_scaled)
     of_bottom = b.fma(of_slope, t, b.fma(slope, t, b.sub(b.number(1.0, t), bottom)))
     rest = b.fma(b.neg(ratio), of_bottom, b.add(b.fma(b.neg(ratio), bottom, d), of_d))
-    far = _times_bell(b, ratio, b.mul(rest, inverse), t)
-    return b.select(_is_negative(b, x), b.sub(b.number(2.0, x), far), far)
+    far = _times_bell(b, ratio, b.mul(rest, inverse), t, inside)
+    return b.select(negative, b.sub(b.number(2.0, x), far), far)
 
 
 def dgelu(b: Builder, x: Value) -> Value:
-    t = _size(b, x, GELU_END)
-    below = normal_tail.slope(b, t) if _has_lookups(b, x) else _slope_below(b, t)
-    result = b.select(_is_negative(b, x), below, b.sub(b.number(1.0, x), below))
+    negative = is_negative(b, x)
+    if _has_lookups(b, x):
+        below = normal_tail.slope(b, b.intrinsic("fabs", x), _counts(b, x, DGELU_END))
+    else:
+        below = _slope_below(b, *_inside(b, x, negative, (DGELU_END, GELU_NOTHING)))
+    result = b.select(negative, below, b.sub(b.number(1.0, x), below))
     return _with_limits(b, x, result)
 
 
-def _slope_below(b: Builder, t: Value) -> Value:
-    """The derivative at -t."""
+def _slope_below(b: Builder, t: Value, kept: Value) -> Value:
+    """The derivative at -t; 0 where it is not kept."""
     ratio = quotient(b, b.polynomial(t, DGELU_N), b.polynomial(t, DGELU_D))
     factor = b.add(ratio, 1.0 / BELL_NORM)
     lost = b.sub(ratio, b.sub(factor, 1.0 / BELL_NORM))
@@ -219,47 +251,58 @@ def _slope_below(b: Builder, t: Value) -> Value:
     product = b.mul(distance, factor)
     rest = b.fma(distance, lost, b.fma(distance, factor, b.neg(product)))
     bell = _bell(b, t)
-    return scale(b, bell.times_sum(b, product, rest), bell.n)
+    return scale(b, bell.times_sum(b, product, rest), bell.shifted, kept=kept)
 
 
 def silu(b: Builder, x: Value) -> Value:
-    """x / (1 + e**-x), where for negative x both parts of the sum are 2**-32 times as large: it does not overflow."""
-    y = clamp(b, b.neg(x), -25.0, LOGISTIC_END)
+    """x / (1 + e**-x), where for negative x both parts of the sum are 2**-32 times as large: it does not overflow.
+
+    But where the result is 0: there it is infinite.
+    """
+    y = b.neg(x)
+    y = b.select(b.compare("olt", y, -25.0), b.number(-25.0, y), y)
+    y = b.select(b.compare("oge", y, LOGISTIC_END), b.number(FAR, y), y)
     power = _power(b, y)
-    negative = _is_negative(b, x)
-    e = scale(b, b.add(power.rest, 1.0), b.select(negative, b.sub(power.n, 32.0), power.n))
+    negative = is_negative(b, x)
+    shifted = b.select(negative, b.sub(power.shifted, 32.0), power.shifted)
+    e = scale(b, b.add(power.rest, 1.0), shifted, last=FLOAT.reach)
     unit = b.select(negative, b.number(2.0**-32, x), b.number(1.0, x))
     return b.mul(b.div(x, b.add(e, unit)), unit)
 
 
 def _tanh_exponent(b: Builder, t: Value) -> tuple[Value, Value]:
-    """t * (A + B*t*t) in two parts."""
-    square = b.mul(t, t)
-    lost = b.fma(t, t, b.neg(square))
-    slope = b.fma(square, TANH_B[0], TANH_A[0])
-    low = b.fma(square, TANH_B[0], b.sub(b.number(TANH_A[0], t), slope))
-    low = b.add(b.fma(square, TANH_B[1], b.fma(lost, TANH_B[0], low)), TANH_A[1])
+    """t * (A + B*t*t) in two parts, for a t that counts beside 1."""
+    squared = square(b, t)
+    lost = b.fma(t, t, b.neg(squared))
+    slope = b.fma(squared, TANH_B[0], TANH_A[0])
+    low = b.fma(squared, TANH_B[0], b.sub(b.number(TANH_A[0], t), slope))
+    low = b.add(low, b.fma(lost, TANH_B[0], b.fma(squared, TANH_B[1], TANH_A[1])))
     high = b.mul(t, slope)
     return high, b.fma(t, low, b.fma(t, slope, b.neg(high)))
 
 
 def gelu_tanh(b: Builder, x: Value) -> Value:
-    t = _size(b, x, GELU_TANH_END)
-    high, low = _tanh_exponent(b, t)
+    """NaN at minus infinity."""
+    negative = is_negative(b, x)
+    t, _ = _inside(b, x, negative, (GELU_TANH_END, GELU_TANH_END))
+    high, low = _tanh_exponent(b, _counting(b, t))
     power = _power(b, b.neg(high), (low, -1.0))
-    negative = _is_negative(b, x)
-    top = b.select(negative, b.neg(power.times(b, t)), x)
+    # 2**64 times as large: what division loses of it is to be normal.
+    larger = b.mul(t, 2.0**LARGER)
+    top = b.select(negative, power.times(b, larger), larger)
     result = over_one_plus(b, top, power.value(b))
-    return _with_limit(b, x, _scaled_where(b, negative, result, power))
+    shifted = b.select(negative, power.shifted, b.number(FLOAT.rounding, t))
+    result = scale(b, result, shifted, more=-LARGER, last=-LARGER - 32)
+    return _with_limit(b, x, result, GELU_TANH_END)
 
 
-def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power, factor: Value) -> Value:
+def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power, factor: Value, end: float) -> Value:
     """The derivative of x * sigmoid(z) for an odd z, given along = |x| * dz/dx and the power exp(-|z|).
 
     With s = 1 / (1 + e): s * (1 + along*e*s) for positive x, e * s * (1 - along*s) for negative x. NaN where `factor`,
-    which eager's formula multiplies by what vanishes there, is infinite.
+    which eager's formula multiplies by what vanishes there, is infinite; 0 up to `end`.
     """
-    negative = _is_negative(b, x)
+    negative = is_negative(b, x)
     e = power.value(b)
     guess = reciprocal(b, b.add(e, 1.0))
     correction = b.mul(b.fma(b.neg(guess), e, b.sub(b.number(1.0, e), guess)), guess)
@@ -267,19 +310,19 @@ def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power, factor: Val
     slope = b.fma(along, correction, b.fma(along, guess, 1.0))
     sigmoid = b.add(guess, correction)
     result = b.mul(b.select(negative, power.times(b, sigmoid), sigmoid), slope)
-    return _with_limits(b, factor, _scaled_where(b, negative, result, power))
+    return _with_limits(b, factor, _scaled_where(b, negative, result, power, _beyond(b, x, end)))
 
 
 def dsilu(b: Builder, x: Value) -> Value:
-    t = _size(b, x, LOGISTIC_END)
-    return _sigmoid_slope(b, x, t, _power(b, b.neg(t)), x)
+    t = _counting(b, _size(b, x, FAR))
+    return _sigmoid_slope(b, x, t, _power(b, b.neg(t)), x, -DLOGISTIC_END)
 
 
 def dgelu_tanh(b: Builder, x: Value) -> Value:
-    t = _size(b, x, GELU_TANH_END)
+    t = _counting(b, _size(b, x, DGELU_TANH_END))
     high, low = _tanh_exponent(b, t)
-    along = b.mul(t, b.fma(b.mul(t, t), 3 * TANH_B[0], sum(TANH_A)))
-    return _sigmoid_slope(b, x, along, _power(b, b.neg(high), (low, -1.0)), b.mul(x, x))
+    along = b.mul(t, b.fma(square(b, t), 3 * TANH_B[0], sum(TANH_A)))
+    return _sigmoid_slope(b, x, along, _power(b, b.neg(high), (low, -1.0)), square(b, x), -DGELU_TANH_END)
 
 
 def _mish_divisor(b: Builder, e: Value, negative: Value) -> Value:
@@ -289,24 +332,24 @@ def _mish_divisor(b: Builder, e: Value, negative: Value) -> Value:
 
 
 def mish(b: Builder, x: Value) -> Value:
-    t = _size(b, x, LOGISTIC_END)
+    negative = is_negative(b, x)
+    t, _ = _inside(b, x, negative, (LOGISTIC_END, LOGISTIC_END))
     power = _power(b, b.neg(t))
     e = power.value(b)
-    negative = _is_negative(b, x)
-    top = b.select(negative, b.neg(power.times(b, t)), x)
+    top = b.select(negative, power.times(b, t), t)
     # tanh(softplus(x)), without the power for negative x, is 1 - lacking.
     lacking = quotient(b, b.fma(e, e, b.select(negative, e, b.mul(e, e))), _mish_divisor(b, e, negative))
     result = b.fma(b.neg(top), lacking, top)
-    return _with_limit(b, x, _scaled_where(b, negative, result, power))
+    return _with_limit(b, x, _scaled_where(b, negative, result, power), LOGISTIC_END)
 
 
 def dmish(b: Builder, x: Value) -> Value:
-    t = _size(b, x, LOGISTIC_END)
+    t = _size(b, x, FAR)
     high, low = _from_root(b, t, DMISH_ROOT)
     power = _power(b, b.neg(high), (low, -1.0))
     relative = power.value(b)
     e = b.mul(relative, DMISH_POWER)
-    negative = _is_negative(b, x)
+    negative = is_negative(b, x)
     divisor = _mish_divisor(b, e, negative)
     less = _expm1(b, power, relative)
     step = b.mul(b.add(high, low), -4.0)
@@ -316,7 +359,7 @@ def dmish(b: Builder, x: Value) -> Value:
     rising = b.fma(e, b.fma(e, b.fma(e, four, b.add(four, 2.0)), 4.0), 1.0)
     top = b.select(negative, falling, rising)
     result = quotient(b, top, b.mul(divisor, divisor))
-    return _with_limits(b, x, _scaled_where(b, negative, result, power))
+    return _with_limits(b, x, _scaled_where(b, negative, result, power, _beyond(b, x, -DLOGISTIC_END)))
 
 
 ACTIVATIONS: dict[str, Callable[[Builder, Value], Value]] = {

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.double import LN2, times_power, whole_part
+from framesmith_backends.render.llvm.double import LN2
 from framesmith_backends.render.llvm.math import INFINITY, LOG2E
+from framesmith_backends.render.llvm.powers import times_power, whole_part
 from framesmith_backends.render.llvm.wide import in_parts, narrowed, widened
 
 # Where the large arguments begin.

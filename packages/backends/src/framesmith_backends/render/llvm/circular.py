@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.library import by_library
-from framesmith_backends.render.llvm.math import to_int
+from framesmith_backends.render.llvm.math import LARGE, at_most
+from framesmith_backends.render.llvm.powers import coarse_square, or_zero, square, whole_part
 
 SIN_P = (-0.166666672, 0.0083333794, -0.00019853047, 2.8320992e-06)
 COS_P = (0.0416666456, -0.00138873048, 2.44314251e-05)
@@ -32,14 +33,12 @@ TRIG_LIMIT = 100000.0
 
 
 def _reduced_angle(b: Builder, x: Value) -> tuple[Value, Value]:
-    """(n, r) with x = n pi/2 + r and |r| <= pi/4, for |x| up to the limit; n is whole, and 0 beyond the limit."""
-    n = b.intrinsic("rint", b.mul(x, 2.0 / math.pi))
+    """(n, r) with x = n pi/2 + r and |r| <= pi/4, for |x| up to the limit; n is a whole number less its higher bits."""
+    n, t = whole_part(b, x, 2.0 / math.pi)
     r = b.fma(n, -HALF_PI[0], x)
     r = b.fma(n, -HALF_PI[1], r)
     r = b.fma(n, -HALF_PI[2], r)
-    # Outside the limit the quotient is not used; NaN and infinity give NaN through r.
-    bounded = b.select(b.compare("olt", b.intrinsic("fabs", x), TRIG_LIMIT), n, b.number(0.0, x))
-    return to_int(b, bounded), r
+    return b.bits(t, "i32"), r
 
 
 def _exact_where_large(b: Builder, x: Value, library: str, result: Value) -> Value:
@@ -49,7 +48,7 @@ def _exact_where_large(b: Builder, x: Value, library: str, result: Value) -> Val
 def _wave(b: Builder, x: Value, shift: int, library: str) -> Value:
     n, r = _reduced_angle(b, x)
     quadrant = b.add(n, shift)
-    z = b.mul(r, r)
+    z = square(b, r)
     sine = b.fma(b.mul(b.polynomial(z, SIN_P), z), r, r)
     cosine = b.fma(b.mul(b.polynomial(z, COS_P), z), z, b.fma(z, -0.5, 1.0))
     value = b.bits(b.select(_is_odd(b, quadrant), cosine, sine), "i32")
@@ -72,7 +71,7 @@ def cos(b: Builder, x: Value) -> Value:
 
 def tan(b: Builder, x: Value) -> Value:
     n, r = _reduced_angle(b, x)
-    z = b.mul(r, r)
+    z = coarse_square(b, r)
     rest = b.mul(b.mul(b.polynomial(z, TAN_P), z), r)
     tangent = b.add(r, rest)
     odd = _is_odd(b, n)
@@ -100,6 +99,12 @@ def _base(b: Builder, choices: tuple[tuple[Value, tuple[float, float]], ...]) ->
     return high, low
 
 
+def _atan_rest(b: Builder, t: Value, lost: Value) -> Value:
+    """atan(t + lost) - t for 0 <= t <= 1."""
+    z = coarse_square(b, t)
+    return b.fma(b.mul(b.polynomial(z, ATAN_P), z), t, b.mul(b.polynomial(z, ATAN_SLOPE), lost))
+
+
 def atan2(b: Builder, y: Value, x: Value) -> Value:
     y, x = b.same(y, x)
     across, along = b.intrinsic("fabs", y), b.intrinsic("fabs", x)
@@ -107,16 +112,16 @@ def atan2(b: Builder, y: Value, x: Value) -> Value:
     backward = b.compare("slt", b.bits(x, "i32"), 0)
     top, bottom = b.select(steep, along, across), b.select(steep, across, along)
     # Beside pi or pi/2 nothing that small counts.
-    beside = b.binary("or", steep, backward)
-    nothing = b.binary("and", beside, b.compare("olt", b.mul(top, 2.0**60), bottom))
+    larger = b.mul(top, 2.0**40)
+    nothing = b.binary("and", b.binary("or", steep, backward), b.compare("olt", larger, bottom))
     top = b.select(nothing, b.number(0.0, x), top)
     t = b.div(top, bottom)
     t = b.select(b.compare("oeq", top, bottom), b.number(1.0, x), t)  # infinite both, maybe
     t = b.select(b.compare("oeq", bottom, 0.0), top, t)
+    # What division loses, where it counts.
     lost = b.div(b.fma(b.neg(t), bottom, top), bottom)
-    lost = b.select(b.compare("olt", b.intrinsic("fabs", lost), 1.0), lost, b.number(0.0, x))
-    z = b.mul(t, t)
-    rest = b.fma(b.mul(b.polynomial(z, ATAN_P), z), t, b.mul(b.polynomial(z, ATAN_SLOPE), lost))
+    lost = or_zero(b, b.compare("ogt", larger, bottom), lost)
+    rest = _atan_rest(b, t, lost)
     falls = b.binary("xor", steep, backward)
     high, low = (b.select(falls, b.neg(part), part) for part in (t, rest))
     base = _base(b, ((backward, PI), (steep, HALF_PI[:2])))
@@ -124,13 +129,21 @@ def atan2(b: Builder, y: Value, x: Value) -> Value:
 
 
 def atan(b: Builder, x: Value) -> Value:
-    return atan2(b, x, b.number(1.0, x))
+    size = b.intrinsic("fabs", x)
+    steep = b.compare("ogt", size, 1.0)
+    bottom = b.select(steep, at_most(b, size, LARGE), b.number(1.0, x))
+    t = b.div(b.select(steep, b.number(1.0, x), size), bottom)
+    # What the reciprocal of a large number loses.
+    lost = b.select(steep, b.fma(b.neg(t), bottom, 1.0), b.number(0.0, x))
+    rest = _atan_rest(b, t, b.mul(lost, t))
+    high, low = (b.select(steep, b.neg(part), part) for part in (t, rest))
+    return b.intrinsic("copysign", _sum(b, _base(b, ((steep, HALF_PI[:2]),)), high, low), x)
 
 
 def _arc(b: Builder, size: Value) -> tuple[Value, Value, Value]:
     """(is near, high, low): asin(size) up to 1/2, and asin(sqrt((1 - size) / 2)) beyond, in two parts."""
     near = b.compare("olt", size, 0.5)
-    square = b.select(near, b.mul(size, size), b.mul(b.sub(b.number(1.0, size), size), 0.5))
+    square = b.select(near, coarse_square(b, size), b.mul(b.sub(b.number(1.0, size), size), 0.5))
     root = b.intrinsic("sqrt", square)
     lost = b.mul(b.div(b.fma(b.neg(root), root, square), root), 0.5)
     lost = b.select(b.compare("ogt", root, 0.0), lost, b.number(0.0, size))

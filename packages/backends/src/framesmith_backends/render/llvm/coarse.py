@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math import LOG2E, positive_part, reciprocal, scale, whole_part
+from framesmith_backends.render.llvm.math import LOG2E, positive_part, reciprocal
+from framesmith_backends.render.llvm.powers import scale, whole_part
 
 # 2**r on [-1/2, 1/2].
 EXP2_P = (0.9999992612914773, 0.6931218138984361, 0.24024744783702526, 0.05591786478445601, 0.009570106886742362)
@@ -33,10 +34,10 @@ def _size(b: Builder, x: Value, negative: Value, end: float, nothing: float) -> 
     return b.select(b.compare("ogt", size, limit), limit, size)
 
 
-def _times_exp2(b: Builder, x: Value, y: Value) -> Value:
-    """x * 2**y."""
-    n, _ = whole_part(b, y, 1.0)
-    return scale(b, b.mul(b.polynomial(b.sub(y, n), EXP2_P), x), n)
+def _times_exp2(b: Builder, x: Value, y: Value, kept: Value) -> Value:
+    """x * 2**y; 0 where it is not kept."""
+    n, t = whole_part(b, y, 1.0)
+    return scale(b, b.mul(b.polynomial(b.sub(y, n), EXP2_P), x), t, kept=kept)
 
 
 def gelu(b: Builder, x: Value) -> Value:
@@ -44,15 +45,16 @@ def gelu(b: Builder, x: Value) -> Value:
     x = b.fma(x, 0.0, x)
     negative = b.compare("olt", x, 0.0)
     t = _size(b, x, negative, GELU_END, GELU_NOTHING)
-    lacking = _times_exp2(b, t, b.polynomial(t, GELU_P))
+    lacking = _times_exp2(b, t, b.polynomial(t, GELU_P), b.compare("ugt", x, -GELU_END))
     return b.sub(positive_part(b, x), lacking)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
     negative = b.compare("olt", x, 0.0)
     size = _size(b, x, negative, SIGMOID_END, SIGMOID_NOTHING)
-    n, _ = whole_part(b, size, -LOG2E)
-    e = scale(b, b.polynomial(b.fma(size, -LOG2E, b.neg(n)), EXP2_P), n)
+    n, t = whole_part(b, size, -LOG2E)
+    p = b.polynomial(b.fma(size, -LOG2E, b.neg(n)), EXP2_P)
+    e = scale(b, p, t, kept=b.compare("ugt", x, -SIGMOID_END))
     inverse = reciprocal(b, b.add(e, 1.0))
     return b.select(negative, b.mul(e, inverse), inverse)
 

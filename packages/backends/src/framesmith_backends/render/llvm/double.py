@@ -12,10 +12,27 @@ from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.library import by_library
-from framesmith_backends.render.llvm.math import INFINITY, LOG2E, clamp, log_range, over_one_plus, scalef
+from framesmith_backends.render.llvm.math import (
+    INFINITY,
+    LOG2E,
+    bounded,
+    clamp,
+    falling,
+    log_range,
+    over_one_plus,
+    with_sign,
+)  # fmt: skip
+from framesmith_backends.render.llvm.powers import (
+    DOUBLE,
+    coarse_square,
+    power_of_two,
+    scale,
+    scale_either_way,
+    square,
+    times_power,
+    whole_part,
+)  # fmt: skip
 
-# Adding this rounds a double below 2**51 to a whole number, which is then in the low bits of the sum.
-ROUNDING = 1.5 * 2.0**52
 # Or-ing a whole number below 2**52 into this double's bits adds it.
 WHOLE = 2.0**52
 # What a logarithm's argument is divided by a power of two to be at least: the double above sqrt(1/2), and its bits.
@@ -25,6 +42,8 @@ LN2 = (0.6931471805599453, 2.3190468138462996e-17)
 LOG10_2 = (0.30102999566395283, 2.8363394551044964e-14)
 LOG2E_PARTS, LOG10E_PARTS = (LOG2E, 2.0355273740931033e-17), (0.4342944819032518, 1.098319650216765e-17)
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
+# The largest numbers whose exp and exp2 are 0.
+EXP_NOTHING, EXP2_NOTHING = -745.1332191019412, -1075.0
 # Beyond this the three parts are not enough, and the C library's exact reduction is called.
 TRIG_LIMIT = 1e6
 # (e**r - 1 - r) / r**2 on [-ln(2)/2, ln(2)/2]; the second with all digits near 0.
@@ -78,31 +97,6 @@ ERF_LARGE = (
 )  # fmt: skip
 
 
-def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
-    """(n, t): n is x * factor rounded to a whole number, t the sum whose low bits hold it."""
-    t = b.fma(x, factor, ROUNDING)
-    return b.sub(t, ROUNDING), t
-
-
-def power_of_two(b: Builder, t: Value, more: int = 0) -> Value:
-    """2**(n + more), with n as `whole_part` left it in t, where that is a normal number."""
-    return b.bits(b.binary("shl", b.add(b.bits(t, "i64"), 1023 + more), 52), "double")
-
-
-def times_power(b: Builder, p: Value, t: Value) -> Value:
-    """p * 2**n, with n as `whole_part` left it in t, where p and the result are positive and normal."""
-    return b.bits(b.add(b.bits(p, "i64"), b.binary("shl", b.bits(t, "i64"), 52)), "double")
-
-
-def _scale(b: Builder, x: Value, n: Value) -> Value:
-    """x * 2**n for a whole n within [-2044, 2046], rounding once if the result is subnormal."""
-    if b.scalef and x.lanes % 8 == 0:
-        return scalef(b, x, n)
-    half, t = whole_part(b, n, 0.5)
-    rest = b.add(b.sub(n, half), ROUNDING)
-    return b.mul(b.mul(x, power_of_two(b, t)), power_of_two(b, rest))
-
-
 def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]:
     """(n, t, r, tail) with x = n ln 2 + r + tail and |r| <= ln(2)/2; t holds n as in `whole_part`."""
     n, t = whole_part(b, x, LOG2E)
@@ -112,45 +106,43 @@ def _reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value, Value]
     return n, t, r, b.sub(b.sub(head, r), low)
 
 
-def _exp_of_rest(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """(n, t, p) with e**x = p * 2**n."""
-    n, t = whole_part(b, x, LOG2E)
+def _exp_of_rest(b: Builder, x: Value, more: int = 0) -> tuple[Value, Value, Value]:
+    """(n, t, p) with e**x = p * 2**n; t holds n + more as in `whole_part`."""
+    n, t = whole_part(b, x, LOG2E, more)
     r = b.fma(n, -LN2[1], b.fma(n, -LN2[0], x))
-    return n, t, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
+    return n, t, b.add(b.fma(b.polynomial(r, EXP_Q), square(b, r), r), 1.0)
 
 
 def exp(b: Builder, x: Value) -> Value:
-    n, _, p = _exp_of_rest(b, clamp(b, x, -746.0, 710.0))
-    return _scale(b, p, n)
+    x, kept = bounded(b, x, EXP_NOTHING, LN2[0], 710.0)
+    n, t, p = _exp_of_rest(b, x, more=DOUBLE.bias - 1)
+    return scale_either_way(b, p, n, t, kept)
 
 
 def exp2(b: Builder, x: Value) -> Value:
-    clamped = clamp(b, x, -1076.0, 1025.0)
-    n, _ = whole_part(b, clamped, 1.0)
-    r = b.sub(clamped, n)
-    return _scale(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n)
+    x, kept = bounded(b, x, EXP2_NOTHING, 1.0, 1025.0)
+    n, t = whole_part(b, x, 1.0, DOUBLE.bias - 1)
+    r = b.sub(x, n)
+    return scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
 
 
 def expm1(b: Builder, x: Value) -> Value:
     n, t, r, tail = _reduced_exponent(b, clamp(b, x, -40.0, 710.0))
-    q = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), tail)
+    q = b.fma(b.polynomial(r, EXPM1_Q), coarse_square(b, r), tail)
     # 2 * (s (r + q) + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 1024.
-    s = power_of_two(b, t, -1)
-    half = b.fma(s, q, b.fma(s, r, b.sub(s, 0.5)))
-    result = b.select(b.compare("oeq", n, 0.0), b.add(r, q), b.mul(half, 2.0))
-    return b.select(b.compare("oeq", x, 0.0), x, result)
+    s, near = power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
+    half = b.fma(s, q, b.fma(s, r, b.sub(s, b.select(near, b.number(0.0, s), b.number(0.5, s)))))
+    return with_sign(b, b.select(near, b.add(r, q), b.mul(half, 2.0)), x)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
-    # From exp(-|x|), so that the small results are accurate down to the subnormals; beside 1 nothing that small counts.
+    """1 / (1 + e) or e / (1 + e), with e = exp(-|x|): the small results are accurate down to the subnormals."""
     positive = b.compare("oge", x, 0.0)
-    y = b.neg(b.intrinsic("fabs", x))
-    end = b.select(positive, b.number(-40.0, x), b.number(-746.0, x))
-    n, _, r, tail = _reduced_exponent(b, b.select(b.compare("olt", y, end), end, y))
-    p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), tail)), 1.0)
-    e = _scale(b, p, n)
-    top = b.select(positive, b.number(1.0, x), e)
-    return over_one_plus(b, top, e)
+    y, kept = falling(b, x, positive, EXP_NOTHING, LN2[0])
+    _, t, r, tail = _reduced_exponent(b, y)
+    p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), square(b, r), tail)), 1.0)
+    e = scale(b, p, t, kept=kept)
+    return over_one_plus(b, b.select(positive, b.number(1.0, x), e), e)
 
 
 def split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
@@ -194,15 +186,20 @@ def log1p(b: Builder, x: Value) -> Value:
     # What rounding 1 + x lost, on the scale of m; nothing that counts for large x.
     back = b.sub(u, x)
     lost = b.add(b.sub(b.number(1.0, x), back), b.sub(x, b.sub(u, back)))
+    # Of numbers that are their own logarithms nothing is computed.
     k, m = split(b, u)
     unit = b.bits(b.sub(b.bits(m, "i64"), b.bits(u, "i64")), "i64")  # minus k in the exponent's bits
-    lost = b.mul(lost, b.bits(b.add(unit, ONE_BITS), "double"))
-    lost = b.select(b.compare("ult", x, 2.0**60), lost, b.number(0.0, x))
+    # Of numbers that are their own logarithms nothing is computed.
+    size = b.intrinsic("fabs", x)
+    counts = b.compare("ogt", size, 2.0**-55)
+    power = b.bits(b.add(unit, ONE_BITS), "double")
+    among = b.binary("and", counts, b.compare("olt", size, 2.0**60))
+    lost = b.mul(lost, b.select(among, power, b.number(0.0, x)))
     result = _log_sum(b, k, b.add(b.sub(m, 1.0), lost))
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     result = b.select(b.compare("ult", x, -1.0), b.number(math.nan, x), result)
     result = b.select(b.compare("oeq", x, -1.0), b.number(-INFINITY, x), result)
-    return b.select(b.compare("oeq", x, 0.0), x, result)
+    return b.select(counts, result, x)
 
 
 def _log_in_base(b: Builder, x: Value, factor: tuple[float, float], unit_high: float, unit_low: float) -> Value:
@@ -236,7 +233,7 @@ def _wave(b: Builder, x: Value, shift: int, library: str) -> Value:
     r = b.fma(n, -HALF_PI[1], r)
     r = b.fma(n, -HALF_PI[2], r)
     quadrant = b.add(b.bits(t, "i64"), shift)
-    z = b.mul(r, r)
+    z = square(b, r)
     sine = b.fma(b.mul(b.polynomial(z, SIN_S), z), r, r)
     head = b.fma(z, -0.5, 1.0)
     lost = b.fma(z, -0.5, b.sub(b.number(1.0, x), head))
@@ -259,7 +256,7 @@ def cos(b: Builder, x: Value) -> Value:
 
 def tanh(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
-    z = b.mul(x, x)
+    z = square(b, x)
     near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
     # Beyond 20, tanh is 1 to the last bit.
     bounded = b.select(b.compare("ogt", size, 20.0), b.number(20.0, x), size)
@@ -271,7 +268,7 @@ def tanh(b: Builder, x: Value) -> Value:
 
 def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
-    near = b.fma(b.polynomial(b.mul(x, x), ERF_SMALL), x, x)
+    near = b.fma(b.polynomial(square(b, x), ERF_SMALL), x, x)
     # A NaN stays in t, and so in the result.
     t = b.select(b.compare("ogt", size, ERF_END), b.number(ERF_END, x), size)
     y = b.mul(b.polynomial(b.sub(t, ERF_MIDDLE), ERF_LARGE), b.neg(t))

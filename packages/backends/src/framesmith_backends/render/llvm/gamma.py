@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.library import instead, out_of_line
-from framesmith_backends.render.llvm.math import INFINITY, LN2_HIGH, LN2_LOW, log_parts, rounded, split
+from framesmith_backends.render.llvm.math import INFINITY, LARGE, LN2_HIGH, LN2_LOW, log_parts, rounded, split
 from framesmith_backends.render.llvm.wide import in_parts, log_terms, narrowed, widened
 
 # From here on functions are computed by the series of Stirling, below by polynomials.
@@ -67,8 +67,6 @@ LOG = (
 SHIFT = 6
 RISING = (0.0, 120.0, 274.0, 225.0, 85.0, 15.0, 1.0)
 RISING_SLOPE = tuple(k * c for k, c in enumerate(RISING))[1:]
-# Larger numbers are as this one where their reciprocals count.
-LARGE = 2.0**60
 
 
 def _log(b: Builder, x: Value) -> Value:

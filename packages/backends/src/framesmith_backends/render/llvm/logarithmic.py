@@ -12,18 +12,17 @@ from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.library import instead
 from framesmith_backends.render.llvm.math import (
     EXP2_P,
-    EXP_Q,
+    EXP_NOTHING,
     INFINITY,
     LN2_HIGH,
     LN2_LOW,
+    exp_rest,
     log_parts,
     reduced_exponent,
     rounded,
-    scale,
     split_normal,
-    times_power,
-    whole_part,
 )  # fmt: skip
+from framesmith_backends.render.llvm.powers import power_of_two, times_power, whole_part
 
 # erfinv(x) / x, with w = -log(1 - x**2): in w below 5, else in sqrt(w) - 3.
 ERFINV_FAR, ERFINV_ROOT = 5.0, 3.0
@@ -35,6 +34,7 @@ ERFINV_FAR_P = (
     2.8329767955933702, 1.00167513, 0.00944569334, -0.00763984676, 0.00568310125, -0.00358557305, 0.00149599276,
     -7.84108779e-05, -0.000318785751, 0.000129725915,
 )  # fmt: skip
+SMALL = 2.0**-90
 # log(1 + e) / e and log2(1 + e) / e on [0, 1].
 LOG1P_P = (
     1.0, -0.499999315, 0.333304703, -0.24958156, 0.196931437, -0.15348734, 0.106689721, -0.0575470328, 0.0201404728,
@@ -44,7 +44,7 @@ LOG2P_P = (
     1.44269502, -0.721344531, 0.480815679, -0.359712273, 0.282488823, -0.21717903, 0.147236332, -0.0768196285,
     0.0259201415, -0.00410053739,
 )  # fmt: skip
-# Beside a number from this on, what is below the smallest normal one is nothing.
+# Beside a number from this on, powers beyond the first ends are nothing.
 NOTHING = 2.0**-60
 
 
@@ -64,33 +64,37 @@ def erfinv(b: Builder, x: Value) -> Value:
     )
     for coefficient in reversed(others):
         result = b.fma(result, t, coefficient)
+    size = b.intrinsic("fabs", x)
+    # Of a small number what is added to the product is too small, and nothing beside it.
+    result = b.select(b.compare("ogt", size, SMALL), result, b.number(0.0, x))
     result = b.fma(x, b.select(near, b.number(first, x), b.number(other, x)), b.mul(x, result))
     result = b.select(b.compare("ogt", v, 0.0), result, b.number(math.nan, x))
     limit = b.intrinsic("copysign", b.number(INFINITY, x), x)
-    return b.select(b.compare("oeq", b.intrinsic("fabs", x), 1.0), limit, result)
+    return b.select(b.compare("oeq", size, 1.0), limit, result)
 
 
-def _exp(b: Builder, d: Value) -> tuple[Value, Value, Value]:
-    """(n, t, p): e**d = p * 2**n, and t holds n as `whole_part` leaves it."""
-    n, t, r = reduced_exponent(b, d)
-    return n, t, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
+def _exp(b: Builder, d: Value) -> tuple[Value, Value]:
+    """(t, p): e**d = p * 2**n, and t holds n as `whole_part` leaves it."""
+    _, t, r = reduced_exponent(b, d)
+    return t, b.add(exp_rest(b, r), 1.0)
 
 
-def _exp2(b: Builder, d: Value) -> tuple[Value, Value, Value]:
+def _exp2(b: Builder, d: Value) -> tuple[Value, Value]:
     n, t = whole_part(b, d, 1.0)
     r = b.sub(d, n)
-    return n, t, b.fma(b.polynomial(r, EXP2_P), r, 1.0)
+    return t, b.fma(b.polynomial(r, EXP2_P), r, 1.0)
 
 
 def _log_of_sum(
-    power: Callable[[Builder, Value], tuple[Value, Value, Value]],
+    power: Callable[[Builder, Value], tuple[Value, Value]],
     logarithm: tuple[float, ...],
-    normal: float,
-    subnormal: float,
+    ends: tuple[float, float],
+    nothing: float,
 ) -> Callable[..., Value]:
     """The larger number and the logarithm of 1 + a power of minus the difference, which is rounded as eager's is.
 
-    From `normal` on the power is a normal number, from `subnormal` on it is not rounded to 0.
+    Powers beyond the first end are nothing beside a number of ordinary size, those beyond the second always. Between
+    them the logarithm is the power times what multiplies it in the polynomial.
     """
 
     def function(b: Builder, x: Value, y: Value) -> Value:
@@ -102,24 +106,29 @@ def _log_of_sum(
         def bounded(end: float) -> Value:
             return b.select(b.compare("olt", apart, end), b.number(end, x), apart)
 
-        def result(e: Value) -> Value:
-            return b.fma(e, b.polynomial(e, logarithm), larger)
+        t, p = power(b, bounded(ends[0]))
+        e = times_power(b, p, t)
+        result = b.fma(e, b.polynomial(e, logarithm), larger)
+        beyond = b.compare("olt", apart, ends[0])
+        counts = b.binary("and", beyond, b.compare("olt", b.intrinsic("fabs", larger), NOTHING))
 
-        def with_subnormals() -> Value:
-            n, _, p = power(b, bounded(subnormal))
-            return result(scale(b, p, n))
+        def beside_small() -> Value:
+            """Both 2**64 times as large, so that of a small number and a smaller power their sum alone is subnormal."""
+            t, p = power(b, bounded(ends[1]))
+            e = b.mul(p, power_of_two(b, t, 64))
+            e = b.select(b.binary("and", counts, b.compare("ogt", apart, nothing)), e, b.number(0.0, e))
+            beside = b.mul(b.select(counts, larger, b.number(0.0, x)), 2.0**64)
+            found = b.mul(b.fma(e, logarithm[0], beside), 2.0**-64)
+            return b.select(counts, found, result)
 
-        _, t, p = power(b, bounded(normal))
-        far = b.compare("olt", apart, normal)
-        counts = b.binary("and", far, b.compare("olt", b.intrinsic("fabs", larger), NOTHING))
-        found = instead(b, counts, result(times_power(b, p, t)), with_subnormals)
-        return b.select(b.compare("uno", x, y), b.add(x, y), found)
+        found = instead(b, counts, result, beside_small)
+        return b.select(b.compare("uno", x, y), b.number(math.nan, x), found)
 
     return function
 
 
 LOGARITHMIC: dict[str, Callable[..., Value]] = {
     "erfinv": erfinv,
-    "logaddexp": _log_of_sum(_exp, LOG1P_P, -87.0, -104.5),
-    "logaddexp2": _log_of_sum(_exp2, LOG2P_P, -126.0, -151.0),
+    "logaddexp": _log_of_sum(_exp, LOG1P_P, (-60.0, -104.5), EXP_NOTHING),
+    "logaddexp2": _log_of_sum(_exp2, LOG2P_P, (-86.0, -151.0), -150.52877807617188),
 }

@@ -12,6 +12,20 @@ from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.library import by_library, instead
+from framesmith_backends.render.llvm.powers import (
+    FLOAT,
+    FORMATS,
+    coarse_square,
+    has_scalef,
+    or_zero,
+    power_of_two,
+    scale,
+    scale_either_way,
+    scalef,
+    square,
+    times_power,
+    whole_part,
+)  # fmt: skip
 
 LOG2E = 1.4426950408889634
 # ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
@@ -37,49 +51,25 @@ ERF_LARGE = (
     1.62829971, 0.916312873, 0.153295159, -0.0343052968, 0.00526624685, -0.000468483107, 1.64805951e-05,
 )  # fmt: skip
 INFINITY = math.inf
-
-
-def scale(b: Builder, x: Value, n: Value, least: float | None = None) -> Value:
-    """x * 2**n for a whole n within [-280, 254], rounding once if the result is subnormal; 0 for n below `least`."""
-    if b.scalef and x.lanes % 16 == 0:
-        return scalef(b, x, n, least)
-    whole = to_int(b, n)
-    half = b.binary("ashr", whole, 1)
-    for part in (half, b.sub(whole, half)):
-        power = b.bits(b.binary("shl", b.add(part, 127), 23), "float")
-        x = b.emit(f"fmul {x.typed}, {power.text}", "float", x.lanes)
-    return x
-
-
-# What AVX-512 calls its scaling of 512 bits: lanes, the type's suffix, the type of a mask of lanes.
-SCALEF = {"float": (16, "ps", "i16"), "double": (8, "pd", "i8")}
-# Scaled by less than this power of 2, a number between sqrt(1/2) and sqrt(2) is 0.
-LEAST_POWER = -150.0
-
-
-def scalef(b: Builder, x: Value, n: Value, least: float | None = None) -> Value:
-    """The same in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64.
-
-    Lanes below `least` are masked: where a result is found to be too small, Intel's processors go through microcode.
-    """
-    lanes, suffix, mask = SCALEF[x.kind]
-    vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
-    b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
-    parts = []
-    for first in range(0, x.lanes, lanes):
-        a, c = (b.pick(v, range(first, first + lanes)) for v in (x, n))
-        kept = f"{mask} -1"
-        if least is not None:
-            kept = b.emit(f"bitcast {b.compare('uge', c, least).typed} to {mask}", mask).typed
-        text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {kept}, i32 4)"
-        parts.append(b.emit(text, x.kind, lanes))
-    return b.join(parts)
+# Where the reciprocals of numbers count nothing.
+LARGE = 2.0**60
+# The largest numbers whose exp and exp2 are 0.
+EXP_NOTHING, EXP2_NOTHING = -103.97208404541016, -150.0
 
 
 def clamp(b: Builder, x: Value, low: float, high: float) -> Value:
     """x within [low, high]; NaN stays NaN."""
-    x = b.select(b.compare("olt", x, low), b.number(low, x), x)
+    return at_most(b, b.select(b.compare("olt", x, low), b.number(low, x), x), high)
+
+
+def at_most(b: Builder, x: Value, high: float) -> Value:
     return b.select(b.compare("ogt", x, high), b.number(high, x), x)
+
+
+def is_negative(b: Builder, x: Value) -> Value:
+    """Whether the sign is set, which that of NaN may be, too."""
+    kind = FORMATS[x.kind].bits
+    return b.compare("slt", b.bits(x, kind), 0)
 
 
 def positive_part(b: Builder, x: Value) -> Value:
@@ -88,90 +78,98 @@ def positive_part(b: Builder, x: Value) -> Value:
     return b.select(b.compare("ogt", zero, x), zero, x)
 
 
-# Adding this rounds a float below 2**22 to a whole number, which is then in the low bits of the sum.
-ROUNDING = 12582912.0
-
-
-def whole_part(b: Builder, x: Value, factor: float) -> tuple[Value, Value]:
-    """(n, t): n is x * factor rounded to a whole number, t the sum whose low bits hold it."""
-    t = b.fma(x, factor, ROUNDING)
-    return b.sub(t, ROUNDING), t
-
-
-def reduced_exponent(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n as in `whole_part`."""
-    n, t = whole_part(b, x, LOG2E)
+def reduced_exponent(b: Builder, x: Value, more: int = 0) -> tuple[Value, Value, Value]:
+    """(n, t, r) with x = n ln 2 + r and |r| <= ln(2)/2; t holds n + more as in `whole_part`."""
+    n, t = whole_part(b, x, LOG2E, more)
     r = b.fma(n, -LN2_HIGH, x)
     return n, t, b.fma(n, -LN2_LOW, r)
 
 
-def times_power(b: Builder, p: Value, t: Value) -> Value:
-    """p * 2**n, with n as `whole_part` left it in t, where p and the result are positive and normal."""
-    return b.bits(b.add(b.bits(p, "i32"), b.binary("shl", b.bits(t, "i32"), 23)), "float")
-
-
-def to_int(b: Builder, x: Value) -> Value:
-    # A NaN may arrive here; freezing makes its (unused) conversion some number instead of poison.
-    converted = b.convert("fptosi", x, "i32")
-    return b.emit(f"freeze {converted.typed}", "i32", x.lanes)
+def exp_rest(b: Builder, r: Value, tail: Value | None = None) -> Value:
+    """e**r - 1 for |r| <= ln(2)/2; given a tail, the same less r, and with the tail added."""
+    squared = b.fma(r, r, FLOAT.step)  # no subnormal, nor any product of a small number with the result
+    return b.fma(b.polynomial(r, EXP_Q), squared, r if tail is None else tail)
 
 
 def exp(b: Builder, x: Value) -> Value:
-    clamped = clamp(b, x, -104.5, 89.0)
-    n, _, r = reduced_exponent(b, clamped)
-    p = b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0)
-    return scale(b, p, n, LEAST_POWER)
+    x, kept = bounded(b, x, EXP_NOTHING, math.log(2.0), 89.0)
+    n, t, r = reduced_exponent(b, x, more=FLOAT.bias - 1)
+    return scale_either_way(b, b.add(exp_rest(b, r), 1.0), n, t, kept)
+
+
+def bounded(b: Builder, x: Value, nothing: float, unit: float, end: float) -> tuple[Value, Value]:
+    """(x, whether its power is not 0), but where it is, what `scale_either_way` needs then; and at most `end`."""
+    kept = b.compare("ugt", x, nothing)
+    if has_scalef(b, x):  # any number does in lanes that are masked
+        return clamp(b, x, nothing, end), kept
+    return at_most(b, b.select(kept, x, b.number(FORMATS[x.kind].nothing(True) * unit, x)), end), kept
 
 
 def weight(b: Builder, x: Value) -> Value:
     """exp of x <= 0, by less than 2e-7 off; that is more than a rounding of what is small. Zero from -87 or -104 on."""
-    lowest = -104.5 if b.scalef and x.lanes % 16 == 0 else -87.0
+    lowest = -104.5 if has_scalef(b, x) else -87.0
     clamped = b.select(b.compare("olt", x, lowest), b.number(lowest, x), x)
     n, t = whole_part(b, clamped, LOG2E)
     p = b.polynomial(b.fma(n, -math.log(2.0), clamped), WEIGHT_P)
     if lowest < -100:
-        return scalef(b, p, n, LEAST_POWER)
+        return scalef(b, p, n, b.compare("ugt", x, EXP_NOTHING))
     power = b.select(b.compare("olt", x, lowest), b.number(0.0, x), times_power(b, p, t))
     return b.select(b.compare("uno", x, 0.0), x, power)
 
 
-def _exp_with_tail(b: Builder, x: Value) -> Value:
-    """exp of x <= 0, a little more accurate: the part of r that rounding loses is added back."""
-    x = b.select(b.compare("olt", x, -104.5), b.number(-104.5, x), x)
-    n, _ = whole_part(b, x, LOG2E)
-    head = b.fma(n, -LN2_HIGH, x)
-    low = b.mul(n, LN2_LOW)
-    r = b.sub(head, low)
-    tail = b.sub(b.sub(head, r), low)
-    p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), tail)), 1.0)
-    return scale(b, p, n, LEAST_POWER)
-
-
 def exp2(b: Builder, x: Value) -> Value:
-    clamped = clamp(b, x, -151.0, 129.0)
-    n, _ = whole_part(b, clamped, 1.0)
-    r = b.sub(clamped, n)
-    p = b.fma(b.polynomial(r, EXP2_P), r, 1.0)
-    return scale(b, p, n, LEAST_POWER)
+    x, kept = bounded(b, x, EXP2_NOTHING, 1.0, 129.0)
+    n, t = whole_part(b, x, 1.0, FLOAT.bias - 1)
+    r = b.sub(x, n)
+    return scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
+
+
+def with_sign(b: Builder, result: Value, x: Value) -> Value:
+    """The result, which has the sign of x or is 0, with that sign."""
+    kind = FORMATS[x.kind].bits
+    sign = b.binary("and", b.bits(x, kind), -1 << (int(kind[1:]) - 1))
+    return b.bits(b.binary("or", b.bits(result, kind), sign), x.kind)
 
 
 def expm1(b: Builder, x: Value) -> Value:
-    clamped = clamp(b, x, -20.0, 89.0)
-    n, _, r = reduced_exponent(b, clamped)
-    p = b.fma(b.polynomial(r, EXPM1_Q), b.mul(r, r), r)
+    n, t, r = reduced_exponent(b, clamp(b, x, -20.0, 89.0))
+    p = b.fma(b.polynomial(r, EXPM1_Q), coarse_square(b, r), r)
     # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
-    s = b.bits(b.binary("shl", b.add(to_int(b, n), 126), 23), "float")
-    half = b.fma(s, p, b.sub(s, 0.5))
-    result = b.select(b.compare("oeq", n, 0.0), p, b.mul(half, 2.0))
-    return b.select(b.compare("oeq", x, 0.0), x, result)
+    s, near = power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
+    half = b.fma(s, p, b.sub(s, b.select(near, b.number(0.0, s), b.number(0.5, s))))
+    return with_sign(b, b.select(near, p, b.mul(half, 2.0)), x)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
-    # From exp(-|x|), so that the small results are accurate down to the subnormals.
-    e = _exp_with_tail(b, b.neg(b.intrinsic("fabs", x)))
-    top = b.select(b.compare("oge", x, 0.0), b.number(1.0, x), e)
-    top = b.select(b.compare("uno", x, 0.0), x, top)
-    return over_one_plus(b, top, e)
+    """1 / (1 + e) or e / (1 + e), with e = exp(-|x|): the small results are accurate down to the subnormals."""
+    positive = b.compare("oge", x, 0.0)
+    y, kept = falling(b, x, positive, EXP_NOTHING, math.log(2.0))
+    n, t = whole_part(b, y, LOG2E)
+    # The part of r that rounding loses is added back.
+    head, low = b.fma(n, -LN2_HIGH, y), b.mul(n, LN2_LOW)
+    r = b.sub(head, low)
+    tail = b.sub(b.sub(head, r), low)
+    e = scale(b, b.add(b.add(r, exp_rest(b, r, tail)), 1.0), t, kept=kept)
+    return over_one_plus(b, b.select(positive, b.number(1.0, x), e), e)
+
+
+def falling(b: Builder, x: Value, positive: Value, nothing: float, unit: float) -> tuple[Value, Value | None]:
+    """(-|x|, whether e**-|x| is kept), for `scale`; it is not where it is 0, or for positive x nothing beside 1.
+
+    There -|x| is bounded, or what `scale` takes for minus infinity.
+    """
+    y = b.neg(b.intrinsic("fabs", x))
+    end = b.select(positive, b.number(-40.0, x), b.number(nothing, x))
+    kept = b.compare("ugt", y, end)
+    if has_scalef(b, x):
+        return b.select(b.compare("olt", y, nothing), b.number(nothing, y), y), kept
+    return b.select(kept, y, b.number(FORMATS[x.kind].nothing(False) * unit, y)), None
+
+
+def bounded_exponent(b: Builder, t: Value) -> Value:
+    """t, or where it is less, that of a power which counts nothing beside 1, not even 2**10 times as large."""
+    least = FLOAT.rounding - 45.0
+    return b.select(b.compare("olt", t, least), b.number(least, t), t)
 
 
 def split_normal(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
@@ -215,19 +213,21 @@ def log(b: Builder, x: Value) -> Value:
 def log1p(b: Builder, x: Value) -> Value:
     u = b.add(x, 1.0)
     k, m = split(b, u)
-    # What rounding 1 + x lost, relative to 1 + x.
+    # What rounding 1 + x lost, relative to 1 + x; nothing that counts for large x.
     big = b.compare("ogt", x, 1.0)
     above = b.sub(b.number(1.0, x), b.sub(u, x))
     lost = b.select(big, above, b.sub(x, b.sub(u, 1.0)))
-    correction = b.div(lost, u)
-    whole = b.compare("oeq", k, 0.0)
+    correction = b.div(lost, at_most(b, u, LARGE))
+    # Of numbers that are their own logarithms nothing is computed.
+    counts = b.compare("ogt", b.intrinsic("fabs", x), 2.0**-26)
+    whole = b.binary("and", b.compare("oeq", k, 0.0), counts)
     f, tail = log_parts(b, b.select(whole, x, b.sub(m, 1.0)))
     tail = b.add(b.fma(k, LN2_LOW, tail), b.select(whole, b.number(0.0, x), correction))
     result = b.fma(k, LN2_HIGH, b.add(f, tail))
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     result = b.select(b.compare("ult", x, -1.0), b.number(math.nan, x), result)
     result = b.select(b.compare("oeq", x, -1.0), b.number(-INFINITY, x), result)
-    return b.select(b.compare("oeq", x, 0.0), x, result)
+    return b.select(counts, result, x)
 
 
 def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low: float) -> Value:
@@ -273,18 +273,19 @@ def over_one_plus(b: Builder, a: Value, e: Value) -> Value:
     """a / (1 + e) almost correctly rounded, for finite a and e in [0, 1]."""
     inverse = reciprocal(b, b.add(e, 1.0))
     q = b.mul(a, inverse)
-    # a - q is exact, so that nothing is lost of 1 + e.
+    # a - q is exact, so that nothing is lost of 1 + e. An e that is nothing beside 1 loses nothing.
+    e = or_zero(b, b.compare("ugt", e, FORMATS[e.kind].step), e)
     return b.fma(b.fma(b.neg(q), e, b.sub(a, q)), inverse, q)
 
 
 def tanh(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
-    z = b.mul(x, x)
+    z = square(b, x)
     near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
     # Beyond 10, tanh is 1 to the last bit.
     bounded = b.select(b.compare("ogt", size, 10.0), b.number(10.0, x), size)
     _, t, r = reduced_exponent(b, b.mul(bounded, 2.0))
-    e = times_power(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), t)
+    e = times_power(b, b.add(exp_rest(b, r), 1.0), t)
     far = b.fma(reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
     # copysign last: it also keeps the sign of zero.
     return b.intrinsic("copysign", b.select(b.compare("ult", size, 0.625), near, far), x)
@@ -293,8 +294,8 @@ def tanh(b: Builder, x: Value) -> Value:
 def _half_exp(b: Builder, size: Value) -> Value:
     """e**size / 2, which is finite wherever sinh and cosh are."""
     bounded = b.select(b.compare("ogt", size, 90.0), b.number(90.0, size), size)
-    n, _, r = reduced_exponent(b, bounded)
-    return scale(b, b.add(b.fma(b.polynomial(r, EXP_Q), b.mul(r, r), r), 1.0), b.sub(n, 1.0))
+    _, t, r = reduced_exponent(b, bounded)
+    return scale(b, b.add(exp_rest(b, r), 1.0), t, more=-1, last=64)
 
 
 def _half_inverse(b: Builder, half: Value) -> Value:
@@ -304,7 +305,7 @@ def _half_inverse(b: Builder, half: Value) -> Value:
 
 def sinh(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
-    z = b.mul(size, size)
+    z = square(b, size)
     near = b.fma(b.mul(b.polynomial(z, SINH_P), z), size, size)
     half = _half_exp(b, size)
     far = b.sub(half, _half_inverse(b, half))
@@ -333,7 +334,7 @@ def atanh(b: Builder, x: Value) -> Value:
     top = b.select(half, b.fma(t, plus, minus), b.fma(b.neg(power), below, above))
     bottom = b.select(half, b.fma(t, minus, plus), b.fma(power, below, above))
     s = b.div(top, bottom)
-    z = b.mul(s, s)
+    z = square(b, s)
     near = b.fma(b.mul(b.polynomial(z, ATANH_P), z), s, s)
     whole = b.convert("sitofp", k, "float")
     result = b.fma(whole, LN2_HIGH * 2.0**-24, b.fma(whole, LN2_LOW * 2.0**-24, near))
@@ -375,11 +376,11 @@ def floordiv(b: Builder, x: Value, y: Value) -> Value:
     result = b.select(b.compare("olt", along, 0.0), b.sub(whole, 1.0), whole)
     large = b.compare("uge", b.intrinsic("fabs", quotient), LARGEST_QUOTIENT)
     unknown = b.binary("or", large, b.compare("uno", rest, rest))  # the rest of an infinite y is NaN
-    return instead(b, unknown, result, lambda: _floor_by_rest(b, x, y))
+    return instead(b, unknown, result, lambda: _floor_by_rest(b, x, y, quotient))
 
 
-def _floor_by_rest(b: Builder, x: Value, y: Value) -> Value:
-    """The same for all numbers, as CPython and ATen compute it."""
+def _floor_by_rest(b: Builder, x: Value, y: Value, quotient: Value) -> Value:
+    """The same for all numbers, as CPython and ATen compute it, given the quotient."""
     zero = b.number(0.0, x)
     rest = fmod(b, x, y)
     exact = b.div(b.sub(x, rest), y)
@@ -388,7 +389,6 @@ def _floor_by_rest(b: Builder, x: Value, y: Value) -> Value:
     exact = b.select(off, b.sub(exact, 1.0), exact)
     floored = b.intrinsic("floor", exact)
     floored = b.select(b.compare("ogt", b.sub(exact, floored), 0.5), b.add(floored, 1.0), floored)
-    quotient = b.div(x, y)
     signed = b.intrinsic("copysign", zero, quotient)
     result = b.select(b.compare("oeq", exact, zero), signed, floored)
     return b.select(b.compare("oeq", y, zero), quotient, result)
@@ -396,7 +396,7 @@ def _floor_by_rest(b: Builder, x: Value, y: Value) -> Value:
 
 def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
-    near = b.fma(b.polynomial(b.mul(x, x), ERF_SMALL), x, x)
+    near = b.fma(b.polynomial(square(b, x), ERF_SMALL), x, x)
     # A NaN stays in t, and so in the result.
     t = b.select(b.compare("ogt", size, 4.0), b.number(4.0, x), size)
     y = b.mul(b.polynomial(t, ERF_LARGE), b.neg(t))

@@ -1,16 +1,19 @@
 """gelu and its derivative of float32 by pieces, with AVX-512: polynomials whose coefficients are looked up.
 
 With t = |x|, what x * Phi(x) lacks of x or of 0, and its derivative of 1 or of 0, are a smooth function of t times
-exp(-t*t/2), Phi being the normal distribution. Here t is within [0, 15), or NaN. A lookup in a register's 16 entries,
-or in two registers, takes as long as a sum: 18 products and 8 lookups stand for 31 products and a division.
+exp(-t*t/2), Phi being the normal distribution. Where the result is kept, t is within [0, 15), or NaN. A lookup in a
+register's 16 entries, or in two registers, takes as long as a sum: 18 products and 8 lookups stand for 31 products and
+a division.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math import LN2_HIGH, LN2_LOW, LOG2E, rounded, scalef
+from framesmith_backends.render.llvm.math import LN2_HIGH, LN2_LOW, LOG2E, rounded
+from framesmith_backends.render.llvm.powers import FLOAT, scalef, square
 
 Pieces = tuple[tuple[float, ...], ...]
 
@@ -93,6 +96,7 @@ SLOPE: Pieces = (
 
 # exp(-r/2) - 1 over r, for |r| <= ln(2)/16.
 POWER = (-0.5, 0.125004083, -0.0208337624)
+LARGER = 64
 SIXTEENTHS = tuple(2.0 ** (k / 16) for k in range(16))
 # Adding this rounds a float below 2**18 to a sixteenth; the sum's low bits are its sixteenths.
 ROUNDING = 786432.0
@@ -128,44 +132,47 @@ def _piece(b: Builder, t: Value, pieces: Pieces) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """exp(-t*t/2) = high * (1 + rest) * 2**n; n is rounded down. `shifted` holds n's sixteenths in its low bits."""
+    """exp(-t*t/2) = high * (1 + rest) * 2**(n - 64); n - 64 is rounded down. `shifted` holds its sixteenths, less 64's.
+
+    What is multiplied is 2**64 times as large: t may be small.
+    """
 
     shifted: Value
     rest: Value
 
     def high(self, b: Builder) -> Value:
-        return b.lookup(tuple(map(rounded, SIXTEENTHS)), b.bits(self.shifted, "i32"))
+        return b.lookup(tuple(math.ldexp(rounded(c), LARGER) for c in SIXTEENTHS), b.bits(self.shifted, "i32"))
 
-    def times(self, b: Builder, x: Value, more: Value, rest: Value) -> Value:
-        """x * more * (1 + rest) * 2**n, rounded about once."""
+    def times(self, b: Builder, x: Value, more: Value, rest: Value, kept: Value) -> Value:
+        """x * more * (1 + rest) * 2**(n - 64), rounded about once; 0 where it is not kept."""
         product = b.mul(x, more)
         lost = b.fma(x, more, b.neg(product))
-        return scalef(b, b.add(product, b.fma(product, rest, lost)), b.sub(self.shifted, ROUNDING))
+        return scalef(b, b.add(product, b.fma(product, rest, lost)), b.sub(self.shifted, ROUNDING + LARGER), kept)
 
 
 def _bell(b: Builder, t: Value) -> Bell:
-    square = b.mul(t, t)
-    lost = b.fma(t, t, b.neg(square))
-    shifted = b.fma(square, -LOG2E / 2, ROUNDING)
+    squared = square(b, t)
+    lost = b.fma(t, t, b.neg(squared))
+    shifted = b.fma(squared, -LOG2E / 2, ROUNDING)
     n = b.sub(shifted, ROUNDING)
-    r = b.add(b.fma(n, 2 * LN2_LOW, b.fma(n, 2 * LN2_HIGH, square)), lost)
+    r = b.add(b.fma(n, 2 * LN2_LOW, b.fma(n, 2 * LN2_HIGH, squared)), lost)
     low = b.lookup(tuple((exact - rounded(exact)) / exact for exact in SIXTEENTHS), b.bits(shifted, "i32"))
     return Bell(shifted, b.fma(b.polynomial(r, POWER), r, low))
 
 
-def lacking(b: Builder, t: Value) -> Value:
-    """t * (1 - Phi(t))."""
+def lacking(b: Builder, t: Value, kept: Value) -> Value:
+    """t * (1 - Phi(t)); 0 where it is not kept."""
     piece = _piece(b, t, TAIL)
-    change = b.mul(*piece.slope(b, t))
+    change = b.fma(*piece.slope(b, t), FLOAT.step)  # of a small t what counts nothing, either
     bell = _bell(b, t)
     both = b.add(change, b.fma(change, bell.rest, bell.rest))
-    return bell.times(b, b.mul(t, bell.high(b)), piece.start(b), both)
+    return bell.times(b, b.mul(t, bell.high(b)), piece.start(b), both, kept)
 
 
-def slope(b: Builder, t: Value) -> Value:
-    """The derivative of x * Phi(x) at -t."""
+def slope(b: Builder, t: Value, kept: Value) -> Value:
+    """The derivative of x * Phi(x) at -t; 0 where it is not kept."""
     piece = _piece(b, t, SLOPE)
     change, distance = piece.slope(b, t)
     value = b.fma(change, distance, piece.start(b))
     bell = _bell(b, t)
-    return bell.times(b, value, bell.high(b), bell.rest)
+    return bell.times(b, value, bell.high(b), bell.rest, kept)

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.double import power_of_two, whole_part
-from framesmith_backends.render.llvm.math import INFINITY, LOG2E, clamp
+from framesmith_backends.render.llvm.math import INFINITY, LOG2E
+from framesmith_backends.render.llvm.powers import power_of_two, square, whole_part
 from framesmith_backends.render.llvm.wide import log_terms, narrowed, widened
 
 # log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
 LOG_L = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
 EXP_P = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
+# Up to this power of two a float is 0.
+NOTHING = -150.0
 # Below this, x - x**3 / 6 is all that a float holds of asinh.
 SMALL = 2.0**-12
 
@@ -29,8 +31,14 @@ def _log(b: Builder, x: Value) -> Value:
 
 def pow(b: Builder, x: Value, y: Value) -> Value:
     x, y = b.same(x, y)
-    power = b.mul(_log2(b, widened(b, b.intrinsic("fabs", x))), widened(b, y))
-    power = clamp(b, power, -200.0, 200.0)
+    size = b.intrinsic("fabs", x)
+    # Zeros, infinities and NaN have no logarithm: it is that of 1.
+    place = b.sub(b.bits(size, "i32"), 1)
+    known = b.select(b.compare("ult", place, 0x7F7FFFFF), size, b.number(1.0, size))
+    power = b.mul(_log2(b, widened(b, known)), widened(b, y))
+    # The last power of two below those of doubles is 0.
+    power = b.select(b.compare("ole", power, NOTHING), b.number(-1023.0, power), power)
+    power = b.select(b.compare("ogt", power, 200.0), b.number(200.0, power), power)
     n, t = whole_part(b, power, 1.0)
     result = narrowed(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), power_of_two(b, t)))
     return _pow_range(b, x, y, result)
@@ -40,8 +48,8 @@ def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
     """The cases of C's pow: zeros, infinities, negative bases, NaN."""
     one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
     ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
-    is_whole = b.compare("oeq", b.intrinsic("trunc", y), y)
-    half = b.mul(y, 0.5)
+    whole = b.intrinsic("trunc", y)
+    is_whole, half = b.compare("oeq", whole, y), b.mul(whole, 0.5)
     is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
     down = b.compare("olt", y, 0.0)
     # |x| zero or infinite, and |y| infinite.
@@ -81,7 +89,7 @@ def asinh(b: Builder, x: Value) -> Value:
     result = b.select(b.compare("ult", b.intrinsic("fabs", x), INFINITY), result, b.intrinsic("fabs", x))
     result = b.select(b.compare("uno", x, 0.0), x, result)
     size = b.intrinsic("fabs", x)
-    near = b.fma(b.mul(b.mul(size, size), -1.0 / 6.0), size, size)
+    near = b.fma(b.mul(square(b, size), -1.0 / 6.0), size, size)
     return b.intrinsic("copysign", b.select(b.compare("olt", size, SMALL), near, result), x)
 
 
