@@ -19,6 +19,7 @@ SUITES = {
     "generation": "text generated token by token with a cache that grows",
     "gpu_models": "whole models in all modes, compiled by many processes against a deadline, timed by one at a time",
     "guards": "what checking many inputs costs",
+    "instructions": "what elementary functions of the CPU come to as machine code, for all kinds of processors",
     "interpreted": "kernels of the cuda backend in Triton's interpreter, checked against eager",
     "kernels": "single kernels of all kinds, checked against eager",
     "large_kernels": "kernels that memory bounds at sizes for a large GPU, as shares of a copy's bandwidth",
@@ -29,7 +30,10 @@ SUITES = {
 }
 
 #: Suites that take the options which choose rows of a registry.
-SELECTIVE = ("compile_time", "cubins", "gpu_models", "interpreted", "kernels", "large_kernels", "memory", "models")
+SELECTIVE = (
+    "compile_time", "cubins", "gpu_models", "instructions", "interpreted", "kernels", "large_kernels", "memory",
+    "models",
+)  # fmt: skip
 
 #: Suites whose cases are shared among processes.
 SHARED = ("gpu_models", "large_kernels")
