@@ -30,6 +30,7 @@ from framesmith_guards import Location, current_location, new_fake_mode, python_
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     from framesmith_guards import Source
 
@@ -241,8 +242,10 @@ class GraphBuilder:
         """A log for `run`."""
         return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
 
-    def run(self, log: OperatorLog, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run a call on fakes: its fake result. The log is told what its operators do.
+    def run(
+        self, log: TorchDispatchMode, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a call on fakes: its fake result. The log, a mode of torch, is told what its operators do.
 
         Exceptions of the operation pass through, with nothing recorded. `check_assumptions` comes before it.
         """

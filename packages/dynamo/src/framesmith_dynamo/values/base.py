@@ -58,6 +58,8 @@ class Memo:
     counted_global_hooks: bool = False
     #: What entering an existing autocast context gave, by the id of its value.
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
+    #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
+    subscripts_pick: bool = False
 
 
 class Tracer(Protocol):

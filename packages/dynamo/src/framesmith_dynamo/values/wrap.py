@@ -41,6 +41,7 @@ TABLES = (
     "framesmith_dynamo.values.tensors.torch_checks",
     "framesmith_dynamo.values.tensors.torch_functions",
     "framesmith_dynamo.values.tensors.torch_ops",
+    "framesmith_dynamo.values.tensors.flex_attention",
     "framesmith_dynamo.values.tensors.torch_context",
     "framesmith_dynamo.values.tensors.autograd_functions",
     "framesmith_dynamo.builtins",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Types of tensors that are masks, of as many dimensions as they have.
 MASKS: Final = (torch.bool, torch.uint8)
+#: A read at places that tensors hold.
+READ: Final = torch.ops.aten.index.Tensor
 
 
 def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, Value | None]:
@@ -46,6 +48,33 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
     for at in reversed(symbols):
         tensor = tr.call_torch("select", (tensor, tr.constant(sum(lengths[:at])), items[at]), {})
     return tensor, TupleValue(rest) if rest else None
+
+
+def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
+    """`tensor[key]` where all of the key is integers, and tensors without dimensions among them; None of other keys.
+
+    Elsewhere torch asks these tensors for their numbers; in a function of single elements they are places. Integers
+    that read a part which was read so are places as well.
+    """
+    items = list(key.unpack(tr)) if isinstance(key, TupleValue) else [key]
+    within = tensor.ref.is_used and tensor.ref.node.target is READ
+    if len(items) > tensor.fake.dim() or not all(map(_is_place, items)):
+        return None
+    if not within and not any(isinstance(item, TensorObject) for item in items):
+        return None
+    options = {"dtype": tr.constant(torch.int64), "device": tr.constant(tensor.fake.device)}
+    places = [
+        item if isinstance(item, TensorObject) else tr.call_torch(torch.full, (tr.constant(()), item), options)
+        for item in items
+    ]
+    return tr.call_torch(READ, (tensor, places), {})
+
+
+def _is_place(item: Value) -> bool:
+    if isinstance(item, TensorObject):
+        fake = item.fake
+        return fake.dim() == 0 and fake.dtype not in MASKS and not fake.is_floating_point() and not fake.is_complex()
+    return item.python_type() is int
 
 
 def _decided(tr: Tracer, item: Value) -> Value:

@@ -17,7 +17,7 @@ from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
-from framesmith_dynamo.values.tensors.subscripts import selected
+from framesmith_dynamo.values.tensors.subscripts import picked, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
@@ -87,6 +87,8 @@ class TensorValue(TensorObject):
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
+        if tr.memo.subscripts_pick and (element := picked(tr, self, key)) is not None:
+            return element
         tensor, rest = selected(tr, self, self.fake.dim(), key)
         return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
 

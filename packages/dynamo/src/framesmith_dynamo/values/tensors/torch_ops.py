@@ -9,6 +9,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.tensors.torch_tables import HIGHER_ORDER
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
@@ -36,6 +37,9 @@ class TorchOpValue(KnownValue):
             tr.raise_(AttributeError, *error.args)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        handler = find_handler(self.obj)
+        if handler is not None:
+            return handler(tr, args, kwargs)
         if isinstance(self.obj, HigherOrderOperator):
             raise GraphBreak(HIGHER_ORDER, self.describe())
         target = self.obj._opoverload if isinstance(self.obj, CustomOpDef) else self.obj

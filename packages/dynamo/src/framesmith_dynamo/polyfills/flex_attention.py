@@ -1,0 +1,148 @@
+"""Flex attention (`torch.nn.attention.flex_attention`) written out with tensor operations, and the makers of its masks.
+
+The semantics are those of eager mode, which computes all scores: `mask_mod` alone says which keys a query sees, and a
+block mask's lists of blocks, which follow from it, are not looked at. See docs/design/0030-flex-attention.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import _LARGE_SPARSE_BLOCK_SIZE
+
+Mod = Callable[..., Tensor]
+
+
+def everywhere(mod: Mod, score: Tensor | None, places: tuple[Tensor, ...]) -> Tensor:
+    """What `mod` gives of scalars, for all of them at once; the tracer knows how (`values/tensors/flex_attention.py`).
+
+    `score` is (batch, heads, queries, keys) or None; each of the four `places` has one of these sizes, and ones.
+    """
+    raise NotImplementedError("only traced code has this function")
+
+
+def places_of(sizes: tuple[int, int, int, int], device: Any) -> tuple[Tensor, ...]:
+    """The numbers of batch, head, query and key, each along its own of four dimensions."""
+    b, h, m, n = sizes
+    return (
+        torch.arange(0, b, device=device).view(b, 1, 1, 1),
+        torch.arange(0, h, device=device).view(1, h, 1, 1),
+        torch.arange(0, m, device=device).view(1, 1, m, 1),
+        torch.arange(0, n, device=device).view(1, 1, 1, n),
+    )
+
+
+def scores_of(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Products of queries and keys in float32, or float64, of shape (batch, heads, queries, keys).
+
+    Heads that share keys are rows of one product.
+    """
+    kind = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batch, heads, queries, depth = query.shape
+    shared, keys = key.shape[1], key.shape[2]
+    rows = query if heads == shared else query.reshape(batch, shared, heads // shared * queries, depth)
+    products = rows.to(kind) @ key.expand(batch, shared, keys, depth).to(kind).transpose(-2, -1)
+    return products.view(batch, heads, queries, keys) * scale
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None, mask_mod: Mod | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What each query attends to, and of its scores the logarithm of the sum of exponentials, and the largest.
+
+    Raises nothing: shapes have been checked.
+    """
+    scores = scores_of(query, key, scale)
+    batch, heads, queries, keys = sizes = scores.shape
+    places = places_of(sizes, query.device)
+    if mask_mod is not None:
+        seen = everywhere(mask_mod, None, places)
+        # Where a key is hidden no gradient reaches its score, not even one that is not finite.
+        scores = torch.where(seen, scores, scores.detach()) if scores.requires_grad else scores
+    if score_mod is not None:
+        scores = everywhere(score_mod, scores, places)
+    if mask_mod is not None:
+        kind = torch.float64 if query.dtype == torch.float64 else torch.float32
+        scores = torch.where(seen, scores, torch.full((), -math.inf, dtype=kind, device=query.device))
+    scores = scores.expand(batch, heads, queries, keys)
+    largest = scores.detach().amax(-1)
+    blind = largest == -math.inf
+    # A row in which nothing is seen gives no gradient: zeros stand for it.
+    sums = torch.where(blind, -math.inf, torch.where(blind.unsqueeze(-1), 0, scores).logsumexp(-1))
+    weights = torch._safe_softmax(scores, -1).to(query.dtype)
+    shared, depth = value.shape[1], value.shape[3]
+    rows = weights if heads == shared else weights.view(batch, shared, heads // shared * queries, keys)
+    means = (rows @ value.to(query.dtype).expand(batch, shared, keys, depth)).view(batch, heads, queries, depth)
+    return means, sums, largest
+
+
+def ordered_as(result: Tensor, order: tuple[int, ...], back: tuple[int, ...], fresh: bool) -> Tensor:
+    """The tensor with its dimensions in memory in this order, outermost first; `fresh` where that needs a copy."""
+    permuted = result.permute(order)
+    copied = permuted.clone(memory_format=torch.contiguous_format) if fresh else permuted.contiguous()
+    return copied.permute(back)
+
+
+def create_mask(
+    mod_fn: Mod, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any, of_scores: bool
+) -> Tensor:
+    """Which keys each query sees, of shape (B, H, Q_LEN, KV_LEN); `of_scores`: of a function that changes scores."""
+    sizes = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
+    places = places_of(sizes, device)
+    if of_scores:
+        found = everywhere(mod_fn, torch.zeros(sizes, device=device), places).expand(sizes)
+        return torch.where(torch.isneginf(found), False, True)
+    return everywhere(mod_fn, None, places).expand(sizes).contiguous()
+
+
+def ordered_to_dense(num_blocks_in_row: Tensor, col_indices: Tensor, num_cols: int) -> Tensor:
+    """For lists of columns, of which so many count, which columns of each row are listed: ones, in int32."""
+    entries = torch.arange(col_indices.shape[-1], dtype=torch.int32, device=col_indices.device)
+    columns = torch.arange(num_cols, dtype=torch.int32, device=col_indices.device)
+    counts = entries < num_blocks_in_row.unsqueeze(-1)
+    listed = col_indices.unsqueeze(-1) == columns
+    return (listed & counts.unsqueeze(-1)).any(-2).to(torch.int32)
+
+
+def dense_to_ordered(dense_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """How many columns of each row are set, and all columns, those that are set first."""
+    dense = dense_mask.to(torch.int32)
+    columns = torch.argsort(dense, dim=-1, descending=True, stable=True)
+    count = dense.sum(-1).to(torch.int32, memory_format=torch.contiguous_format)
+    return count, columns.to(torch.int32, memory_format=torch.contiguous_format)
+
+
+def fits(block_mask: Any, query: Tensor, key: Tensor) -> bool:
+    """Whether a block mask is of the sizes of queries and keys, and where these are; one of a single block is."""
+    counts = block_mask.kv_num_blocks
+    if query.device != counts.device or (query.size(0) != key.size(0) and counts.size(0) != query.size(0)):
+        return False
+    if tuple(block_mask.BLOCK_SIZE) == (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE):
+        return True
+    queries, keys = block_mask.seq_lengths
+    return bool(query.size(-2) == queries and key.size(-2) == keys)
+
+
+def attend_cast(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    scale: float,
+    dtype: torch.dtype,
+    device_type: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`attend` under autocast: its three tensors are cast, and then nothing."""
+    given = [x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)]
+    with torch.autocast(device_type, enabled=False):
+        return attend(*given, score_mod, mask_mod, scale)
+
+
+def to_base_2(means: Tensor, sums: Tensor, largest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The results as torch's operator gives them."""
+    return means, sums / math.log(2), largest / math.log(2)
