@@ -73,8 +73,10 @@ class Collector:
     ) -> BoxedFn:
         if why_not_functional(gm) is None:
             stages = CUDA.explain(channels_last(gm, AS_CUDNN) if role == "inference" else gm)
-            computed = [k for k in stages.plan.kernels if k.points != 0]
-            forms = [(kernel, form) for kernel, t in zip(computed, stages.kernels, strict=True) for form in t.forms]
+            computed = {
+                f"triton_{k.name}": k for k in stages.plan.kernels
+            }  # and attention, of which nothing is modelled
+            forms = [(computed.get(t.name), form) for t in stages.kernels for form in t.forms]
             several = [(None, form) for form in stages.launched if form not in stages.kernels]
             for one, form in (*forms, *several):
                 text = form.source.replace(f"def {form.name}(", "def kernel(")

@@ -97,6 +97,7 @@ def cases(divisor: int) -> tuple[Case, ...]:
         Case("max_pool", layout.max_pool, normal(images)),
         Case("max_pool_backward", layout.max_pool, normal(images), backward=True),
         Case("rotary", layout.rotary, normal(*heads, (2048, 128), (2048, 128))),
+        Case("flex_attention", rows.flex_causal, normal(*[(64 // divisor, 16, 1024, 64)] * 3)),
         Case("argmax_rows", reductions.argmax_rows, normal(wide)),
         Case("cumsum", reductions.cumsum, normal(matrix), scale=100),
         Case("cat", layout.cat, normal(matrix, matrix)),

@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 import framesmith
@@ -160,6 +161,19 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q * 0.5, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
+def flexible(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> Any:
+    """Flex attention under a mask that leaves rows without anything, of heads that share keys."""
+
+    def seen(b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        return (i >= j) & (i % 5 != 0)
+
+    def sloping(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> Any:
+        return score - slopes[h] * (i - j)
+
+    mask = create_block_mask(seen, None, None, q.shape[2], k.shape[2], device=str(q.device))
+    return flex_attention(q, k, v, score_mod=sloping, block_mask=mask, enable_gqa=True)
+
+
 def through_the_cpu(x: torch.Tensor) -> torch.Tensor:
     y = (x * 2).cpu().sin()
     return y.to(x.device) + x
@@ -224,6 +238,25 @@ PROGRAMS: dict[str, Program] = {
     "numbers of the cpu": Program(mixed, lambda: (moved(R(20, 30)), torch.tensor(2.5))),
     "attention": Program(attended, wanting(*[(2, 4, 96, 64)] * 3)),
     "attention of bf16": Program(attended, wanting(*[(2, 4, 96, 64)] * 3, dtype=torch.bfloat16)),
+    **{
+        f"flex attention of heads of {depth} in {dtype}": Program(
+            flexible,
+            lambda depth=depth, dtype=dtype: (  # type: ignore[misc]
+                R(2, 4, 150, depth).to(dtype),
+                *(R(2, 2, 200, depth).to(dtype) for _ in range(2)),
+                R(4),
+            ),
+        )
+        for depth, dtype in ((64, torch.bfloat16), (80, torch.float16), (128, torch.bfloat16), (64, torch.float32))
+    },
+    "flex attention with gradients": Program(
+        flexible,
+        lambda: (
+            R(2, 4, 150, 64).requires_grad_(),
+            *(R(2, 2, 200, 64).requires_grad_() for _ in range(2)),
+            R(4).requires_grad_(),
+        ),
+    ),
     "through the cpu": Program(through_the_cpu, wanting((10, 10))),
     "items": Program(with_item, lambda: (R(10).abs(),)),
     "scattering": Program(scattered, lambda: (R(100, 16).requires_grad_(), torch.randint(0, 64, (100,)))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Tensor, group, normal
 from benchmarks.programs import gelu_layer_norm, softmax_rows
@@ -22,6 +23,20 @@ def half_masked(dtype: torch.dtype) -> Inputs:
     mask = torch.rand(4096, 512) < 0.5
     mask[:, 0] = False
     return torch.randn(4096, 512).to(dtype), mask
+
+
+def flex_causal(q: Tensor, k: Tensor, v: Tensor) -> object:
+    """Causal attention with a slope for each head, as torch's flex attention."""
+    slopes = torch.exp2(-torch.arange(q.shape[1], device=q.device) / 2)
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    def sloping(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score - slopes[h] * (i - j)
+
+    mask = create_block_mask(seen, None, None, q.shape[2], k.shape[2], device=str(q.device))
+    return flex_attention(q, k, v, score_mod=sloping, block_mask=mask)
 
 
 def log_softmax(x: Tensor) -> Tensor:

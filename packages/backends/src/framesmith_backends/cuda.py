@@ -70,7 +70,8 @@ class TritonStages:
         if self.parts:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
             return "\n\n".join([f"# CUDA graph\n{self.recording}", *texts])
-        kernels = [*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.fused_products)]
+        plan = self.plan
+        kernels = [*(k.text() for k in plan.kernels), *(one.text() for one in (*plan.fused_products, *plan.attentions))]
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
@@ -204,7 +205,17 @@ def _planned(
 ) -> tuple[fx.GraphModule, Lowering, Plan]:
     gm = with_calls_in_place(with_parts_written(without_bias(gm)))
     lowering = lower_graph(gm, device, on_error, in_order=False, splitting=GPU.splitting, scans=True)
-    return gm, lowering, make_plan(lowering.program, scratch=False, apart=False, target=GPU, choose=choose)
+    return (
+        gm,
+        lowering,
+        make_plan(lowering.program, scratch=False, apart=False, target=GPU, choose=choose, attends=_attends),
+    )
+
+
+def _attends(dtype: str) -> bool:
+    """Whether attention whose queries and keys are of this type is one kernel: where tensor cores may multiply them."""
+    capable = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)
+    return capable and (dtype != "f32" or rounds_float32("matmul"))
 
 
 def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Param
 from framesmith_backends.ir.program import Place
@@ -71,5 +72,7 @@ class Product:
         return f"{self.name}: {self.result}[{self.m}, {self.n}] = {self.a.text()} @ {self.b.text()}{bias} over {self.k}"
 
 
+#: What a GPU runs as a kernel.
+OnGpu = Kernel | FusedProduct | FusedAttention
 #: What a native entry runs, one after the other.
-Item = Kernel | Product | FusedProduct
+Item = OnGpu | Product

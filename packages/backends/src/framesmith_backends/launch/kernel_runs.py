@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_product import FusedProduct
-from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.product import OnGpu
+from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.sets import Launch
@@ -22,18 +24,20 @@ class KernelRun:
     places: Sequence[tuple[int, ...]]
 
 
-def computing(run: Run) -> list[Kernel | FusedProduct]:
+def computing(run: Run) -> list[OnGpu]:
     """What of the run computes anything, in order."""
-    return [item for item in run.items if isinstance(item, (Kernel, FusedProduct)) and item.points != 0]
+    return [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
 
 
-def rendered(item: Kernel | FusedProduct) -> TritonKernel:
-    """The Triton form of a kernel, or of a product with its epilogue."""
+def rendered(item: OnGpu) -> TritonKernel:
+    """The Triton form of a kernel, of a product with its epilogue, or of attention."""
     name = f"triton_{item.name}"
+    if isinstance(item, FusedAttention):
+        return render_attention(item, name)
     return render_product(item, name) if isinstance(item, FusedProduct) else render_triton(item, name)
 
 
-def alone(item: Kernel | FusedProduct, form: TritonKernel) -> Launch:
+def alone(item: OnGpu, form: TritonKernel) -> Launch:
     """Its launch by itself."""
     return Launch(form, tuple(param.name for param in item.params))
 

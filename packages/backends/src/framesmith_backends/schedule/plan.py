@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch._ops import OpOverload
@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
@@ -18,6 +19,7 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller,
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import ON_CPU, ON_GPU, Splitting
 from framesmith_backends.schedule.arena import with_arenas
+from framesmith_backends.schedule.attention import attentions, with_operands
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
@@ -66,6 +68,11 @@ class Plan:
     def fused_products(self) -> list[FusedProduct]:
         runs = [step for step in self.steps if isinstance(step, Run)]
         return [item for run in runs for item in run.items if isinstance(item, FusedProduct)]
+
+    @property
+    def attentions(self) -> list[FusedAttention]:
+        runs = [step for step in self.steps if isinstance(step, Run)]
+        return [item for run in runs for item in run.items if isinstance(item, FusedAttention)]
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -132,18 +139,24 @@ def make_plan(
     apart: bool = True,
     target: Target = CPU,
     choose: Choose | None = None,
+    attends: Callable[[str], bool] | None = None,
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
     `target` is what the kernels are for. `choose` says which products run as one kernel with what follows, and how.
+    With `attends`, attention is one kernel where that says so of the type of queries and keys.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
     products = _products(program, nodes) if native else {}
-    program, fused, gone = (program, {}, set()) if choose is None else _fused(program, nodes, stored, choose)
+    program, nodes, fused, gone = _attention(program, nodes, stored, attends)
+    if choose is not None:
+        rest = [node for node in nodes if not isinstance(node, CallNode) or node.call.name not in gone]
+        program, products_fused, calls_fused = _fused(program, rest, stored, choose)
+        fused, gone = fused | products_fused, gone | calls_fused
     views = _late_views(program, nodes, {*products, *gone})
     calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *gone, *views}
     nodes = as_late(nodes, program, stored, calls_made)
@@ -190,6 +203,17 @@ def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
     calls = [node.call for node in nodes if isinstance(node, CallNode) and not node.call.effect]
     found = {call.name: native_product(program, call) for call in calls}
     return {name: product for name, product in found.items() if isinstance(product, Product)}
+
+
+def _attention(
+    program: Program, nodes: list[Node], stored: frozenset[str], attends: Callable[[str], bool] | None
+) -> tuple[Program, list[Node], dict[int, tuple[Item, ...]], set[str]]:
+    """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes."""
+    found = [] if attends is None else attentions(program, nodes, stored)
+    taken = [one for one in found if attends is not None and attends(one.item.factors)]
+    program, nodes = with_operands(program, nodes, taken)
+    gone = {name for one in taken for name in one.calls}
+    return program, nodes, {one.at: (one.item,) for one in taken}, gone
 
 
 def _fused(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
+from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.size import hint, product, symbol
 from framesmith_backends.schedule.loops import accesses, rewrite_indices
 from framesmith_backends.schedule.memory import gives_memory
@@ -123,9 +123,7 @@ class KernelSet:
     followed: bool = False
     read: bool = False
 
-    def place_for(
-        self, kernel: Kernel | FusedProduct, form: SharedForm, after: int, last: int, most: int
-    ) -> int | None:
+    def place_for(self, kernel: OnGpu, form: SharedForm, after: int, last: int, most: int) -> int | None:
         """Where it is with a kernel that comes after a position and is alike: where it was, or behind the last set."""
         if self.form.shared_with(form) is None or len(self.names | _names(kernel)) > most:
             return None
@@ -133,7 +131,7 @@ class KernelSet:
             return None if self.read and self.written + _bytes_written(kernel) > NEAR_BYTES else self.position
         return None if self.followed or self.moved + _bytes_moved(kernel) > NEAR_BYTES else last + 1
 
-    def add(self, number: int, kernel: Kernel | FusedProduct, form: SharedForm) -> None:
+    def add(self, number: int, kernel: OnGpu, form: SharedForm) -> None:
         self.form = self.form.shared_with(form) or form
         self.members.append(number)
         self.names |= _names(kernel)
@@ -142,7 +140,7 @@ class KernelSet:
 
 
 def sets_of(
-    kernels: Sequence[Kernel | FusedProduct],
+    kernels: Sequence[OnGpu],
     forms: Sequence[SharedForm],
     most: int,
     shown: Mapping[str, frozenset[str]],
@@ -190,7 +188,7 @@ def shown_by(steps: Sequence[Step]) -> dict[str, frozenset[str]]:
     return found
 
 
-def _names(kernel: Kernel | FusedProduct, written: bool = False) -> set[str]:
+def _names(kernel: OnGpu, written: bool = False) -> set[str]:
     return {param.name for param in kernel.params if param.written or not written}
 
 
@@ -198,14 +196,14 @@ def _memory(names: set[str], shown: Mapping[str, frozenset[str]]) -> set[str]:
     return {root for name in names for root in shown.get(name, (name,))}
 
 
-def _bytes_moved(kernel: Kernel | FusedProduct) -> int:
-    if isinstance(kernel, FusedProduct):
+def _bytes_moved(kernel: OnGpu) -> int:
+    if not isinstance(kernel, Kernel):
         return 0  # it is in no set with others
     return hint(kernel.points) * sum(DTYPES[param.dtype].itemsize for param in kernel.params)
 
 
-def _bytes_written(kernel: Kernel | FusedProduct) -> int:
-    if isinstance(kernel, FusedProduct):
+def _bytes_written(kernel: OnGpu) -> int:
+    if not isinstance(kernel, Kernel):
         return 0
     rows, all_points = hint(product(var.size for var in kernel.outer)), hint(kernel.points)
     single = [store for one in kernel.passes for store in one.before]

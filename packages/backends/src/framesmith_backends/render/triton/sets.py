@@ -19,9 +19,9 @@ from math import gcd
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Number
-from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.devices import MOST_PARAMETERS
@@ -52,7 +52,7 @@ class Launch:
 
 
 def launches(
-    kernels: Sequence[Kernel | FusedProduct],
+    kernels: Sequence[OnGpu],
     rendered: Mapping[str, TritonKernel],
     shown: Mapping[str, frozenset[str]],
 ) -> list[Launch]:
@@ -74,9 +74,9 @@ def launches(
     return found
 
 
-def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> SharedForm:
+def _form(kernel: OnGpu, function: TritonKernel) -> SharedForm:
     if (
-        isinstance(kernel, FusedProduct)
+        not isinstance(kernel, Kernel)
         or function.longer is not None
         or function.has_first
         or function.has_checks
@@ -88,7 +88,7 @@ def _form(kernel: Kernel | FusedProduct, function: TritonKernel) -> SharedForm:
     return line or SharedForm(replace(function, name="", source=text))
 
 
-def _buffers(kernel: Kernel | FusedProduct) -> tuple[str, ...]:
+def _buffers(kernel: OnGpu) -> tuple[str, ...]:
     return tuple(param.name for param in kernel.params)
 
 

@@ -1,0 +1,89 @@
+"""Attention on a GPU as one kernel: products of queries and keys, what is computed of them, softmax, means of values.
+
+Operands are places in buffers, of three dimensions: the number of the product; rows and elements of the queries,
+elements and columns of the keys, columns and elements of the values. `Ref(ACCUMULATOR)` is a product in `scores`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, walk
+from framesmith_backends.ir.fused_product import ACCUMULATOR
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Param
+from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.size import Symbol
+
+LOWEST = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """How many rows a program has and how many columns it takes at once, its warps, how far loads run ahead."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def text(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAttention:
+    """result[z, m, e] = sum over n of weight[z, m, n] * v[z, n, e]; weights are softmax along n of the scores.
+
+    `dtype` is that of the values, the weights and the result, `factors` that of queries and keys. Where all scores of a
+    row are -inf its result is 0 if `blind_rows`, else NaN.
+    """
+
+    name: str
+    queries: Place
+    keys: Place
+    values: Place
+    factors: str
+    dtype: str
+    batch: Var
+    rows: Var
+    columns: Var
+    scores: Expr
+    blind_rows: bool
+    result: str
+    tile: AttentionTile
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        found = {place.source: Param(place.source, self.factors, False) for place in (self.queries, self.keys)}
+        found[self.values.source] = Param(self.values.source, self.dtype, False)
+        found |= {load.source: Param(load.source, load.dtype, False) for load in loads(self.scores)}
+        return (*found.values(), Param(self.result, self.dtype, True))
+
+    @property
+    def numbers(self) -> tuple[Symbol | Number, ...]:
+        return ()
+
+    @property
+    def points(self) -> int:
+        """Multiplications."""
+        count = 1
+        for size in (*self.queries.shape, self.columns.size):
+            assert isinstance(size, int)
+            count *= size
+        return 2 * count
+
+    @property
+    def seen(self) -> Expr | None:
+        """Whether a score is that of a place and not -inf, if places alone tell; None where they do not."""
+        x = self.scores
+        if not (isinstance(x, Op) and x.name == "where" and x.args[2] == Const(LOWEST, x.dtype)):
+            return None
+        told = any(isinstance(part, Ref) and part.name == ACCUMULATOR for part in walk(x.args[0]))
+        return None if told else x.args[0]
+
+    def text(self) -> str:
+        sizes = f"{self.batch.size} x [{self.rows.size}, {self.columns.size}]"
+        operands = ", ".join(f"{one.source} by {list(one.strides)}" for one in (self.queries, self.keys, self.values))
+        head = f"attention {self.name}: {sizes} of {operands}, {self.factors}, {self.dtype}, {self.tile.text()}"
+        return f"{head}\n  {self.result} of scores {self.scores!r}"

@@ -1,0 +1,205 @@
+"""Attention as the source of a Triton function: a program for some rows of one product, over all columns in turn.
+
+Note [Running softmax]: a program keeps for each of its rows the largest score so far, the sum of exponentials below it,
+and the sum of values by these weights, all in float32; where a larger score comes both sums are scaled down to it. A
+largest score of -inf counts as 0, so that nothing is infinity less infinity: what is hidden has a weight of zero.
+
+Note [First and last]: where places tell which scores are seen, a first loop asks of each block of columns whether any
+of it is, reading nothing but what the mask reads. The second one goes from the first such block to the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import Index, Load, walk
+from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_product import ACCUMULATOR
+from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.program import Place, contiguous_strides
+from framesmith_backends.render.nested_lines import flat
+from framesmith_backends.render.triton.emit import emit
+from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
+from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.tile import Axis, Tile, reaches
+
+#: `tl.dot` takes no fewer elements along any side.
+LEAST_SIDE = 16
+
+
+def render_attention(item: FusedAttention, name: str) -> TritonKernel:
+    """The Triton form of attention in its tile."""
+    tile = item.tile
+    down = -(-_size(item.rows.size) // tile.rows)
+    integer = "tl.int64" if _reaches(item) else "tl.int32"
+    axes = Tile((Axis(item.rows, tile.rows), Axis(item.columns, tile.columns)))
+    w = Writing(_scores_kernel(item), axes, [Scope([], 1)], integer)
+    for k, param in enumerate(item.params):
+        w.pointers[param.name] = f"p{k}"
+    _head(w, item, down)
+    _columns(w, item, _bounds(w, item))
+    _result(w, item)
+    head = f"def {name}({', '.join(f'p{k}' for k in range(len(item.params)))}):"
+    source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
+    pointers = tuple(POINTERS[param.dtype] for param in item.params)
+    grid = down * _size(item.batch.size)
+    return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
+
+
+def _size(size: object) -> int:
+    assert isinstance(size, int)
+    return size
+
+
+def _side(length: int) -> int:
+    """The power of two that covers a side of a product."""
+    return max(LEAST_SIDE, 1 << (length - 1).bit_length())
+
+
+def _scores_kernel(item: FusedAttention) -> Kernel:
+    """The scores as a kernel over all of them, which is never launched: what expressions are written for."""
+    loops = (item.batch, item.rows, item.columns)
+    where = index.linearize([index.of(v) for v in loops], [v.size for v in loops])
+    return Kernel(item.name, item.params, loops, (), None, (Pass((), (), (Store(item.result, where, item.scores),)),))
+
+
+def _reaches(item: FusedAttention) -> bool:
+    """Whether a place may be beyond 32 bits, tails of tiles included."""
+    rows, columns = item.tile.rows, item.tile.columns
+    far = reaches(_scores_kernel(item))
+    beyond = (1, rows, 256), (1, 256, columns), (1, columns, 256)
+    for place, more in zip((item.queries, item.keys, item.values), beyond, strict=True):
+        last = place.offset
+        for n, extra, step in zip(place.shape, more, place.strides, strict=True):
+            last += (_size(n) + extra) * abs(_size(step))
+        far = far or _size(last) >= 1 << 31
+    return far
+
+
+def _head(w: Writing, item: FusedAttention, down: int) -> None:
+    """The rows of the program, their queries, and where the loop over columns begins: with nothing seen."""
+    tile, depth, length = item.tile, _size(item.queries.shape[2]), _size(item.values.shape[2])
+    w.line(f"pid = tl.program_id(0).to({w.integer})")
+    w.line(f"batch = pid // {down}")
+    # The last rows, which see most where what comes later is hidden, are begun first.
+    w.line(f"rows = ({down - 1} - pid % {down}) * {tile.rows} + tl.arange(0, {tile.rows})")
+    w.line(f"depth = tl.arange(0, {_side(depth)}).to({w.integer})")
+    w.line(f"elements = tl.arange(0, {_side(length)}).to({w.integer})")
+    w.level_of[item.batch] = w.level_of[item.rows] = 0
+    w.variables[item.batch] = "batch"
+    w.variables[item.rows] = w.fresh("rows[:, None]", w.here)
+    if _size(item.rows.size) % tile.rows:
+        w.masks[item.rows] = w.fresh(f"{w.variables[item.rows]} < {item.rows.size}", w.here)
+    masks = [w.masks.get(item.rows), _short("depth[None, :]", depth)]
+    w.line(f"q = {_read(w, item.queries, 'rows[:, None]', 'depth[None, :]', masks)}")
+    w.line(f'top = tl.full([{tile.rows}], float("-inf"), tl.float32)')
+    w.line(f"total = tl.zeros([{tile.rows}], tl.float32)")
+    w.line(f"means = tl.zeros([{tile.rows}, {_side(length)}], tl.float32)")
+
+
+def _short(name: str, length: int) -> str | None:
+    """What of a side is there; None for all of it."""
+    return f"({name} < {length})" if length != _side(length) else None
+
+
+def _read(w: Writing, place: Place, first: str, second: str, masks: list[str | None]) -> str:
+    batch, *steps = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
+    parts = [f"{name} * {step}" for name, step in zip((first, second), steps, strict=True)]
+    start = [str(place.offset)] if place.offset != 0 else []
+    where = " + ".join([*start, f"batch * {batch}", *parts])
+    mask = " & ".join(f"({one})" for one in masks if one)
+    return f"tl.load({w.pointers[place.source]} + ({where}){f', mask={mask}, other=0.0' if mask else ''})"
+
+
+def _bounds(w: Writing, item: FusedAttention) -> str:
+    """Over which blocks of columns the loop goes; see Note [First and last]."""
+    seen, blocks = item.seen, -(-_size(item.columns.size) // item.tile.columns)
+    if seen is None or blocks == 1 or not _is_cheap(item):
+        return f"range(0, {blocks})"
+    w.line(f"first = {blocks}")
+    w.line("last = 0")
+    _open(w, item, f"range(0, {blocks})")
+    shown = f"tl.broadcast_to({emit(w, seen)}, [{item.tile.rows}, {item.tile.columns}])"
+    within = w.mask(w.tile.variables)
+    shown = shown if within is None else f"{shown} & {within}"
+    w.line(f"some = tl.max(tl.max(({shown}).to(tl.int32), 1), 0)")
+    w.line("first = tl.where(some > 0, tl.minimum(first, block), first)")
+    w.line("last = tl.where(some > 0, block + 1, last)")
+    _close(w, item)
+    return "range(fs.integer(first), fs.integer(last))"
+
+
+def _is_cheap(item: FusedAttention) -> bool:
+    """Whether the mask reads nothing that is another for each row and each column."""
+    assert item.seen is not None
+    both = {item.rows, item.columns}
+    return not any(isinstance(part, Load) and both <= _variables(part) for part in walk(item.seen))
+
+
+def _variables(load: Load) -> set[object]:
+    parts = [part for part in walk(load) if isinstance(part, (Load, Index))]
+    ixs = [ix for part in parts for ix in (part.index if isinstance(part, Load) else (part.ix,))]
+    return {var for ix in ixs for var in index.variables(ix)}
+
+
+def _open(w: Writing, item: FusedAttention, over: str) -> None:
+    """Open a loop over blocks of columns."""
+    head = "    " * w.here.indent + f"for block in {over}:"
+    w.scopes.append(Scope([], w.here.indent + 1))
+    w.here.names["head"] = head  # written when the loop is closed, after what its body needs from outside
+    w.line(f"columns = tl.arange(0, {item.tile.columns}).to({w.integer})")
+    w.line(f"columns += tl.full([], block, {w.integer}) * {item.tile.columns}")
+    w.level_of[item.columns] = 1
+    w.variables[item.columns] = w.fresh("columns[None, :]", w.here)
+    if _size(item.columns.size) % item.tile.columns:
+        w.masks[item.columns] = w.fresh(f"{w.variables[item.columns]} < {item.columns.size}", w.here)
+
+
+def _close(w: Writing, item: FusedAttention) -> None:
+    inner = w.scopes.pop()
+    w.here.lines += [inner.names["head"], inner.lines]
+    w.masks.pop(item.columns, None)
+
+
+def _columns(w: Writing, item: FusedAttention, over: str) -> None:
+    """The loop over columns; see Note [Running softmax]."""
+    tile, depth, length = item.tile, _size(item.keys.shape[1]), _size(item.values.shape[2])
+    _open(w, item, over)
+    within = w.masks.get(item.columns)
+    masks = [_short("depth[:, None]", depth), within]
+    w.line(f"k = {_read(w, item.keys, 'depth[:, None]', 'columns[None, :]', masks)}")
+    w.line(f"products = tl.dot(q, k{_precision(item.factors)})")
+    w.refs[ACCUMULATOR], w.ref_levels[ACCUMULATOR] = "products", 1
+    scores = f"tl.broadcast_to({emit(w, item.scores)}, [{tile.rows}, {tile.columns}])"
+    w.line(f"x = {scores}" if within is None else f'x = tl.where({within}, {scores}, float("-inf"))')
+    w.line("larger = tl.maximum(top, tl.max(x, 1))")
+    w.line('base = tl.where(larger == float("-inf"), 0.0, larger)')
+    w.line("weights = tl.exp(x - base[:, None])")
+    w.line("factor = tl.exp(top - base)")
+    w.line("total = total * factor + tl.sum(weights, 1)")
+    rows = "columns[:, None]"
+    beyond = f"({rows} < {item.columns.size})" if within is not None else None
+    w.line(f"v = {_read(w, item.values, rows, 'elements[None, :]', [beyond, _short('elements[None, :]', length)])}")
+    kind = TYPES[item.dtype]
+    w.line(f"means = tl.dot(weights.to({kind}), v, means * factor[:, None]{_precision(item.dtype)})")
+    w.line("top = larger")
+    _close(w, item)
+
+
+def _precision(dtype: str) -> str:
+    """There is attention of float32 where torch's settings allow products of it to be rounded."""
+    return ', input_precision="tf32"' if dtype == "f32" else ""
+
+
+def _result(w: Writing, item: FusedAttention) -> None:
+    length = _size(item.values.shape[2])
+    w.line("means = means / total[:, None]")
+    if item.blind_rows:
+        w.line('means = tl.where((top == float("-inf"))[:, None] & (total == 0.0)[:, None], 0.0, means)')
+    batch, row, _ = contiguous_strides((_size(item.batch.size), _size(item.rows.size), length))
+    where = f"batch * {batch} + rows[:, None] * {row} + elements[None, :]"
+    masks = [w.masks.get(item.rows), _short("elements[None, :]", length)]
+    mask = " & ".join(f"({one})" for one in masks if one)
+    stored = f"means.to({TYPES[item.dtype]})"
+    w.line(f"tl.store({w.pointers[item.result]} + ({where}), {stored}{f', mask={mask}' if mask else ''})")

@@ -1,0 +1,86 @@
+"""Attention of a GPU in one kernel: numbers in Triton's interpreter, machine code, and what stays as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from interpret_attention import CASES, Case, attempts, function_of, hidden
+from interpreting import interpreted
+from tracing import trace
+from tracing_symbolic import trace_symbolic
+
+from framesmith_backends import cuda
+from framesmith_backends.cuda import stages_of
+from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.render.triton.product_tiles import SHARED
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+ALIBI = Case(lambda s, h, i, j, x: hidden(s - x[h] * (i - j), i >= j), ((4,),), 4, 4, 512, 512)
+
+
+def inputs_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
+    sizes = (case.heads, case.queries, case.depth), *[(case.shared, case.keys, case.depth)] * 2
+    return [*(torch.empty(2, *size, dtype=dtype) for size in sizes), *map(torch.empty, case.captured)]
+
+
+def stages(case: Case, dtype: torch.dtype = BF16) -> Any:
+    return stages_of(trace(function_of(case), inputs_of(case, dtype)))
+
+
+@pytest.fixture
+def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's setting that products of float32 may be rounded."""
+    monkeypatch.setattr(cuda, "rounds_float32", lambda what: True)
+
+
+@needs_triton
+def test_interpreted_numbers_are_as_near_as_eagers() -> None:
+    assert interpreted("interpret_attention.py").count("ok ") == len([*attempts()])
+
+
+@needs_triton
+@pytest.mark.usefixtures("rounded")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("depth", "dtype"), [(64, BF16), (80, F16), (256, BF16), (64, F32)])
+def test_attention_compiles_to_cubins(depth: int, dtype: torch.dtype, capability: int) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("interpreted functions do not compile")
+    from framesmith_backends.launch.triton_jit import compiled as code_of
+
+    (item,) = stages(replace(ALIBI, depth=depth), dtype).plan.attentions
+    made = code_of(rendered(item), capability)
+    assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= SHARED[capability]
+    wanted = "wgmma.mma_async" if capability == 90 and item.tile.rows >= 64 else "mma.sync"
+    assert wanted in made.asm["ptx"]
+
+
+def test_halves_are_read_where_they_lie_and_scores_are_nowhere() -> None:
+    made = stages(ALIBI)
+    (item,) = made.plan.attentions
+    assert (item.queries.source, item.keys.source, item.factors) == ("x0", "x1", "bf16")
+    assert "512, 512" not in made.plan.text() and "bmm" not in made.source.replace(item.result, "")
+
+
+def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
+    def text(name: str) -> str:
+        captured = tuple(tuple(512 if n == 40 else n for n in size) for size in CASES[name].captured)
+        (item,) = stages(replace(CASES[name], queries=512, keys=512, captured=captured)).plan.attentions
+        return rendered(item).source
+
+    assert "last = tl.where" in text("causal") and "last = tl.where" in text("documents")
+    assert "last = tl.where" not in text("a mask that is a table")
+    assert "last = tl.where" not in text("hidden by the scores")
+
+
+def test_what_is_not_attention_alone_stays_as_it_was() -> None:
+    plain = Case(lambda s, h, i, j: s)
+    assert not stages(plain, F32).plan.attentions  # products of float32 are not rounded
+    assert not stages(plain, torch.float64).plan.attentions
+    assert not stages(replace(plain, also=lambda w: w)).plan.attentions
+    assert not stages_of(trace_symbolic(function_of(plain), inputs_of(plain, BF16))).plan.attentions
