@@ -67,6 +67,14 @@ def test_halves_are_read_where_they_lie_and_scores_are_nowhere() -> None:
     assert "512, 512" not in made.plan.text() and "bmm" not in made.source.replace(item.result, "")
 
 
+def test_attention_on_buffers_of_other_names() -> None:
+    (item,) = stages(replace(ALIBI, captured=((4,),))).plan.attentions
+    names = {param.name: f"other_{param.name}" for param in item.params}
+    other = item.on(names)
+    assert [param.name for param in other.params] == [names[param.name] for param in item.params]
+    assert rendered(other).source == rendered(item).source
+
+
 def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
     def text(name: str) -> str:
         captured = tuple(tuple(512 if n == 40 else n for n in size) for size in CASES[name].captured)

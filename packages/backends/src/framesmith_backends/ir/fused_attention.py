@@ -6,9 +6,9 @@ elements and columns of the keys, columns and elements of the values. `Ref(ACCUM
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, walk
+from framesmith_backends.ir.expr import Const, Expr, Load, Number, Op, Ref, loads, transform, walk
 from framesmith_backends.ir.fused_product import ACCUMULATOR
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Param
@@ -72,6 +72,26 @@ class FusedAttention:
             assert isinstance(size, int)
             count *= size
         return 2 * count
+
+    def on(self, names: dict[str, str]) -> FusedAttention:
+        """Attention on buffers of other names."""
+
+        def rule(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.source in names:
+                return Load(names[e.source], e.index, e.dtype, e.guard)
+            return None
+
+        def place(p: Place) -> Place:
+            return replace(p, source=names.get(p.source, p.source))
+
+        return replace(
+            self,
+            queries=place(self.queries),
+            keys=place(self.keys),
+            values=place(self.values),
+            scores=transform(self.scores, rule),
+            result=names.get(self.result, self.result),
+        )
 
     @property
     def seen(self) -> Expr | None:

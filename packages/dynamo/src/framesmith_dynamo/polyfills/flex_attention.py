@@ -57,15 +57,15 @@ def attend(
     Raises nothing: shapes have been checked.
     """
     scores = scores_of(query, key, scale)
-    batch, heads, queries, keys = sizes = scores.shape
-    places = places_of(sizes, query.device)
-    if mask_mod is not None:
-        seen = everywhere(mask_mod, None, places)
+    batch, heads, queries, keys = scores.shape
+    places = places_of((batch, heads, queries, keys), query.device)
+    seen = None if mask_mod is None else everywhere(mask_mod, None, places)
+    if seen is not None:
         # Where a key is hidden no gradient reaches its score, not even one that is not finite.
         scores = torch.where(seen, scores, scores.detach()) if scores.requires_grad else scores
     if score_mod is not None:
         scores = everywhere(score_mod, scores, places)
-    if mask_mod is not None:
+    if seen is not None:
         kind = torch.float64 if query.dtype == torch.float64 else torch.float32
         scores = torch.where(seen, scores, torch.full((), -math.inf, dtype=kind, device=query.device))
     scores = scores.expand(batch, heads, queries, keys)
@@ -138,9 +138,9 @@ def attend_cast(
     device_type: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attend` under autocast: its three tensors are cast, and then nothing."""
-    given = [x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)]
+    q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     with torch.autocast(device_type, enabled=False):
-        return attend(*given, score_mod, mask_mod, scale)
+        return attend(q, k, v, score_mod, mask_mod, scale)
 
 
 def to_base_2(means: Tensor, sums: Tensor, largest: Tensor) -> tuple[Tensor, Tensor, Tensor]:

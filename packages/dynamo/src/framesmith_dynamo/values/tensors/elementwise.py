@@ -164,7 +164,7 @@ class _Replay:
         tensor, before = self.begun.get(tensor, (tensor, []))  # type: ignore[arg-type]
         if tensor in self.whole:
             raise GraphBreak(NOT_ELEMENTWISE, "a subscript of a score")
-        places = [*before, *map(self._wide, places)]  # type: ignore[union-attr, arg-type]
+        places = [*before, *map(self._wide, places)]  # type: ignore[arg-type]
         if len(places) < fake_of_node(tensor).dim():
             self.begun[node] = (tensor, places)
             return

@@ -32,8 +32,10 @@ REFUSED = register_break(
 
 #: Options of torch's kernels that change what is returned, or what is refused.
 MEANING: Final = frozenset({"BACKEND", "FORCE_USE_FLEX_ATTENTION", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"})
-#: Masks that hide nothing, and those that may not be used.
-HIDES_NOTHING, UNUSABLE = flex.noop_mask, flex._sliced_mask_mod_error
+#: Functions that change nothing and hide nothing, and what stands for that of a block mask which was sliced.
+CHANGES_NOTHING: Final = flex._identity
+HIDES_NOTHING: Final = flex.noop_mask
+UNUSABLE: Final = getattr(flex, "_sliced_mask_mod_error", None)
 
 
 def _named(tr: Tracer, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -137,7 +139,7 @@ def _attend(
     """The three results of `attend`, the first laid out as eager mode lays it out."""
     none = tr.constant(None)
     known = getattr(mask_mod, "function", None)
-    if known is UNUSABLE:
+    if known is not None and known is UNUSABLE:
         raise GraphBreak(REFUSED, "the mask function of a block mask that was sliced")
     query = fakes[0]
     if scale.is_none():
@@ -146,7 +148,7 @@ def _attend(
     casts = torch.is_autocast_enabled(device)
     dtype = tr.constant(torch.get_autocast_dtype(device)) if casts else none
     mods = (
-        none if getattr(score_mod, "function", None) is flex._identity else score_mod,
+        none if getattr(score_mod, "function", None) is CHANGES_NOTHING else score_mod,
         none if known is HIDES_NOTHING else mask_mod,
     )
     function = written_out.attend_cast if casts else written_out.attend
