@@ -10,14 +10,14 @@ does not depend on the scalars stays as it was recorded. Everything else breaks 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten.contract import EXAMPLE
-from framesmith_aten.operators import asks_device, op_name
+from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.builder import GraphBuilder, effects_of, fake_of_node
 from framesmith_dynamo.values.base import Tracer, Value
@@ -33,21 +33,18 @@ NOT_ELEMENTWISE = register_break(
     "prepare all else outside of the function",
 )
 
-#: Operators that give elements as they are, or new ones of which all are alike.
-PLAIN: Final = frozenset({"_to_copy", "clone", "detach", "alias", "lift_fresh", "zeros_like", "ones_like", "full_like"})
-#: Operators that make a tensor without dimensions, whatever they are called on.
-MAKING: Final = frozenset({"scalar_tensor", "new_zeros", "new_ones", "new_full", "full", "zeros", "ones"})
-
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which operators run."""
+    """Notes which operators read elements of tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
+        reads = any(True for _ in tensors_in((args, kwargs or {})))
+        if reads and not (asks_device(func) or row(func).metadata):
+            self.seen.append(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -147,16 +144,15 @@ class _Replay:
         return wide
 
     def _check_operators(self, node: fx.Node) -> bool:
-        """Whether all that runs makes one number out of none; breaks where some of it works on more than elements."""
+        """Whether nothing that runs reads an element; breaks where some of it works on more than single ones."""
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), fake_of_node)
         call = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
         log = _Operators()
         self.builder.run(log, call, args[1:] if isinstance(node.target, str) else args, kwargs)
-        names = {op_name(op) for op in log.seen if not asks_device(op)}
         for op in log.seen:
-            if not (asks_device(op) or torch.Tag.pointwise in op.tags or op_name(op) in PLAIN | MAKING):
+            if not _is_elementwise(op):
                 raise GraphBreak(NOT_ELEMENTWISE, f"{op} does not work element by element")
-        return names <= MAKING
+        return not log.seen
 
     def _read(self, node: fx.Node) -> None:
         """An element of a captured tensor, or a part that is read from next: those two are one read."""
@@ -173,12 +169,18 @@ class _Replay:
     def _note(self, node: fx.Node, value: Value, scalar: torch.Tensor, whole: bool) -> None:
         if not isinstance(value, TensorValue) or value.fake.dtype != scalar.dtype:
             raise GraphBreak(NOT_ELEMENTWISE, f"{node.target} gives another type for whole tensors")
-        if not whole and value.fake.dim() != 0:
+        if value.fake.dim() != self.dims and (whole or value.fake.dim() != 0):
             raise GraphBreak(NOT_ELEMENTWISE, f"{node.target} gives more than an element")
         made = value.as_proxy()
         if "location" in node.meta:
             made.meta.setdefault("location", node.meta["location"])
         self.whole[node], self.values[node] = made, value
+
+
+def _is_elementwise(op: Any) -> bool:
+    """Whether each element of the operator's result is made of those at the same place."""
+    facts = row(op)
+    return torch.Tag.pointwise in op.tags or facts.pointwise or facts.copies or op in IDENTITY_VIEWS
 
 
 def _behind(last: fx.Node) -> list[fx.Node]:
