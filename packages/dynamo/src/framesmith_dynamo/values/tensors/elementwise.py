@@ -21,7 +21,7 @@ from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.builder import GraphBuilder, effects_of, fake_of_node
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.tensors.subscripts import READ
+from framesmith_dynamo.values.tensors.subscripts import is_read, read_at
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_sideeffects import MutationRefused
 
@@ -110,7 +110,7 @@ class _Replay:
         effects, name = effects_of(node), str(node.target)
         if effects.written or effects.random:
             raise GraphBreak(NOT_ELEMENTWISE, f"{name} writes to a tensor, or draws random numbers")
-        if node.target is READ:
+        if is_read(node):
             self._read(node)
             return
         if any(one in self.begun for one in node.all_input_nodes):
@@ -164,7 +164,7 @@ class _Replay:
         if len(places) < fake_of_node(tensor).dim():
             self.begun[node] = (tensor, places)
             return
-        self._note(node, self.tr.call_torch(READ, (tensor, places), {}), node.meta[EXAMPLE], whole=True)
+        self._note(node, read_at(self.tr, tensor, places), node.meta[EXAMPLE], whole=True)
 
     def _note(self, node: fx.Node, value: Value, scalar: torch.Tensor, whole: bool) -> None:
         if not isinstance(value, TensorValue) or value.fake.dtype != scalar.dtype:

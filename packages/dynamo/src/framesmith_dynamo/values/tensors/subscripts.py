@@ -7,7 +7,7 @@ are looked at when all integers, slices and Nones have made a view.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -20,12 +20,12 @@ from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from torch import fx
+
     from framesmith_dynamo.values.base import Tracer, Value
 
 #: Types of tensors that are masks, of as many dimensions as they have.
 MASKS: Final = (torch.bool, torch.uint8)
-#: A read at places that tensors hold.
-READ: Final = torch.ops.aten.index.Tensor
 
 
 def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, Value | None]:
@@ -50,6 +50,16 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
     return tensor, TupleValue(rest) if rest else None
 
 
+def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
+    """The elements, or parts, of a tensor at places that tensors hold."""
+    return tr.call_torch(torch.ops.aten.index.Tensor, (tensor, [*places]), {})
+
+
+def is_read(node: fx.Node) -> bool:
+    """Whether the node is such a read."""
+    return node.target is torch.ops.aten.index.Tensor
+
+
 def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
     """`tensor[key]` where all of the key is integers, and tensors without dimensions among them; None of other keys.
 
@@ -57,7 +67,7 @@ def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
     that read a part which was read so are places as well.
     """
     items = list(key.unpack(tr)) if isinstance(key, TupleValue) else [key]
-    within = tensor.ref.is_used and tensor.ref.node.target is READ
+    within = tensor.ref.is_used and is_read(tensor.ref.node)
     if len(items) > tensor.fake.dim() or not all(map(_is_place, items)):
         return None
     if not within and not any(isinstance(item, TensorObject) for item in items):
@@ -67,7 +77,7 @@ def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
         item if isinstance(item, TensorObject) else tr.call_torch(torch.full, (tr.constant(()), item), options)
         for item in items
     ]
-    return tr.call_torch(READ, (tensor, places), {})
+    return read_at(tr, tensor, places)
 
 
 def _is_place(item: Value) -> bool:
