@@ -6,6 +6,7 @@ elements and columns of the keys, columns and elements of the values. `Ref(ACCUM
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.expr import Const, Expr, Load, Number, Op, Ref, loads, transform, walk
@@ -73,7 +74,7 @@ class FusedAttention:
             count *= size
         return 2 * count
 
-    def on(self, names: dict[str, str]) -> FusedAttention:
+    def on(self, names: Mapping[str, str]) -> FusedAttention:
         """Attention on buffers of other names."""
 
         def rule(e: Expr) -> Expr | None:
