@@ -71,7 +71,8 @@ class TritonStages:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
             return "\n\n".join([f"# CUDA graph\n{self.recording}", *texts])
         plan = self.plan
-        kernels = [*(k.text() for k in plan.kernels), *(one.text() for one in (*plan.fused_products, *plan.attentions))]
+        kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_products)]
+        kernels += [attention.text() for attention in plan.attentions]
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
