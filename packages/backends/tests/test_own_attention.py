@@ -21,7 +21,7 @@ from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch import attention as own
 from framesmith_backends.launch import native
 from framesmith_backends.launch.attention import ATTENTION, call_of, laid, why_not_ours
-from framesmith_backends.render.llvm.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH
+from framesmith_backends.render.llvm.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH, widths_of
 from framesmith_backends.render.target import Target
 from framesmith_backends.rewrite.own_attention import with_own_attention
 
@@ -347,7 +347,7 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own.code((1,)), "run", lambda *given: 1)
+    monkeypatch.setattr(own.code(widths_of(own.shape(), 9)), "run", lambda *given: 1)
     with pytest.raises(MemoryError, match="attention"):
         ATTENTION(*operands(1, 1, 9, 9, 8), False, None, None)
 

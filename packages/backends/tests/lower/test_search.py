@@ -142,7 +142,8 @@ def test_what_is_searched_is_computed_once() -> None:
         llvm = CpuBackend().explain(trace(function, (boundaries, values))).llvm
         return sum("call" in line and "sqrt" in line for line in llvm.splitlines())
 
-    assert 0 < roots(function) == roots(lambda b, x: x.sqrt() * 2 + 1)
+    # (The other's loop may be written twice, for several vectors at once and for one.)
+    assert 0 < roots(function) <= roots(lambda b, x: x.sqrt() * 2 + 1)
 
 
 def test_fused() -> None:

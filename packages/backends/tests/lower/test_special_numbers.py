@@ -61,8 +61,9 @@ def test_activations(name: str, dtype: torch.dtype, strided: bool) -> None:
     [found], wanted = _run(FUNCTIONS[name], x), FUNCTIONS[name](x)
     torch.testing.assert_close(found, wanted, rtol=RELATIVE[dtype], atol=1e-6, equal_nan=True)
     if name.startswith(("elu", "selu", "gelu", "leaky")):
+        by_aten = FUNCTIONS[name](torch.stack([x, x], 1)[:, 0])  # oneDNN's gelu of -0 is 0 without AVX-512
         zeros = (found == 0) & (wanted == 0) & (x == 0)
-        assert torch.equal(found.signbit()[zeros], wanted.signbit()[zeros])
+        assert torch.equal(found.signbit()[zeros], by_aten.signbit()[zeros])
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 5)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op, number
@@ -362,13 +364,19 @@ def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def _is_of_onednn(s: Scope) -> bool:
-    """Whether eager mode has oneDNN compute gelu, which gives NaN where the argument is infinite."""
+    """Whether eager mode may have oneDNN compute gelu, which gives NaN at infinity on some processors."""
     layout = s.given[0]
-    if layout is None or not lies_in_rows(layout) or layout.numel == 1 or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if layout is None or not lies_in_rows(layout) or layout.numel == 1 or layout.device != "cpu":
         return False
-    return layout.device == "cpu" and (
-        layout.dtype == "f32" or (layout.dtype == "bf16" and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
+    return layout.dtype in ("f32", "bf16") and _is_nan_at_infinity(layout.dtype)
+
+
+@functools.cache
+def _is_nan_at_infinity(dtype: str) -> bool:
+    """What eager mode's gelu of contiguous numbers gives: with AVX2 oneDNN's kernels, or ATen's, give infinity."""
+    with _disable_current_modes():
+        found = torch.nn.functional.gelu(torch.full((64,), math.inf, dtype=DTYPES[dtype].torch, device="cpu"))
+    return bool(found.isnan().any())
 
 
 @rule("gelu_backward")
