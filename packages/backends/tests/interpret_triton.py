@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from dataclasses import replace
 
 import torch
 from both_ways import CASES
@@ -17,10 +18,11 @@ from samples import SAMPLES
 from test_symbolic import PROGRAMS, compilations
 from tracing import trace
 
-from framesmith_backends import CudaBackend
-from framesmith_backends.ir import splitting
+from framesmith_backends import CudaBackend, cuda
+from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.launch import triton_jit
 from framesmith_backends.render.triton import tile
+from framesmith_backends.schedule.plan import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
@@ -52,7 +54,7 @@ def symbolic() -> int:
 
 def both_ways() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
-    splitting.PARTS_DOWN, splitting.LEAST_PARTS_DOWN, splitting.LEAST_ROWS_DOWN = 4, 2, 2
+    cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     failures = 0
     for case in CASES:
         for rows, columns, dtype in (*ROWS, HALF) if case in CASES[:3] else ROWS:

@@ -1,8 +1,8 @@
-"""Rows and columns of the same points reduced in one kernel, for GPUs: which kernels there are, and their numbers."""
+"""Rows and columns of the same points reduced in one kernel: which kernels there are, and their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 from both_ways import CASES, OTHERS, Case, middle, middle_needed, summed_later, sums_of_sums, two_norms
 from tracing import mutating, trace
 
+from framesmith_backends.cpu import CpuBackend
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
@@ -81,7 +82,7 @@ def test_rows_and_columns_share_a_kernel(case: Case, columns: int) -> None:
 def test_kernels_are_fewer_and_read_large_tensors_once(case: Case) -> None:
     """All that reads the columns of a large tensor reads its rows as well; one kernel more is for what is left."""
     inputs = case.inputs(MANY, 64)
-    together, apart = (planned(case, inputs, replace(GPU, both_ways=flag)) for flag in (True, False))
+    together, apart = (planned(case, inputs, target) for target in (GPU, _apart()))
     assert len(together.kernels) < len(apart.kernels)
     fewer, more = (large_reads(plan.kernels) for plan in (together, apart))
     assert len(fewer) < len(more)
@@ -99,7 +100,7 @@ def test_others_stay_apart(case: Case) -> None:
 
 
 def _apart() -> Target:
-    return replace(GPU, both_ways=False)
+    return replace(GPU, both_ways=None)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(PRIME, 64), (FEW, 64), (MANY, 16), (MANY, 4096), (MANY, 5000)])
@@ -160,9 +161,61 @@ def test_columns_of_many_matrices_are_results() -> None:
     check(case, inputs, plan)
 
 
-def test_the_cpu_has_none() -> None:
-    for case in CASES:
-        assert not merged(planned(case, case.inputs(MANY, 64), CPU))
+@pytest.mark.parametrize("columns", [64, 75, 300])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
+def test_the_cpu_shares_kernels_among_few_rows_too(case: Case, columns: int) -> None:
+    """Behind the last whole block of lanes, too, every element is added once."""
+    inputs = case.inputs(FEW, columns)
+    plan = planned(case, inputs, CPU)
+    (one,) = merged(plan)
+    assert sum(len(p.columns) for p in one.passes) == len(one.after) == case.sums
+    check(case, inputs, plan)
+    for found, wanted in zip(_run(case, inputs), case.function(*(t.double() for t in inputs)), strict=True):  # type: ignore[arg-type,var-annotated]
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
+def test_the_cpu_shares_kernels_of_other_types(case: Case, dtype: torch.dtype) -> None:
+    inputs = case.inputs(FEW, 75, dtype)
+    assert len(merged(planned(case, inputs, CPU))) == 1
+    tolerance = 1e-9 if dtype == torch.float64 else 0.02
+    for found, wanted in zip(_run(case, inputs), case.function(*(t.double() for t in inputs)), strict=True):  # type: ignore[arg-type,var-annotated]
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
+def _run(case: Case, inputs: list[Tensor]) -> Sequence[Tensor]:
+    """What the CPU's own machine code gives."""
+    found = CpuBackend().compile(trace(case.function, inputs), inputs)(list(inputs))
+    assert isinstance(found, (tuple, list))
+    return found
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(63, 64), (257, 64), (FEW, 16), (FEW, 1 << 15)])
+def test_the_cpu_takes_rows_in_turn_that_come_in_parts(rows: int, columns: int) -> None:
+    """Not a prime number of them, nor few, nor short ones, nor such whose sums fill the cache."""
+    inputs = CASES[0].inputs(rows, columns)
+    plan = planned(CASES[0], inputs, CPU)
+    assert not merged(plan)
+    apart = planned(CASES[0], inputs, replace(CPU, both_ways=None))
+    assert [k.text() for k in plan.kernels] == [k.text() for k in apart.kernels]
+
+
+@pytest.mark.parametrize("rows", [64, 2048, 1 << 16])
+def test_parts_on_the_cpu_have_few_rows(rows: int) -> None:
+    (one,) = merged(planned(CASES[0], CASES[0].inputs(rows, 32), CPU))
+    programs, taken, _ = (int(v.size) for v in (*one.outer, *one.row))
+    assert programs * taken == rows and programs >= 8 and 8 <= taken <= 256
+
+
+def test_columns_of_many_matrices_are_results_on_the_cpu() -> None:
+    case = Case(middle, 1, False)
+    inputs = case.inputs(1 << 13, 64)
+    plan = planned(case, inputs, CPU)
+    assert len(plan.kernels) == len(merged(plan)) == 1
+    for found, wanted in zip(_run(case, inputs), case.function(*inputs), strict=True):  # type: ignore[arg-type,var-annotated]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_text_tells_what_goes_down() -> None:
@@ -180,7 +233,7 @@ def test_what_was_tried_leaves_no_trace() -> None:
 
     gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
     found = []
-    for target in (GPU, replace(GPU, both_ways=False)):
+    for target in (GPU, _apart()):
         _, nodes = scheduled(lower_graph(gm, in_order=False, splitting=target.splitting).program, target)
         found.append([(node.number, node.before, node.position) for node in nodes])
     assert found[0] == found[1]

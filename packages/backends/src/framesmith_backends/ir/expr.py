@@ -327,7 +327,12 @@ def cost(*roots: Expr) -> int:
 
 
 def _cost_of(roots: tuple[Expr, ...]) -> int:
-    return sum(OPS[n.name].cost if isinstance(n, Op) else 1 for n in walk(*roots) if isinstance(n, (Op, Cast)))
+    return sum(map(step_cost, walk(*roots)))
+
+
+def step_cost(e: Expr) -> int:
+    """Rough cycles per vector of this step alone, of what it is given."""
+    return OPS[e.name].cost if isinstance(e, Op) else int(isinstance(e, Cast))
 
 
 Rule = Callable[[Expr], Expr | None]

@@ -53,9 +53,29 @@ ON_GPU = Splitting(
     columns=LEAST_COLUMNS,
     balanced=True,
 )
-#: Where rows are reduced as well, a program takes those of a part in turn: there are so many parts, or more where rows
-#: have no such divisor, and fewer where these would have fewer rows. Fewer than the least leave processors idle.
-PARTS_DOWN, LEAST_PARTS_DOWN, LEAST_ROWS_DOWN = 256, 128, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """How rows are cut that are reduced along with sums down their columns: those of a part are taken in turn.
+
+    There are so many `parts`, or more where rows have no such divisor or a part would have more than `most_rows`, and
+    fewer where these would have fewer than `least_rows`. Fewer than `least` parts leave processors idle.
+
+    With `in_registers`, threads hold the row and the sums in these, and read the next row meanwhile. Otherwise they lie
+    in the cache.
+    """
+
+    parts: int
+    least: int
+    least_rows: int
+    most_rows: int | None
+    in_registers: bool
+
+
+#: A part has no more rows than a sum has steps before it is added to a total.
+DOWN_ON_CPU = Down(parts=64, least=8, least_rows=8, most_rows=256, in_registers=False)
+DOWN_ON_GPU = Down(parts=256, least=128, least_rows=8, most_rows=None, in_registers=True)
 #: Bytes that it reads at once, while as much twice is on its way: with reductions 48 KB, so that a processor has four.
 BYTES_IN_TURN = 16 << 10
 #: Where parts are balanced there are up to so many times as many as wanted: sizes have the divisors that they have.
@@ -86,13 +106,14 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     return _cut(reduced, wanted, SLACK * wanted if by.balanced else elements, by.most_parts)
 
 
-def cut_down(reduced: Sequence[Size]) -> Cut | None:
+def cut_down(reduced: Sequence[Size], by: Down) -> Cut | None:
     """How a reduction down columns is cut whose rows are reduced by the same programs; None if there are few rows."""
     rows = product(reduced)
-    if not isinstance(rows, int) or rows < LEAST_PARTS_DOWN * LEAST_ROWS_DOWN:
+    if not isinstance(rows, int) or rows < by.least * by.least_rows:
         return None
-    wanted = min(PARTS_DOWN, rows // LEAST_ROWS_DOWN)
-    return _cut(reduced, wanted, max(4 * PARTS_DOWN, wanted), 4 * PARTS_DOWN)
+    wanted = max(min(by.parts, rows // by.least_rows), 1 if by.most_rows is None else -(-rows // by.most_rows))
+    most = 4 * max(by.parts, wanted)
+    return _cut(reduced, wanted, most, most)
 
 
 def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cut | None:

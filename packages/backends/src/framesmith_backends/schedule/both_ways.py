@@ -1,4 +1,4 @@
-"""Rows and columns of the same points reduced in one kernel (GPU): each of its programs takes rows in turn.
+"""Rows and columns of the same points reduced in one kernel: each of its programs takes rows in turn.
 
 The backward pass of a norm reduces every row, and sums down all columns for its weight and bias. As two kernels these
 read the same large buffers twice. A program that holds a row can add it to sums down the columns, which it keeps until
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir import index, splitting
+from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import product
-from framesmith_backends.ir.splitting import BYTES_IN_TURN
+from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS, Down
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.domains import Sizes, flags_of, refine, variables_of
 from framesmith_backends.schedule.group import (
@@ -35,10 +35,12 @@ from framesmith_backends.schedule.group import (
     why_not_same_point,
 )
 
-#: Rows are no longer than this, and have no more bytes at a point that a thread keeps: what is read, and sums.
+#: Of registers: rows are no longer than this, and have no more bytes at a point: what is read, and sums.
 LONGEST_ROW, MOST_BYTES = 4096, 48
 #: Longer rows are only worth it while others are on their way.
 SHORT_ROW = 2048
+#: Of a cache: bytes of all sums that a thread adds to.
+MOST_BYTES_OF_SUMS = 1 << 16
 
 Flags = tuple[bool, ...]
 
@@ -58,25 +60,38 @@ class Shape:
 
 
 def with_both_ways(
-    program: Program, nodes: list[Node], cut: Callable[[frozenset[str]], tuple[Program, list[Node]]]
+    program: Program, nodes: list[Node], cut: Callable[[frozenset[str]], tuple[Program, list[Node]]], by: Down
 ) -> tuple[Program, list[Node]]:
     """The program and its kernels, those that fit reducing rows and columns at once.
 
     `cut` gives them with column reductions of these names cut for that. What does not come to share a kernel then is
     cut as before.
     """
-    wanted = _merged(program, nodes, 1)[1]
+    wanted = _wanted(program, nodes, by)
     while wanted:
         other, found = cut(wanted)
-        found, done = _merged(other, found, splitting.LEAST_PARTS_DOWN)
+        found, done = _merged(other, found, by)
         if wanted <= done:
             return other, found
         wanted &= done
     return program, nodes
 
 
-def _merged(program: Program, nodes: list[Node], programs: int) -> tuple[list[Node], frozenset[str]]:
-    """Kernels merged so that each has so many programs, and the reductions down columns that are in them."""
+def _wanted(program: Program, nodes: list[Node], by: Down) -> frozenset[str]:
+    """The reductions down columns that may share kernels with rows once they are cut.
+
+    Where sums are as they were written, what is computed of one may be in its kernel: only a trial tells.
+    """
+    if by.in_registers:
+        return _merged(program, nodes, replace(by, least=1, most_rows=None))[1]
+    groups = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
+    shapes = ((one, other, _common(one, other)) for one in groups if _reduces_rows(one) for other in groups)
+    columns = [other for one, other, shape in shapes if shape is not None and _reads_in_common(one, other, shape)]
+    return frozenset(d.name.removesuffix(".part") for other in columns for d in other.members if _is_sum(d))
+
+
+def _merged(program: Program, nodes: list[Node], by: Down) -> tuple[list[Node], frozenset[str]]:
+    """Kernels merged so that each has enough programs, and the reductions down columns that are in them."""
     pairs = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
     if len(pairs) < 2:
         return nodes, frozenset()
@@ -85,7 +100,7 @@ def _merged(program: Program, nodes: list[Node], programs: int) -> tuple[list[No
     for number in [node.number for node in pairs]:
         rows = g.nodes.get(number)
         if isinstance(rows, Group) and _reduces_rows(rows):
-            done |= _with_columns(g, rows, programs)
+            done |= _with_columns(g, rows, by)
     if not done:
         return nodes, frozenset()
     _merge_second_halves(g, done)
@@ -103,12 +118,12 @@ def _reduces_rows(group: Group) -> bool:
     return any(flags) and not all(flags) and flags == tuple(sorted(flags))
 
 
-def _with_columns(g: Grouping, rows: Group, programs: int) -> set[str]:
+def _with_columns(g: Grouping, rows: Group, by: Down) -> set[str]:
     """Merge what reduces columns of the same points; the names of these reductions."""
     done: set[str] = set()
     for columns in [node for node in g.nodes.values() if isinstance(node, Group)]:
         shape = _common(rows, columns)
-        if shape is not None and _why_not_together(g, rows, columns, shape, programs) is None:
+        if shape is not None and _why_not_together(g, rows, columns, shape, by) is None:
             together = _together(g.program, rows, columns, shape)
             rows.members, rows.sizes, rows.reduced, rows.down = together.members, shape.sizes, shape.row, shape.down
             rows.position = max(rows.position, columns.position)
@@ -136,15 +151,17 @@ def _common(rows: Group, columns: Group) -> Shape | None:
     return Shape(sizes, row, down)
 
 
-def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, programs: int) -> str | None:
-    """Why the two do not become one kernel of at least so many programs, or None."""
+def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
+    """Why the two do not become one kernel with enough programs, or None."""
     members = _in_order(g.program, rows, columns)
     if len(members) > MOST_MEMBERS or rows.cost + columns.cost > MOST_COST:
         return "together too large"
-    if not splitting.LEAST_COLUMNS <= shape.numel(shape.row) <= LONGEST_ROW:
+    if shape.numel(shape.row) < LEAST_COLUMNS or (by.in_registers and shape.numel(shape.row) > LONGEST_ROW):
         return "rows are short or long"
-    if shape.numel(not (r or d) for r, d in zip(shape.row, shape.down, strict=True)) < programs:
+    if shape.numel(not (r or d) for r, d in zip(shape.row, shape.down, strict=True)) < by.least:
         return "few programs"
+    if by.most_rows is not None and shape.numel(shape.down) > by.most_rows:
+        return "many rows would be added up one after another"
     if any(d.failure is not None or d.updates is not None or d.name in g.program.alone for d in members):
         return "checks and updates"
     if any(d.scan is not None for d in members):
@@ -164,7 +181,7 @@ def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, pr
             return problem
     if not _reads_in_common(rows, columns, shape):
         return "they read nothing in common"
-    return _why_not_held(g, rows, columns, shape)
+    return _why_not_held(g, rows, columns, shape, by)
 
 
 def _goes_down(d: Def, shape: Shape) -> bool:
@@ -178,9 +195,13 @@ def _why_not_columns(columns: Group, shape: Shape) -> str | None:
     for d in columns.members:
         if product(v.size for v in d.domain) != product(shape.sizes):
             return f"{d.name} is not computed at every point"
-        if d.reduced and (d.reduction != "sum" or DTYPES[d.dtype].kind != "f"):
+        if d.reduced and not _is_sum(d):
             return f"{d.name} is no sum of numbers"
     return None
+
+
+def _is_sum(d: Def) -> bool:
+    return d.reduction == "sum" and DTYPES[d.dtype].kind == "f"
 
 
 def _reads_in_common(rows: Group, columns: Group, shape: Shape) -> bool:
@@ -207,13 +228,17 @@ def _read_at(group: Group, shape: Shape) -> set[tuple[str, tuple[Ix, ...]]]:
     return found
 
 
-def _why_not_held(g: Grouping, rows: Group, columns: Group, shape: Shape) -> str | None:
+def _why_not_held(g: Grouping, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
     """Why no kernel holds a row and the sums: as it has loops of another form, or keeps too much."""
     together = _together(g.program, rows, columns, shape)
     nodes = [together, *(node for node in g.nodes.values() if node not in (rows, columns))]
-    kernel = build_kernel("trial", g.program, together, stored_names(g.program, nodes), scratch=False)
+    stored = stored_names(g.program, nodes)
+    kernel = build_kernel("trial", g.program, together, stored, scratch=not by.in_registers)
     if not kernel.takes_rows_in_turn:
         return "its loops have another form"
+    if not by.in_registers:
+        at_a_point = sum(DTYPES[store.value.dtype].itemsize for store in kernel.after)
+        return "the sums fill the cache" if at_a_point * shape.numel(shape.row) > MOST_BYTES_OF_SUMS else None
     (lane,) = kernel.row
     if shape.numel(shape.row) > SHORT_ROW and _bytes(kernel.read_in_turn) * shape.numel(shape.row) > BYTES_IN_TURN:
         return "the next rows cannot be on their way, and few programs are at work at once"

@@ -6,7 +6,22 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, guarded, loads, substitute, transform
+from framesmith_backends.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    children,
+    cost,
+    guarded,
+    loads,
+    own_variables,
+    step_cost,
+    substitute,
+    transform,
+    walk,
+)
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import hint, product
@@ -68,7 +83,9 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: Cheap) -> str | 
     if not scattered and (isinstance(d.body, (Const, Index)) or isinstance(moved, Load)):
         return None
     price, reads = cost(d.body), sum(_is_read_throughout(d, load) for load in loads(d.body))
-    if price <= cheap.cost and reads <= cheap.loads and sum(n for _, n in users) <= cheap.users:
+    throughout = _cost_throughout(d)
+    is_cheap = max(throughout, price - throughout) <= cheap.cost
+    if is_cheap and reads <= cheap.loads and sum(n for _, n in users) <= cheap.users:
         return None
     if price > LARGEST_COST:
         return "large enough"
@@ -99,6 +116,15 @@ def _is_read_throughout(d: Def, load: Load) -> bool:
     """Whether each element of the definition reads another one; a row's mean, say, is read once for the row."""
     read = {var for ix in load.index for var in index.variables(ix)}
     return load.guard is not None or read >= {var for var in d.domain if var.size != 1}
+
+
+def _cost_throughout(d: Def) -> int:
+    """The cost of what differs at each element; the rest of the body is computed once for a row, or for a column."""
+    everywhere = {var for var in d.domain if var.size != 1}
+    moves: dict[Expr, frozenset[Var]] = {}
+    for e in walk(d.body):
+        moves[e] = own_variables(e).union(*(moves[part] for part in children(e)))
+    return sum(step_cost(e) for e in moves if moves[e] >= everywhere)
 
 
 def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None:

@@ -17,7 +17,7 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
 from framesmith_backends.ir.size import Symbol
-from framesmith_backends.ir.splitting import ON_CPU, ON_GPU, Splitting
+from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.attention import attentions, with_operands
 from framesmith_backends.schedule.both_ways import with_both_ways
@@ -95,22 +95,26 @@ class Target:
 
     Which reductions are done in two halves, what is computed again, whether copies onto inputs are kernels (otherwise
     they are one call for each type, and counts share a kernel), whether values that only kernels see are laid out in
-    rows where these are reduced, whether rows and columns of the same points are reduced in one kernel, and whether
-    kernels that are alike are one launch.
+    rows where these are reduced, how rows and columns of the same points are reduced in one kernel (None: they are
+    not), and whether kernels that are alike are one launch.
     """
 
     splitting: Splitting
     cheap: Cheap
     copies_by_kernels: bool
     rows: bool
-    both_ways: bool
+    both_ways: Down | None
     sets: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
 #: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
-CPU = Target(ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=False, sets=False)
-GPU = Target(ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=True, sets=True)
+CPU = Target(
+    ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=DOWN_ON_CPU, sets=False
+)
+GPU = Target(
+    ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=DOWN_ON_GPU, sets=True
+)
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
@@ -120,14 +124,14 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
         program = with_rows(program)
     whole = program
     program, nodes = _grouped(program, target)
-    if target.both_ways:
-        program, nodes = with_both_ways(program, nodes, lambda names: _grouped(whole, target, names))
+    if target.both_ways is not None:
+        program, nodes = with_both_ways(program, nodes, lambda names: _grouped(whole, target, names), target.both_ways)
     return program, nodes if target.copies_by_kernels else with_counts_together(nodes, program)
 
 
 def _grouped(program: Program, target: Target, both_ways: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
     """Its kernels and calls; reductions of these names are cut so that rows may be reduced along with their parts."""
-    program = inline(split_reductions(program, target.splitting, both_ways), target.cheap)
+    program = inline(split_reductions(program, target.splitting, both_ways, target.both_ways), target.cheap)
     program = with_scans_turned(needed(program))
     return program, group(program)
 

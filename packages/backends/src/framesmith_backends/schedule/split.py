@@ -11,11 +11,13 @@ from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
 from framesmith_backends.ir.size import hint, product
-from framesmith_backends.ir.splitting import Cut, Splitting, cut_down, cut_of, lies_along
+from framesmith_backends.ir.splitting import Cut, Down, Splitting, cut_down, cut_of, lies_along
 
 
-def split_reductions(program: Program, by: Splitting, both_ways: Collection[str] = ()) -> Program:
-    """The program with long reductions in two; those `both_ways` by so many rows as a program takes in turn."""
+def split_reductions(
+    program: Program, by: Splitting, both_ways: Collection[str] = (), down: Down | None = None
+) -> Program:
+    """The program with long reductions in two; those `both_ways` as `down` says."""
     read: dict[object, int] = {}  # through the same points of a buffer: such reductions are cut alike
     for d in program.defs.values():
         for points in _points(d):
@@ -24,7 +26,7 @@ def split_reductions(program: Program, by: Splitting, both_ways: Collection[str]
     layouts = dict(program.layouts)
     for d in program.defs.values():
         most = max((read[points] for points in _points(d)), default=0)
-        parts = _parts_down(d) if d.name in both_ways else _parts(d, program, most, by)
+        parts = _parts(d, program, most, by) if down is None or d.name not in both_ways else _parts_down(d, down)
         if parts is None:
             defs[d.name] = d
             continue
@@ -55,10 +57,10 @@ def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var
     return None if cut is None else _of_variables(reduced, cut)
 
 
-def _parts_down(d: Def) -> tuple[list[Var], dict[Var, int]] | None:
+def _parts_down(d: Def, by: Down) -> tuple[list[Var], dict[Var, int]] | None:
     """The same for programs that take rows in turn."""
     reduced = [v for v in d.domain if v in d.reduced]
-    cut = cut_down([v.size for v in reduced])
+    cut = cut_down([v.size for v in reduced], by)
     return None if cut is None else _of_variables(reduced, cut)
 
 

@@ -18,6 +18,7 @@ from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
+from framesmith_backends.render.llvm.columns import add_to_column, rows_in_turn
 from framesmith_backends.render.llvm.emit import emit, emit_check, emit_store, emit_stores
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
@@ -105,7 +106,7 @@ def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
 def shape_of(kernel: Kernel, target: Target) -> Shape:
     lanes = choose_lanes(kernel, target)
     lane_outer = kernel.lane in kernel.outer
-    others = product(v.size for v in kernel.outer if v is not kernel.lane)
+    others = product(v.size for v in kernel.outer if v is not kernel.lane and v not in kernel.down)
     if not lane_outer or kernel.lane is None:
         return Shape(lanes, False, False, others, kernel.points)
     tile = tile_of(kernel, lanes, target)
@@ -147,8 +148,6 @@ def render_kernel(
     kernel: Kernel, name: str, target: Target, strict: bool = False
 ) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
-    if kernel.down:
-        raise ValueError(f"kernel {kernel.name} has no LLVM form: it reduces rows and columns at once")
     if kernel.has_scans:
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
     kernel = in_tiles(kernel)
@@ -206,7 +205,7 @@ def _is_large(r: Rendering, scratch: Scratch) -> bool:
 def _parallel_loop(r: Rendering, shape: Shape) -> None:
     """The loop over outer points (and over blocks of lanes, where the lanes are outer)."""
     lane = r.kernel.lane
-    others = tuple(v for v in r.kernel.outer if v is not lane)
+    others = tuple(v for v in r.kernel.outer if v is not lane and v not in r.kernel.down)
     begin, end = Value("%begin", "i64"), Value("%end", "i64")
     low, high = constant(0, "i64"), size_of(r, lane.size if lane is not None else 1)
     between = product(v.size for v in others)
@@ -226,6 +225,8 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
             lane_blocks(r, lane, low, high, lambda: _passes(r), _is_repeatable(r.kernel))
         elif shape.lane_outer:
             _lane_pieces(r)
+        elif r.kernel.down:
+            rows_in_turn(r, lambda: _passes(r))
         else:
             _passes(r)
 
@@ -331,7 +332,7 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Acc
         return
     whole = lane.size // r.lanes * r.lanes
     if not blocked or whole <= step:
-        repeatable = not accumulators and _is_repeatable(r.kernel)
+        repeatable = not accumulators and not one.columns and _is_repeatable(r.kernel)
         lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators), repeatable)
     else:
         with opened_loop(r, zero, constant(whole, "i64"), step) as start:
@@ -365,6 +366,8 @@ def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumu
 def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
     for a in accumulators:
         a.step(r)
+    for column in one.columns:
+        add_to_column(r, column)
     for check in one.checks:
         emit_check(r, check, r.kernel.checks.index(check))
     if r.kernel.writes_what_it_reads:
