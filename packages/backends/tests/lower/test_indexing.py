@@ -647,3 +647,19 @@ def test_values_of_another_type_are_refused_as_in_eager_mode(name: str) -> None:
     with pytest.raises(RuntimeError) as found:
         call(list(inputs))
     assert str(found.value).split(",")[0] == str(wanted.value).split(",")[0]
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_gradients_of_bags_of_one_length_are_kernels(mode: str, length: int) -> None:
+    def gradient(g: Tensor, i: Tensor) -> Tensor:
+        starts = torch.arange(0, 20 * length, length)
+        kind = ["sum", "mean"].index(mode)
+        bags, sizes = torch.arange(20).repeat_interleave(length), torch.full((20,), length)
+        return torch.ops.aten._embedding_bag_backward(g, i, starts, bags, sizes, sizes, 11, False, kind, False, None)
+
+    g, i = torch.randn(20, 33), torch.randint(0, 11, (20 * length,))
+    gm = trace(gradient, (g, i))
+    assert not any("aten._embedding_bag_backward" in step for step in CpuBackend().explain(gm).plan.text().splitlines())
+    (found,) = CpuBackend().compile(gm, (g, i))([g, i])
+    torch.testing.assert_close(found, gradient(g, i))

@@ -24,6 +24,7 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dens
 from framesmith_backends.ir.size import Sym, Undecided
 from framesmith_backends.ir.splitting import Splitting
 from framesmith_backends.lower import (
+    embedding_bags,
     indexing,
     losses,
     movement,
@@ -46,7 +47,7 @@ from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, movement, padding, reductions, softmax, normalization, losses, pooling, resampling, indexing,
-    search, scans,
+    embedding_bags, search, scans,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
