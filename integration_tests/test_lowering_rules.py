@@ -109,6 +109,7 @@ PROGRAMS: list[tuple[torch.Tensor, list[Callable[[torch.Tensor], object]]]] = [
             lambda x: x[:1, :1].squeeze((0, 1)).exp() + x.diagonal().exp().sum(),
             lambda x: x[torch.arange(4), torch.arange(4)] + x.index_select(0, torch.arange(4))[:, 1],
             lambda x: x.gather(1, torch.arange(4)[:, None]) + x.take(torch.arange(6)) + F.embedding(torch.arange(4), x),
+            lambda x: F.embedding_bag(torch.arange(4).view(2, 2), x),
             lambda x: torch.searchsorted(x, x.exp()) + torch.searchsorted(x[0], 0.5) + torch.bucketize(x, x[0]),
             lambda x: torch.bucketize(0.5, x[0]) + x,
             lambda x: x.index_add(0, torch.arange(4), x) + x.scatter_add(1, torch.arange(4)[:, None], x[:, :1]),
