@@ -16,8 +16,11 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import cuda
 from framesmith_backends.cuda import stages_of
+from framesmith_backends.launch.choosing import Choices
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
+from framesmith_backends.schedule.plan import Plan
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -92,3 +95,48 @@ def test_what_is_not_attention_alone_stays_as_it_was() -> None:
     assert not stages(plain, torch.float64).plan.attentions
     assert not stages(replace(plain, also=lambda w: w)).plan.attentions
     assert not stages_of(trace_symbolic(function_of(plain), inputs_of(plain, BF16))).plan.attentions
+
+
+def missing(plan: Plan) -> list[str]:
+    """Buffers that a run is given before they are there."""
+    there, found = {*plan.inputs}, []
+    for step in plan.steps:
+        if isinstance(step, Allocate):
+            there.add(step.name)
+        elif isinstance(step, CallStep):
+            there.add(step.call.name)
+        elif isinstance(step, Run):
+            found += [name for name in step.buffers if name not in there]
+    return found
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q.float() @ k.float().transpose(-2, -1) + added, -1).to(q.dtype) @ v
+
+
+def test_what_scores_are_made_of_is_computed_before_though_a_later_call_reads_it_too() -> None:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        table = x.float().exp()
+        means = attended(q, k, v, table)
+        return means, torch.linalg.inv(means[0, :16].float()), table @ w
+
+    halves = [torch.empty(4, 300, 16, dtype=BF16) for _ in range(3)]
+    plan = stages_of(trace(run, [*halves, torch.empty(300, 300, dtype=BF16), torch.empty(300, 8)])).plan
+    assert len(plan.attentions) == 1
+    assert not missing(plan)
+
+
+def test_a_product_whose_result_attention_reads_is_stored_where_it_is_fused() -> None:
+    class Fusing(Choices):
+        def __call__(self, found: Any, program: Any) -> Any:
+            return {one.call.name: one.product.tile for one in found}
+
+    def run(x: torch.Tensor, w: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor) -> Any:
+        q = x @ w
+        return attended(q, k, v, added), (q * 2).relu()
+
+    sizes = [(4, 64, 32), (4, 32, 16), (4, 64, 16), (4, 64, 16)]
+    halves = [torch.empty(*size, dtype=BF16) for size in sizes]
+    plan = stages_of(trace(run, [*halves, torch.empty(64, 64)]), choose=Fusing()).plan
+    assert (len(plan.attentions), len(plan.fused_products)) == (1, 1)
+    assert not missing(plan)

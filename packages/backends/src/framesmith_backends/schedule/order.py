@@ -8,10 +8,11 @@ change count by their hints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Program
 from framesmith_backends.schedule.group import Group, Node
 from framesmith_backends.schedule.reuse import layout_bytes
@@ -20,12 +21,19 @@ from framesmith_backends.schedule.reuse import layout_bytes
 TRIFLE = 1 << 15
 
 
-def as_late(nodes: Sequence[Node], program: Program, stored: Collection[str], ending: Collection[str]) -> list[Node]:
+def as_late(
+    nodes: Sequence[Node],
+    program: Program,
+    stored: Collection[str],
+    ending: Collection[str],
+    fused: Mapping[int, Sequence[Item]],
+) -> list[Node]:
     """The nodes, with kernels right before the first node that needs them, where less is alive meanwhile.
 
-    `stored` are definitions that need memory, `ending` the calls at which runs end.
+    `stored` are definitions that need memory, `ending` the calls at which runs end, `fused` what runs at a node in the
+    place of it and of others, by its number: that reads what these read.
     """
-    reads = {node.number: _read(node, program) for node in nodes}
+    reads = {node.number: _read(node, program) | _read_by(fused.get(node.number, ())) for node in nodes}
     readers: dict[str, list[int]] = {}
     for number, names in reads.items():
         for name in names:
@@ -59,6 +67,11 @@ def _read(node: Node, program: Program) -> set[str]:
     found = {load.source for one in node.members for load in loads(one.body)}
     found.update(name for one in node.members for name in program.numbers_for(one))
     return found - {one.name for one in node.members}
+
+
+def _read_by(items: Sequence[Item]) -> set[str]:
+    written = {param.name for item in items for param in item.params if param.written}
+    return {param.name for item in items for param in item.params} - written
 
 
 def _bytes(names: Iterable[str], program: Program) -> int:

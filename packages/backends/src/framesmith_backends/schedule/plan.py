@@ -159,11 +159,12 @@ def make_plan(
     program, nodes, fused, gone = _attention(program, nodes, stored, attends)
     if choose is not None:
         rest = [node for node in nodes if not isinstance(node, CallNode) or node.call.name not in gone]
-        program, products_fused, calls_fused = _fused(program, rest, stored, choose)
+        taken = {param.name for items in fused.values() for item in items for param in item.params}
+        program, products_fused, calls_fused = _fused(program, rest, stored, choose, taken)
         fused, gone = fused | products_fused, gone | calls_fused
     views = _late_views(program, nodes, {*products, *gone})
     calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *gone, *views}
-    nodes = as_late(nodes, program, stored, calls_made)
+    nodes = as_late(nodes, program, stored, calls_made, fused)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     read.update(param.name for product in products.values() for param in product.params)
     read.update(param.name for own in fused.values() for item in own for param in item.params)
@@ -213,20 +214,24 @@ def _attention(
     program: Program, nodes: list[Node], stored: frozenset[str], attends: Callable[[str], bool] | None
 ) -> tuple[Program, list[Node], dict[int, tuple[Item, ...]], set[str]]:
     """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes."""
-    found = [] if attends is None else attentions(program, nodes, stored)
-    taken = [one for one in found if attends is not None and attends(one.item.factors)]
+    if attends is None:
+        return program, nodes, {}, set()
+    taken = [one for one in attentions(program, nodes, stored) if attends(one.item.factors)]
     program, nodes = with_operands(program, nodes, taken)
     gone = {name for one in taken for name in one.calls}
     return program, nodes, {one.at: (one.item,) for one in taken}, gone
 
 
 def _fused(
-    program: Program, nodes: list[Node], stored: frozenset[str], choose: Choose
+    program: Program, nodes: list[Node], stored: frozenset[str], choose: Choose, read: Collection[str]
 ) -> tuple[Program, dict[int, tuple[Item, ...]], set[str]]:
-    """The program with buffers for them, the items that run at nodes by their numbers, and calls that these make."""
+    """The program with buffers for them, the items that run at nodes by their numbers, and calls that these make.
+
+    `read` are buffers that others than the nodes read.
+    """
     views = _late_views(program, nodes, ())
     calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
-    needed = {name for call in calls for name in _view_step(program, call).call.needs}
+    needed = {name for call in calls for name in _view_step(program, call).call.needs}.union(read)
     found = fusable_products(program, nodes, stored, needed)
     tiles = choose(found, program) if found else {}
     taken = [one for one in found if one.call.name in tiles]
