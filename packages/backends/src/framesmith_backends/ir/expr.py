@@ -369,6 +369,17 @@ def transform(root: Expr, rule: Rule) -> Expr:
     return done[root]
 
 
+def on_buffers(root: Expr, names: Mapping[str, str]) -> Expr:
+    """The same of buffers of other names."""
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.source in names:
+            return Load(names[e.source], e.index, e.dtype, e.guard)
+        return None
+
+    return transform(root, rule)
+
+
 def substitute(root: Expr, values: Mapping[Var, Ix]) -> Expr:
     """Replace loop variables in every index under `root`."""
 

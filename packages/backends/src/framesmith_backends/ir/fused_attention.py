@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Const, Expr, Load, Number, Op, Ref, loads, transform, walk
+from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
 from framesmith_backends.ir.fused_product import ACCUMULATOR
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Param
@@ -76,21 +76,12 @@ class FusedAttention:
 
     def on(self, names: Mapping[str, str]) -> FusedAttention:
         """Attention on buffers of other names."""
-
-        def rule(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.source in names:
-                return Load(names[e.source], e.index, e.dtype, e.guard)
-            return None
-
-        def place(p: Place) -> Place:
-            return replace(p, source=names.get(p.source, p.source))
-
         return replace(
             self,
-            queries=place(self.queries),
-            keys=place(self.keys),
-            values=place(self.values),
-            scores=transform(self.scores, rule),
+            queries=self.queries.on(names),
+            keys=self.keys.on(names),
+            values=self.values.on(names),
+            scores=on_buffers(self.scores, names),
             result=names.get(self.result, self.result),
         )
 

@@ -77,11 +77,7 @@ class FusedProduct:
 
     def on(self, names: Mapping[str, str]) -> FusedProduct:
         """The product on buffers of other names."""
-
-        def place(p: Place) -> Place:
-            return replace(p, source=names.get(p.source, p.source))
-
-        return replace(self, a=place(self.a), b=place(self.b), epilogue=self.epilogue.on(names))
+        return replace(self, a=self.a.on(names), b=self.b.on(names), epilogue=self.epilogue.on(names))
 
     def text(self) -> str:
         (z, m, k), n = self.a.shape, self.b.shape[2]

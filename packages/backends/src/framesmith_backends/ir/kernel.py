@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, told_by_data, transform, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, on_buffers, told_by_data, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
@@ -187,21 +187,16 @@ class Kernel:
     def on(self, names: Mapping[str, str]) -> Kernel:
         """The kernel on buffers of other names; two parameters that get one name become one."""
 
-        def rule(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.source in names:
-                return Load(names[e.source], e.index, e.dtype, e.guard)
-            return None
-
         def store(s: Store) -> Store:
-            place = s.place(lambda e: transform(e, rule))
-            return Store(names.get(s.buffer, s.buffer), place, transform(s.value, rule))
+            place = s.place(lambda e: on_buffers(e, names))
+            return Store(names.get(s.buffer, s.buffer), place, on_buffers(s.value, names))
 
         params: dict[str, Param] = {}
         for param in self.params:
             name = names.get(param.name, param.name)
             known = params.get(name)
             params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
-        passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in self.passes)
+        passes = tuple(one.rewritten(lambda value: on_buffers(value, names), store) for one in self.passes)
         return replace(self, params=tuple(params.values()), passes=passes, after=tuple(map(store, self.after)))
 
     def text(self) -> str:

@@ -64,7 +64,7 @@ class Product:
         def named(matrix: Matrix) -> Matrix:
             return replace(matrix, buffer=names.get(matrix.buffer, matrix.buffer))
 
-        bias = self.bias and replace(self.bias, source=names.get(self.bias.source, self.bias.source))
+        bias = self.bias and self.bias.on(names)
         return replace(self, a=named(self.a), b=named(self.b), bias=bias, result=names.get(self.result, self.result))
 
     def text(self) -> str:

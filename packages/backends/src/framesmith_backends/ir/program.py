@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
@@ -46,6 +46,10 @@ class Place:
     offset: Size
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
+
+    def on(self, names: Mapping[str, str]) -> Place:
+        """The place in a buffer of another name."""
+        return replace(self, source=names.get(self.source, self.source))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
