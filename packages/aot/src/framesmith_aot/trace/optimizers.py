@@ -60,7 +60,7 @@ def _adam(
     grad_scale: torch.Tensor | None = None,
     found_inf: torch.Tensor | None = None,
 ) -> None:
-    """`torch._fused_adam_`, and with the decay apart from the gradient `torch._fused_adamw_`."""
+    """A step of Adam; `decoupled`: with the decay apart from the gradient, as AdamW has it."""
     if not self:
         return
     steps = _together(state_steps)
@@ -82,10 +82,12 @@ def _adam(
 
 
 def adam_(*args: Any, **kwargs: Any) -> None:
+    """`torch._fused_adam_`."""
     _adam(False, *args, **kwargs)
 
 
 def adamw_(*args: Any, **kwargs: Any) -> None:
+    """`torch._fused_adamw_`."""
     _adam(True, *args, **kwargs)
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from llvmlite import binding
 
 from framesmith_backends.launch.native import LEVEL, PASSES
-from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.builder import Builder, Value, element_bytes
 from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.render.target import Target
 
@@ -80,8 +80,9 @@ def _targets() -> None:
 def assembly(function: Callable[..., Value], arity: int, kind: str, processor: Processor) -> str:
     """The text of a loop that computes the function of arrays of `kind` ("float" or "double")."""
     _targets()
-    lanes = processor.bytes // (4 if kind == "float" else 8)
-    vector, size = f"<{lanes} x {kind}>", 4 if kind == "float" else 8
+    size = element_bytes(kind)
+    lanes = processor.bytes // size
+    vector = f"<{lanes} x {kind}>"
     b = Builder(scalef=processor.scalef)
     inputs = [Value(f"%x{k}", kind, lanes) for k in range(arity)]
     result = function(b, *inputs)

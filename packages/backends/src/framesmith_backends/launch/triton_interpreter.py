@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -110,8 +111,6 @@ def _by_accumulating(function: np.ufunc) -> Callable[..., Any]:
 
 def _torchs(name: str) -> Callable[[Any], Any]:
     """A function that NumPy does not have."""
-    import torch
-
     return lambda x: getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
 
 

@@ -58,7 +58,8 @@ def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) 
 def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found]) -> tuple[Program, list[Node]]:
     """The program with its operands as attention reads them, and without what that makes itself."""
     defs, layouts = dict(program.defs), dict(program.layouts)
-    names, unread = ({name for one in found for name in some(one)} for some in (_halves, _unread))
+    names = {name for one in found for name in one.halves}
+    unread = {name for one in found for name in one.unread}
     for name in names:
         d = defs[name]
         assert isinstance(d.body, Cast)
@@ -75,14 +76,6 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
     gone = {number for one in found for number in one.groups}
     kept = [node for node in kept if node.number not in gone]
     return replace(program, defs=defs, layouts=layouts), kept
-
-
-def _halves(one: Found) -> frozenset[str]:
-    return one.halves
-
-
-def _unread(one: Found) -> frozenset[str]:
-    return one.unread
 
 
 def _readers(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int]]:

@@ -143,12 +143,12 @@ def atan(b: Builder, x: Value) -> Value:
 def _arc(b: Builder, size: Value) -> tuple[Value, Value, Value]:
     """(is near, high, low): asin(size) up to 1/2, and asin(sqrt((1 - size) / 2)) beyond, in two parts."""
     near = b.compare("olt", size, 0.5)
-    square = b.select(near, coarse_square(b, size), b.mul(b.sub(b.number(1.0, size), size), 0.5))
-    root = b.intrinsic("sqrt", square)
-    lost = b.mul(b.div(b.fma(b.neg(root), root, square), root), 0.5)
+    squared = b.select(near, coarse_square(b, size), b.mul(b.sub(b.number(1.0, size), size), 0.5))
+    root = b.intrinsic("sqrt", squared)
+    lost = b.mul(b.div(b.fma(b.neg(root), root, squared), root), 0.5)
     lost = b.select(b.compare("ogt", root, 0.0), lost, b.number(0.0, size))
     high = b.select(near, size, root)
-    rest = b.mul(b.mul(b.polynomial(square, ASIN_P), square), high)
+    rest = b.mul(b.mul(b.polynomial(squared, ASIN_P), squared), high)
     return near, high, b.add(rest, b.select(near, b.number(0.0, size), lost))
 
 

@@ -186,7 +186,6 @@ def log1p(b: Builder, x: Value) -> Value:
     # What rounding 1 + x lost, on the scale of m; nothing that counts for large x.
     back = b.sub(u, x)
     lost = b.add(b.sub(b.number(1.0, x), back), b.sub(x, b.sub(u, back)))
-    # Of numbers that are their own logarithms nothing is computed.
     k, m = split(b, u)
     unit = b.bits(b.sub(b.bits(m, "i64"), b.bits(u, "i64")), "i64")  # minus k in the exponent's bits
     # Of numbers that are their own logarithms nothing is computed.

@@ -241,10 +241,8 @@ def _lane_pieces(r: Rendering) -> None:
         if r.kernel.lane is None:
             _passes(r)
             continue
-        size = r.kernel.lane.size
-        lane_blocks(
-            r, r.kernel.lane, constant(0, "i64"), size_of(r, size), lambda: _passes(r), _is_repeatable(r.kernel)
-        )
+        lane, low = r.kernel.lane, constant(0, "i64")
+        lane_blocks(r, lane, low, size_of(r, lane.size), lambda: _passes(r), _is_repeatable(r.kernel))
     r.kernel, r.lanes = whole, lanes
 
 

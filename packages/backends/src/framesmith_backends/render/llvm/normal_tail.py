@@ -96,6 +96,7 @@ SLOPE: Pieces = (
 
 # exp(-r/2) - 1 over r, for |r| <= ln(2)/16.
 POWER = (-0.5, 0.125004083, -0.0208337624)
+# The power of two by which what is multiplied is larger; see `Bell`.
 LARGER = 64
 SIXTEENTHS = tuple(2.0 ** (k / 16) for k in range(16))
 # Adding this rounds a float below 2**18 to a sixteenth; the sum's low bits are its sixteenths.

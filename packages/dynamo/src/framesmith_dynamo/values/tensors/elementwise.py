@@ -130,7 +130,6 @@ class _Replay:
 
     def _promoted(self, node: fx.Node) -> tuple[Any, Any]:
         """The arguments, all with dimensions: a captured number then counts as much as the scores do."""
-
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._wide)
         return args, kwargs
 
