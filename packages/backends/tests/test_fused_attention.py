@@ -16,6 +16,10 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import cuda
 from framesmith_backends.cuda import stages_of
+from framesmith_backends.ir.expr import Cast, Ref
+from framesmith_backends.ir.fused_attention import AttentionTile
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.verify import Malformed, verify_fused_attention
 from framesmith_backends.launch.choosing import Choices
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
@@ -33,7 +37,10 @@ def inputs_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def stages(case: Case, dtype: torch.dtype = BF16) -> Any:
-    return stages_of(trace(function_of(case), inputs_of(case, dtype)))
+    found = stages_of(trace(function_of(case), inputs_of(case, dtype)))
+    for attention in found.plan.attentions:
+        verify_fused_attention(attention)
+    return found
 
 
 @pytest.fixture
@@ -76,6 +83,22 @@ def test_attention_on_buffers_of_other_names() -> None:
     other = item.on(names)
     assert [param.name for param in other.params] == [names[param.name] for param in item.params]
     assert rendered(other).source == rendered(item).source
+
+
+def test_attention_that_is_not_well_formed_is_refused() -> None:
+    (item,) = stages(ALIBI).plan.attentions
+    scores = item.scores
+    for changed, problem in (
+        ({"keys": item.queries}, "instead of"),
+        ({"values": replace(item.values, shape=(1, *item.values.shape[1:]))}, "instead of"),
+        ({"tile": AttentionTile(96, 64, 8, 3)}, "a tile of 96x64"),
+        ({"scores": Cast(scores, "f64")}, "scores of f64"),
+        ({"scores": scores + Ref("sum", "f32")}, "scores of .'sum'."),
+        ({"columns": Var("other", item.columns.size)}, "variables"),
+        ({"result": item.queries.source}, "an operand is written to"),
+    ):
+        with pytest.raises(Malformed, match=problem):
+            verify_fused_attention(replace(item, **changed))
 
 
 def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
+from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
@@ -192,4 +193,34 @@ def _product_problems(product: FusedProduct) -> Iterable[str]:
     if not stored or len({*stored}) != len(stored):
         yield f"its epilogue stores to {stored}"
     if {product.a.source, product.b.source} & {*stored}:
+        yield "an operand is written to"
+
+
+def verify_fused_attention(attention: FusedAttention) -> None:
+    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the product and its place."""
+    for problem in _attention_problems(attention):
+        raise Malformed(f"attention {attention.name}: {problem}")
+
+
+def _attention_problems(attention: FusedAttention) -> Iterable[str]:
+    tile, loops = attention.tile, (attention.batch, attention.rows, attention.columns)
+    batch, rows, columns = (loop.size for loop in loops)
+    depth, length = attention.queries.shape[-1], attention.values.shape[-1]
+    operands = attention.queries, attention.keys, attention.values
+    wanted = (batch, rows, depth), (batch, depth, columns), (batch, columns, length)
+    for place, shape in zip(operands, wanted, strict=True):
+        if place.shape != shape or len(place.strides) != len(shape):
+            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
+    for count in (tile.rows, tile.columns, tile.warps):
+        if count < 1 or count & (count - 1):
+            yield f"a tile of {tile.text()}"
+    if attention.scores.dtype != "f32":
+        yield f"scores of {attention.scores.dtype}"
+    stray = {node.name for node in walk(attention.scores) if isinstance(node, Ref)} - {ACCUMULATOR}
+    if stray:
+        yield f"scores of {sorted(stray)}"
+    unknown = variables(attention.scores) - {*loops}
+    if unknown:
+        yield f"variables {sorted(v.name for v in unknown)} where only {[v.name for v in loops]} are known"
+    if any(param.name == attention.result for param in attention.params if not param.written):
         yield "an operand is written to"

@@ -25,7 +25,7 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 REFUSED = register_break(
     "flex-attention-refused",
-    what="flex_attention is called in a way that torch refuses, or takes in eager mode only",
+    what="a call of flex_attention that torch refuses, or takes in eager mode only",
     why="torch's own function says what is wrong, in its own words",
     hint="see the error that follows; where there is none, leave away what is named, as `BACKEND` of kernel_options",
 )
