@@ -368,11 +368,11 @@ def _is_of_onednn(s: Scope) -> bool:
     layout = s.given[0]
     if layout is None or not lies_in_rows(layout) or layout.numel == 1 or layout.device != "cpu":
         return False
-    return layout.dtype in ("f32", "bf16") and _is_nan_at_infinity(layout.dtype)
+    return layout.dtype in ("f32", "bf16") and _is_nan_at_infinity(layout.dtype, torch.backends.mkldnn.enabled)
 
 
 @functools.cache
-def _is_nan_at_infinity(dtype: str) -> bool:
+def _is_nan_at_infinity(dtype: str, onednn: bool) -> bool:
     """What eager mode's gelu of contiguous numbers gives: with AVX2 oneDNN's kernels, or ATen's, give infinity."""
     with _disable_current_modes():
         found = torch.nn.functional.gelu(torch.full((64,), math.inf, dtype=DTYPES[dtype].torch, device="cpu"))
