@@ -207,3 +207,27 @@ def test_numbers_that_are_refused() -> None:
         with pytest.raises(RuntimeError, match=error):
             framesmith.compile(run)()
         torch.testing.assert_close(tensors, [torch.full((2,), 2.0), torch.ones(2), torch.ones(2)])
+
+
+@pytest.mark.parametrize(
+    "name", ["_foreach_add_", "_foreach_mul_", "_foreach_sqrt_", "_foreach_zero_", "_foreach_lerp_"]
+)
+def test_changes_of_many_tensors_are_counted(name: str) -> None:
+    """What a backward pass needs and an operator of many tensors has changed is an error, as in eager mode."""
+    framesmith.reset()
+    numbers = () if name in ("_foreach_sqrt_", "_foreach_zero_") else (2.0,)
+
+    def change(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        loss = (w * x).sum()
+        with torch.no_grad():
+            getattr(torch, name)([x], *([[x + 1]] if name == "_foreach_lerp_" else ()), *numbers)
+        return loss
+
+    for run in (change, framesmith.compile(change, strict=True)):
+        x, w = torch.rand(3), torch.rand(3, requires_grad=True)
+        before = (w * x).sum()
+        inside = run(x, w)
+        assert x._version == 1
+        for loss in (before, inside):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,14 @@ ROLLED: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
 def check(function: Callable[..., Any], x: torch.Tensor) -> None:
     (found,), wanted = CpuBackend().compile(gm := trace(function, [x]), [x])([x]), function(x)
     assert torch.equal(found, wanted) and found.stride() == wanted.stride(), gm.code
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1, 4), (5, 5), (2, 30)])
+@pytest.mark.parametrize("padding", [(9, 9, 0, 1), (9, 9, 1, 0), (-1, 13, 2, 1), (13, -1, 0, 3)])
+def test_what_is_read_of_a_few_lanes(shape: tuple[int, ...], padding: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Lanes that are known to be outside, beside such as the row decides on: LLVM read them without a mask."""
+    check(lambda x: F.pad(x, padding), (torch.arange(math.prod(shape)) + 1).view(shape).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

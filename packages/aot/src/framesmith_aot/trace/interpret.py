@@ -26,7 +26,7 @@ from framesmith_aten.tracing.tracer import GraphTracer
 
 aten = torch.ops.aten
 
-#: Functions that change many tensors at once: where they are functionalised, autograd does not see it.
+#: Functions that change many tensors at once: where they are functionalised, autograd does not see it, nor counts it.
 MANY_CHANGED = frozenset(
     name for name in dir(torch) if name.startswith(("_foreach_", "_fused_")) and name.endswith("_")
 )
@@ -100,14 +100,17 @@ def _call(
     if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
         return numbers.call(tracer, node, args, kwargs)
     before = [
-        (value, functional.mutation_count(value), value.shape, value.stride()) for value in _wrappers((args, kwargs))
+        (value, functional.mutation_count(value), value._version, value.shape, value.stride())
+        for value in _wrappers((args, kwargs))
     ]
     with without_warnings():  # whoever made the graph was told
         result = _run(node, args, kwargs)
     numbers.note_result(tracer, node, result)
     result = _apart_as_captured(node, env, result)
-    for value, count, size, stride in before:
+    for value, count, version, size, stride in before:
         if functional.mutation_count(value) != count:
+            if op_name(node.target) in MANY_CHANGED and value._version == version:
+                torch.autograd.graph.increment_version(value)
             overlaps.check(value, str(node.target))
             functional.keep_layout(value, size, stride)
             if torch.is_grad_enabled() and value.requires_grad:

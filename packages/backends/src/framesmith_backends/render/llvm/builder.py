@@ -193,10 +193,22 @@ class Builder:
 
     def masked_load(self, place: Value, mask: Value, kind: str = "float") -> Value:
         """Elements from an address on, or of one each, where the mask says so; else zeros, and nothing is read."""
+        if place.lanes == 1 and not self.scalef and element_bytes(kind) >= 4 and mask.text.startswith("%"):
+            mask = self._unknown(mask)
         name, vector = _masked("load", "gather", place, kind, mask)
         self.declare(f"declare {vector} {name}({place.type}, i32, {mask.type}, {vector})")
         given = f"{place.typed}, i32 {element_bytes(kind)}, {mask.typed}, {vector} zeroinitializer"
         return self.emit(f"call {vector} {name}({given})", kind, mask.lanes)
+
+    def _unknown(self, mask: Value) -> Value:
+        """The mask, of none of whose lanes LLVM knows that it is false.
+
+        With AVX2 it takes the sign of 32 bits for a lane's truth, and 1 for false where it knows it: a read all of one
+        register's lanes are false in is then taken for one without a mask. (LLVM 22.1; nothing is known behind an
+        instruction of the assembler, of which there is none here.)
+        """
+        false = self.emit('call i64 asm "", "=r,0"(i64 0)', "i64")
+        return self.binary("or", mask, self.splat(self.emit(f"trunc {false.typed} to i1", "i1"), mask.lanes))
 
     def masked_store(self, value: Value, place: Value, mask: Value) -> None:
         """Write elements where the mask says so, from an address on, or to one each."""
