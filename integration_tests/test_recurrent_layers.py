@@ -67,6 +67,17 @@ def test_lengths_that_change(kind: type[nn.RNNBase]) -> None:
         torch.testing.assert_close(trained(layer, compiled, x)[0], trained(layer, layer, x)[0])
 
 
+def eager_casts(kind: type[torch.nn.Module]) -> bool:
+    """Whether eager mode computes such a layer in bfloat16: oneDNN's LSTM fails without AVX-512."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            kind(3, 4)(torch.randn(1, 2, 3))
+    except RuntimeError as error:
+        assert "primitive descriptor" in str(error)
+        return False
+    return True
+
+
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> None:
     """Torch's rules for symbolic sizes leave out dropout between layers, and what autocast makes of a layer."""
@@ -74,6 +85,7 @@ def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> 
     layers = kind(3, 4, num_layers=2, dropout=0.9)
     dropping = framesmith.compile(lambda x: layers(x)[0], strict=True, dynamic=True)
     casting = framesmith.compile(lambda x: layers(x)[0], strict=True, dynamic=True)
+    casts = eager_casts(kind)
     for length in (5, 7, 1):
         x = torch.randn(length, 2, 3)
         torch.manual_seed(1)
@@ -81,6 +93,8 @@ def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> 
         torch.manual_seed(1)
         torch.testing.assert_close(dropping(x), expected)
         assert torch.equal(torch.rand(()), following)
+        if not casts:
+            continue
         with torch.autocast("cpu", torch.bfloat16):
             torch.manual_seed(1)
             expected = layers(x)[0]
