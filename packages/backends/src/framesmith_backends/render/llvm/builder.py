@@ -201,14 +201,14 @@ class Builder:
         return self.emit(f"call {vector} {name}({given})", kind, mask.lanes)
 
     def _unknown(self, mask: Value) -> Value:
-        """The mask, of none of whose lanes LLVM knows that it is false.
+        """The mask, of none of whose lanes LLVM knows what it is.
 
-        With AVX2 it takes the sign of 32 bits for a lane's truth, and 1 for false where it knows it: a read all of one
-        register's lanes are false in is then taken for one without a mask. (LLVM 22.1; nothing is known behind an
-        instruction of the assembler, of which there is none here.)
+        With AVX2 a lane's truth is the sign of 32 bits, and where LLVM knows all lanes of one register of several, it
+        has their read lose its mask, or fails an assertion. (LLVM 22.1; nothing is known behind an instruction of the
+        assembler, of which there is none here.)
         """
         false = self.emit('call i64 asm "", "=r,0"(i64 0)', "i64")
-        return self.binary("or", mask, self.splat(self.emit(f"trunc {false.typed} to i1", "i1"), mask.lanes))
+        return self.binary("xor", mask, self.splat(self.emit(f"trunc {false.typed} to i1", "i1"), mask.lanes))
 
     def masked_store(self, value: Value, place: Value, mask: Value) -> None:
         """Write elements where the mask says so, from an address on, or to one each."""
