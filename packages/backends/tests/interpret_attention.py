@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from attempts import failures_of
 from tracing import trace
 
 from framesmith_backends.cuda import launcher, stages_of
@@ -163,16 +163,7 @@ def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
 
 def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = True  # float32 is attention in one kernel then; the interpreter is exact
-    failures = 0
-    for name, attempt in attempts():
-        try:
-            attempt()
-            print("ok", name, flush=True)
-        except Exception:
-            failures += 1
-            print("FAILED", name)
-            traceback.print_exc(file=sys.stdout, limit=-3)
-    return failures
+    return failures_of(attempts())
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ With the argument "clock", the device's clock with stand-ins for what is CUDA's.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attempts import failures_of
 from tracing import trace
 
 from framesmith_backends.cuda import launcher, stages_of
@@ -269,16 +269,7 @@ def clock() -> None:
 
 
 def main() -> int:
-    failures = 0
-    for name, attempt in attempts():
-        try:
-            attempt()
-            print("ok", name, flush=True)
-        except Exception:
-            failures += 1
-            print("FAILED", name)
-            traceback.print_exc(file=sys.stdout, limit=-3)
-    return failures
+    return failures_of(attempts())
 
 
 if __name__ == "__main__":

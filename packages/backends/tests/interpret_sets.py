@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 import torch
+from attempts import failures_of
 from list_steps import LISTS, ODD, chained, clipped
 from torch import fx
 from tracing import mutating
@@ -36,16 +36,7 @@ def checks() -> dict[str, Callable[[], None]]:
 
 
 def main() -> int:
-    failures = 0
-    for name, one in checks().items():
-        try:
-            one()
-            print("ok", name, flush=True)
-        except Exception:
-            failures += 1
-            print("FAILED", name)
-            traceback.print_exc(file=sys.stdout, limit=-4)
-    return failures
+    return failures_of(checks().items())
 
 
 if __name__ == "__main__":

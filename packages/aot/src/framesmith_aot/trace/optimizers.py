@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.tracing.decompositions import product_added
+
 Tensors = Sequence[torch.Tensor]
 
 
@@ -172,10 +174,8 @@ def _by_a_tensor(
         alike = self.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1
         if recorded or more or not alike or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return function(*tensors, value=value, **more)
-        wide = [_wide(tensor) for tensor in tensors]
-        number = value.detach().to(wide[0].dtype)
-        new = wide[0] + factor(number * wide[1], wide[2])
-        return self.copy_(new) if changes else new.to(self.dtype)
+        new = product_added(factor, self, value.detach(), tensor1, tensor2)
+        return self.copy_(new) if changes else new
 
     return run
 

@@ -149,23 +149,25 @@ def norms(tensors: Sequence[torch.Tensor], ord: Any = 2, dtype: torch.dtype | No
     return [aten.linalg_vector_norm.default(tensor, ord, dtype=dtype) for tensor in tensors]
 
 
+def product_added(
+    factor: Rule, x: torch.Tensor, number: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+) -> torch.Tensor:
+    """`x + factor(number * first, second)` for tensors of one floating type, in float32 at least; rounded once."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    product: torch.Tensor = factor(number.to(wide) * first.to(wide), second.to(wide))
+    return (x.to(wide) + product).to(x.dtype)
+
+
 def with_packed_numbers(
     factor: Rule, many: Sequence[torch.Tensor], first: Sequence[torch.Tensor], second: Sequence[torch.Tensor],
     scalars: torch.Tensor,
 ) -> Any:  # fmt: skip
-    """`many + factor(number * first, second)` for each tensor, the numbers being in one tensor; rounded once."""
+    """`product_added` for each of many tensors, with their numbers in one tensor."""
     tensors = (*many, *first, *second)
-    types = {tensor.dtype for tensor in tensors}
-    if len(types) != 1 or not all(map(torch.is_floating_point, (*tensors, scalars))):
+    if len({tensor.dtype for tensor in tensors}) != 1 or not all(map(torch.is_floating_point, (*tensors, scalars))):
         return NotImplemented
-    (kind,) = types
-    wide = torch.promote_types(kind, torch.float32)
-    numbers = scalars.to(wide).unbind()
-    added = (
-        aten.add(x.to(wide), factor(number * a.to(wide), b.to(wide))).to(kind)
-        for x, a, b, number in zip(many, first, second, numbers, strict=True)
-    )
-    return list(added)
+    each = zip(many, scalars.unbind(), first, second, strict=True)
+    return [product_added(factor, x, number, a, b) for x, number, a, b in each]
 
 
 #: Rules of our own, in place of torch's.
