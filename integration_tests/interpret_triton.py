@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 import warnings
@@ -14,10 +13,11 @@ from test_dynamic_kernels import FULL, OF_SO_MANY, PROGRAMS, SPECIAL, Program, c
 import framesmith
 from framesmith_backends.launch import triton_jit
 from framesmith_backends.render.triton import tile
+from integration_tests.sweeps import LONG
 
 #: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
 SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))
-if os.environ.get("FRAMESMITH_LONG"):
+if LONG:
     SIZES += ((8, 16), (5, 0), (1, 6), (20, 50))
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 
 
 def in_turn(cases: Iterable[Any], ways: Sequence[Any], each: int = 1) -> list[tuple[Any, Any]]:

@@ -19,9 +19,9 @@ from benchmarks import cubins, traffic
 from benchmarks.gpu_kernels import Collector, Made, programs
 from benchmarks.selection import Selection
 from framesmith_backends.render.triton.tile import Axis, Tile
+from integration_tests.sweeps import LONG
 
 ROOT = Path(__file__).parents[1]
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: The kinds of kernels whose traffic is to be the least; without FRAMESMITH_LONG these of them.
 PLAIN = ("pointwise", "elementary", "special", "reductions", "columns", "rows", "image_norms", "losses", "updates")

@@ -5,18 +5,17 @@ A third of the models; long runs, `FRAMESMITH_LONG=1`, take all.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 import framesmith
 from benchmarks.generation import BATCH, MODELS, PROMPT, STRATEGIES, TOKENS, WORDS, model_of
+from integration_tests.sweeps import LONG
 from integration_tests.test_transformers import ARCHITECTURES, TRAINED, VOCABULARY, build, tensors
 
 pytest.importorskip("transformers")
 
-EACH = 1 if os.environ.get("FRAMESMITH_LONG") else 3
+EACH = 1 if LONG else 3
 #: Batch and sequence sizes, all different from those of `build`, and from the sizes within the models.
 SIZES = ((3, 9), (5, 11), (6, 13))
 #: Loops over the sequence in Python: each length is another program.

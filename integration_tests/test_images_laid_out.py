@@ -6,7 +6,6 @@ Every step is smooth: where rounding carries a ReLU's input over zero, eager's o
 from __future__ import annotations
 
 import copy
-import os
 import random
 
 import pytest
@@ -16,8 +15,8 @@ from torch import nn
 
 import framesmith
 from framesmith_backends.rewrite import layouts
+from integration_tests.sweeps import LONG
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
 SEEDS = range(400 if LONG else 24)
 #: What a network is made of -> how often it is drawn.
 PARTS = {

@@ -6,7 +6,6 @@ The programs and places are drawn by number; long runs (`FRAMESMITH_LONG=1`) tak
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections.abc import Callable
@@ -23,8 +22,8 @@ from framesmith_guards import CompileContext, current_location
 from integration_tests.differential import Run, assert_same_outcomes, eager, run
 from integration_tests.injection import Place, Planted, calls_in, planted
 from integration_tests.programs import IN_FAMILIES, PROGRAMS
+from integration_tests.sweeps import LONG
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
 #: Records warnings and looks at them: the one that tells of the failure is among them.
 RECORDS_WARNINGS = "language.warnings_and_print"
 NAMES = [name for name in PROGRAMS if name not in IN_FAMILIES and name != RECORDS_WARNINGS]

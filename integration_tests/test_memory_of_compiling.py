@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
+from integration_tests.sweeps import LONG
+
 #: What a cycle may leave behind, in bytes.
 ALLOWED = 1024
 #: Parts of the cycles, each measured. What is kept is kept in every part; a table of Python's or torch's that is made

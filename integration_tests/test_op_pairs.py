@@ -5,14 +5,12 @@ A tenth of the operators with one pair each; long runs, `FRAMESMITH_LONG=1`, tak
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 from integration_tests.op_pairs import DTYPES, OPS, pairs, run_pair
+from integration_tests.sweeps import LONG
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
 NAMES = sorted(OPS) if LONG else sorted(OPS)[3::10]
 PAIRS = 3 if LONG else 1
 #: At least so many of the pairs that may share an entry do; of a few operators it may be fewer.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import framesmith
+from integration_tests.sweeps import LONG
 
 Tensor = torch.Tensor
 SHAPE = (3, 2, 4)
@@ -70,7 +70,7 @@ def held_results(result: tuple[Any, list[Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@settings(max_examples=1500 if os.environ.get("FRAMESMITH_LONG") == "1" else 60, deadline=None)
+@settings(max_examples=1500 if LONG else 60, deadline=None)
 @given(text=programs())
 def test_parts_of_inputs(training: bool, text: str) -> None:
     names: dict[str, Any] = {"torch": torch}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,9 @@ import torch.nn.functional as F
 
 import framesmith
 from integration_tests.modes import MODES, WHOLE, outcome, same
+from integration_tests.sweeps import LONG
 
-PROGRAMS = 1000 if os.environ.get("FRAMESMITH_LONG") else 40
+PROGRAMS = 1000 if LONG else 40
 
 #: Statements that make `{new}` out of `{a}` and `{b}`, all of shape [2, 3] and of moderate size.
 STATEMENTS = (

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 import framesmith
+from integration_tests.sweeps import LONG
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
 STEPS = 1_500 if LONG else 30
 CYCLES = 100_000 if LONG else 2_000
 SIZES = (2, 3, 5)

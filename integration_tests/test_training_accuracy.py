@@ -8,8 +8,6 @@ error. What is left out is judged before the compiled module runs. All architect
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
@@ -19,8 +17,8 @@ from integration_tests import gradient_errors
 from integration_tests.architectures import ARCHITECTURES
 from integration_tests.decisions import Decisions, all_clear
 from integration_tests.gradient_errors import Errors, measure
+from integration_tests.sweeps import LONG
 
-LONG = os.environ.get("FRAMESMITH_LONG") == "1"
 QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "lstm"]
 TIMES = 3.0
 

@@ -6,7 +6,6 @@ Each model in one of the modes, in turn; in long runs, `FRAMESMITH_LONG=1`, in b
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -14,13 +13,13 @@ import pytest
 import torch
 
 import framesmith
+from integration_tests.sweeps import LONG
 from integration_tests.vision import MODELS, build
 
 MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "inference_mode": torch.inference_mode,
     "no_grad": torch.no_grad,
 }
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 CASES = [
     (name, mode)
     for at, name in enumerate(sorted(MODELS))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
+from gpus import LONG
 from torch import Tensor
 from tracing import trace
 
@@ -117,7 +117,7 @@ def main() -> int:
     failures = 0
     for name, shape in itertools.product(FUNCTIONS, SHAPES):
         for kind, x in numbers(shape):
-            if shape != SHAPES[0] and kind not in SOME and not os.environ.get("FRAMESMITH_LONG"):
+            if shape != SHAPES[0] and kind not in SOME and not LONG:
                 continue
             for dtype in (torch.float32, torch.bfloat16) if kind in ("normal", "masked") else (torch.float32,):
                 try:

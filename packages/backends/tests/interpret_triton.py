@@ -7,13 +7,13 @@ them to a row, several launches to a grid.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from dataclasses import replace
 
 import torch
 from both_ways import CASES
+from gpus import LONG
 from samples import SAMPLES
 from test_symbolic import PROGRAMS, compilations
 from tracing import trace
@@ -26,7 +26,7 @@ from framesmith_backends.schedule.plan import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
-if os.environ.get("FRAMESMITH_LONG"):
+if LONG:
     SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
 
 #: Rows by columns: one at a time, the last lanes masked; several at a time, which they are a multiple of.

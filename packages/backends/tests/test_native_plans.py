@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
+from gpus import LONG
 from torch import fx
 from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
 
 Tensor = torch.Tensor
-COUNT = 2000 if os.environ.get("FRAMESMITH_LONG") == "1" else 80
+COUNT = 2000 if LONG else 80
 SIZES = (2, 3, 4, 8, 16, 33)
 
 

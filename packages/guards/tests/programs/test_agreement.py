@@ -42,7 +42,7 @@ from framesmith_guards.programs.native.probing import extension
 
 X, Y = LocalSource("x"), LocalSource("y")
 Point = namedtuple("Point", "a b")
-LONG = int(os.environ.get("FRAMESMITH_LONG") or 0)
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 MEMORY = torch.zeros(64)
 
 

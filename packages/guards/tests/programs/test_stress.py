@@ -23,7 +23,7 @@ from framesmith_guards import (
 )
 
 X, Y = LocalSource("x"), LocalSource("y")
-LONG = int(os.environ.get("FRAMESMITH_LONG") or 0)
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 SECONDS = 60 if LONG else 2
 THREADS = 8
 LAYERS = 4
