@@ -163,3 +163,15 @@ def test_a_product_whose_result_attention_reads_is_stored_where_it_is_fused() ->
     plan = stages_of(trace(run, [*halves, torch.empty(64, 64)]), choose=Fusing()).plan
     assert (len(plan.attentions), len(plan.fused_products)) == (1, 1)
     assert not missing(plan)
+
+
+def test_attention_is_not_moved_behind_a_call_that_writes_to_its_operands() -> None:
+    def replaced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(q.float() @ k.float().transpose(-2, -1), -1).to(q.dtype)
+        if writes:
+            torch.ops.aten.set_.source_Tensor(q, k)
+        return weights @ v
+
+    for writes in (False, True):
+        plan = stages_of(trace(replaced, [torch.empty(2, 4, 32, 16, dtype=BF16) for _ in range(3)])).plan
+        assert len(plan.attentions) == (0 if writes else 1)

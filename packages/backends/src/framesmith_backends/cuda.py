@@ -213,9 +213,10 @@ def _planned(
     )
 
 
-def _attends(dtype: str) -> bool:
+def _attends(dtype: str, device: str) -> bool:
     """Whether attention whose queries and keys are of this type is one kernel: where tensor cores may multiply them."""
-    capable = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)
+    known = device.startswith("cuda") and torch.cuda.is_available()
+    capable = not known or torch.cuda.get_device_capability(device) >= (8, 0)
     return capable and (dtype != "f32" or rounds_float32("matmul"))
 
 

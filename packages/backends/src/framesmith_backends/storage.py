@@ -7,7 +7,6 @@ read for the longest time is removed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import os
@@ -15,7 +14,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from framesmith_backends.telling import KERNELS
+from framesmith_backends.telling import KERNELS, tell_once
 
 #: Bytes up to which files are kept, and how many are written between two looks at what there is.
 MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
@@ -86,13 +85,8 @@ def _is_private(where: Path) -> bool:
         return False
     private = known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not private:
-        _tell_once(where)
+        tell_once(f"{where} is not used: others may write there; chmod go-w makes it yours alone", KERNELS)
     return private
-
-
-@functools.cache
-def _tell_once(where: Path) -> None:
-    KERNELS.warning("%s is not used: others may write there; chmod go-w makes it yours alone", where)
 
 
 def _evict(where: Path) -> None:

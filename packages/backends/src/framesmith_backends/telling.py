@@ -10,6 +10,6 @@ KERNELS = logging.getLogger("framesmith.kernels")
 
 
 @functools.cache
-def tell_once(text: str) -> None:
-    """Tell the user, once in a process, that a mode does not do what it is for."""
-    PLANS.warning("%s", text)
+def tell_once(text: str, log: logging.Logger = PLANS) -> None:
+    """Tell the user, once in a process, that something does not do what it is for."""
+    log.warning("%s", text)

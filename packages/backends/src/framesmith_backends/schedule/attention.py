@@ -7,7 +7,7 @@ reads. Sizes do not change, and the first product is of float32, or of half type
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
@@ -17,12 +17,15 @@ from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
 from framesmith_backends.ir.program import Program, contiguous_strides
 from framesmith_backends.schedule.build import build_kernel
-from framesmith_backends.schedule.fused_products import positions, product_of
+from framesmith_backends.schedule.fused_products import positions, product_of, written_by_effects
 from framesmith_backends.schedule.group import CallNode, Group, Node
 
 #: More elements of a head do not fit into a program's registers; of float32.
 MOST_DEPTH, MOST_FLOATS = 256, 128
 HALF = ("f16", "bf16")
+
+#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
+Attends = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,13 @@ def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) 
     if not any(isinstance(node, CallNode) for node in nodes):
         return []
     readers = _readers(program, nodes)
+    written = written_by_effects(program)
     makers = {one.name: node for node in nodes if isinstance(node, Group) for one in node.members}
     calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
     found = []
     for node in calls.values():
         one = _attention(program, node, readers, makers, calls, stored)
-        if one is not None:
+        if one is not None and written.isdisjoint(param.name for param in one.item.params):
             found.append(one)
     return found
 

@@ -79,7 +79,7 @@ def fusable_products(
 ) -> list[Fusable]:
     """The products among the nodes that may run otherwise; those in `needed` are read by calls."""
     found: dict[int, Fusable] = {}
-    written = _written_by_effects(program)
+    written = written_by_effects(program)
     readers: dict[str, list[Group]] = {}
     for group in (node for node in nodes if isinstance(node, Group)):
         for name in {load.source for one in group.members for load in loads(one.body)}:
@@ -109,7 +109,7 @@ def fusable_products(
     return list(found.values())
 
 
-def _written_by_effects(program: Program) -> set[str]:
+def written_by_effects(program: Program) -> set[str]:
     """The buffers that calls write to: when these are read must not change."""
     names: set[str] = set()
     for call in program.calls.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch._ops import OpOverload
@@ -19,7 +19,7 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller,
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.schedule.arena import with_arenas
-from framesmith_backends.schedule.attention import attentions, with_operands
+from framesmith_backends.schedule.attention import Attends, attentions, with_operands
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
@@ -143,14 +143,14 @@ def make_plan(
     apart: bool = True,
     target: Target = CPU,
     choose: Choose | None = None,
-    attends: Callable[[str], bool] | None = None,
+    attends: Attends | None = None,
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
     `target` is what the kernels are for. `choose` says which products run as one kernel with what follows, and how.
-    With `attends`, attention is one kernel where that says so of the type of queries and keys.
+    With `attends`, attention is one kernel where that says so.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
@@ -211,12 +211,13 @@ def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
 
 
 def _attention(
-    program: Program, nodes: list[Node], stored: frozenset[str], attends: Callable[[str], bool] | None
+    program: Program, nodes: list[Node], stored: frozenset[str], attends: Attends | None
 ) -> tuple[Program, list[Node], dict[int, tuple[Item, ...]], set[str]]:
     """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes."""
     if attends is None:
         return program, nodes, {}, set()
-    taken = [one for one in attentions(program, nodes, stored) if attends(one.item.factors)]
+    found = attentions(program, nodes, stored)
+    taken = [one for one in found if attends(one.item.factors, program.layouts[one.item.result].device)]
     program, nodes = with_operands(program, nodes, taken)
     gone = {name for one in taken for name in one.calls}
     return program, nodes, {one.at: (one.item,) for one in taken}, gone

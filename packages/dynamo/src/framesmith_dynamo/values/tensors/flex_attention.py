@@ -55,7 +55,7 @@ def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`flex_attention(query, key, value, score_mod, block_mask, ...)`."""
     given = _named(tr, flex.flex_attention, args, kwargs)
     query, key, value, block_mask = (given[name] for name in ("query", "key", "value", "block_mask"))
-    tensors = _tensors(query, key, value)
+    tensors = [one.fake for one in _tensors(query, key, value)]
     why = _why_refused(tensors, given["enable_gqa"].bool_(tr)) or _why_options(tr, given["kernel_options"])
     if why is not None:
         raise GraphBreak(REFUSED, why)
@@ -83,7 +83,7 @@ def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """torch's operator: its logarithms are to base 2."""
     given = _named(tr, operator_of_torch.__call__, args, kwargs)
     query, key, value = (given[name] for name in ("query", "key", "value"))
-    tensors = _tensors(query, key, value)
+    tensors = [one.fake for one in _tensors(query, key, value)]
     why = _why_shapes(tensors)
     if why is not None or any(given[f"{one}_mod_other_buffers"].unpack(tr) for one in ("score", "mask")):
         raise GraphBreak(REFUSED, why or "captured tensors are given beside the functions")
@@ -92,10 +92,12 @@ def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.call(tr.constant(written_out.to_base_2), results.unpack(tr), {})
 
 
-def _tensors(*values: Value) -> list[torch.Tensor]:
-    if not all(isinstance(one, TensorValue) for one in values):
+def _tensors(*values: Value) -> list[TensorValue]:
+    """The values, of which each has to be a tensor."""
+    tensors = [one for one in values if isinstance(one, TensorValue)]
+    if len(tensors) != len(values):
         raise GraphBreak(REFUSED, ", ".join(one.describe() for one in values))
-    return [one.fake for one in values if isinstance(one, TensorValue)]
+    return tensors
 
 
 def _why_refused(tensors: list[torch.Tensor], shares: bool) -> str | None:
@@ -180,7 +182,7 @@ def _laid_out(tr: Tracer, means: TensorValue, query: torch.Tensor) -> Value:
 def _everywhere(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     mod, score, places = args
     wholes = [*([] if score.is_none() else [score]), *places.unpack(tr)]
-    return everywhere(tr, mod, [one for one in wholes if isinstance(one, TensorValue)])
+    return everywhere(tr, mod, _tensors(*wholes))
 
 
 @handles(flex.create_mask)
