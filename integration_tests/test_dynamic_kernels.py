@@ -77,6 +77,7 @@ FULL = (
     Program("softmax", lambda x: (x.softmax(-1), x.log_softmax(0))),
     Program("moments", lambda x: (x.var(1), x.std(), x.amax(1), x.logsumexp(0))),
     Program("slices", lambda x: (x[1:, :-1] * 2, x[:, x.shape[1] // 2 :].exp())),
+    Program("neighbours", lambda x: torch.stack([x, x.roll(1, 1)], -1).flatten(1).amax(-1)),
     Program("errors", lambda x, y: (F.mse_loss(x, y), F.smooth_l1_loss(x, y)), twice),
     Program("cross entropy", F.cross_entropy, lambda a, b: (R(a, b), torch.randint(0, b, (a,)))),
     Program("attention", lambda q: F.scaled_dot_product_attention(q, q * 2, q), lambda a, b: (R(2, 2, min(a, 40), 8),)),

@@ -85,6 +85,14 @@ def test_the_text_of_a_product_as_divisor() -> None:
     assert eval(text, {"n": 5, "m": 9}) == 82 // 10
 
 
+def test_quotients_that_bounds_tell() -> None:
+    assert -1 // N == -1 and -1 % N == N - 1
+    assert (2 * N - 3) // 2 == N - 2 and (2 * N - 3) % 2 == 1
+    assert size.split_multiple(3 * M - 7, 3) == (M - 3, 2)
+    assert size.split_multiple(N * M + M, N + 1) == (M, 0)
+    assert size.split_multiple(N + 5, 0) == (0, N + 5)
+
+
 def test_strides_where_nothing_is_empty() -> None:
     stride = size.extreme(M, 1, True) * N
     assert stride != M * N

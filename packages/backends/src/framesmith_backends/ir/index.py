@@ -280,8 +280,8 @@ def _symbolic_split(a: Ix, divisor: Size) -> tuple[Ix, Ix]:
             rest.append((atom, k))
         else:
             quotient.append((atom, part))
-    whole = exact_quotient(a.const, divisor) or 0
-    left = Ix(a.const - whole * divisor, tuple(rest))
+    whole, remaining = sizes_.split_multiple(a.const, divisor)
+    left = Ix(remaining, tuple(rest))
     low, _ = bounds(left)
     if not surely_at_least(low, 0):
         # Counting down: multiples of the divisor taken out must go back in.

@@ -219,19 +219,30 @@ def floor_quotient(a: Size, b: Size) -> Size:
         return a // b
     if isinstance(b, Sym) and not (surely_positive(b) or surely_at_least(-1, b)):
         return _of(Quotient(a, b))
+    whole, rest = split_multiple(a, b)
+    if rest == 0:
+        return whole
+    if surely_at_least(rest, 0) and surely_at_least(b - 1, rest):
+        return whole
+    if surely_at_least(-1, rest) and surely_at_least(rest + b, 0):
+        return whole - 1
+    return whole + _of(Quotient(rest, b))
+
+
+def split_multiple(a: Size, b: Size) -> tuple[Size, Size]:
+    """a == b * whole + rest, where `whole` has what b divides of `a` for all values but 0, term by term."""
+    exact = exact_quotient(a, b)
+    if exact is not None:
+        return exact, 0
     whole: Size = 0
     rest = a
     for monomial, k in _terms(a).items():
         term = _made({monomial: k})
-        part = exact_quotient(term, b)
+        part = term // b if isinstance(term, int) and isinstance(b, int) and b else exact_quotient(term, b)
         if part is not None:
-            whole, rest = whole + part, rest - term
+            whole, rest = whole + part, rest - part * b
     exact = exact_quotient(rest, b)
-    if exact is not None:
-        return whole + exact
-    if surely_at_least(rest, 0) and surely_at_least(b - 1, rest):
-        return whole
-    return whole + _of(Quotient(rest, b))
+    return (whole, rest) if exact is None else (whole + exact, 0)
 
 
 def extreme(a: Size, b: Size, largest: bool) -> Size:
