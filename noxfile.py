@@ -46,8 +46,8 @@ INSTALL = ["-q", "--no-compile"]
 TEST_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
 LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
-#: Tests run in two processes, a file's tests in one of them.
-WORKERS = ["-n", "2", "--dist", "loadfile"]
+#: Tests run in two processes: each begins with one half, and who has done takes over what the other has left.
+WORKERS = ["-n", "2", "--dist", "worksteal"]
 #: What torch's own database of operators needs.
 OPERATOR_TOOLS = ["expecttest"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]

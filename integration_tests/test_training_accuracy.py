@@ -19,7 +19,8 @@ from integration_tests.decisions import Decisions, all_clear
 from integration_tests.gradient_errors import Errors, measure
 from integration_tests.sweeps import LONG
 
-QUICK = ["mobilenet_v2", "squeezenet", "densenet", "vit", "unet", "dcgan", "lstm"]
+#: The others take a minute each, and more.
+QUICK = ["vit", "unet", "dcgan", "lstm"]
 TIMES = 3.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said by turning oneDNN off and on

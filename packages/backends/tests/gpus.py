@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
+from sweeps import LONG
+
 #: Their compute capabilities.
 CAPABILITIES = (80, 90, 100)
 

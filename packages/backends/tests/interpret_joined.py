@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from gpus import LONG
+from sweeps import LONG
 from torch import Tensor
 from tracing import trace
 

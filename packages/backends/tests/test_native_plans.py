@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpus import LONG
+from sweeps import LONG
 from torch import fx
 from tracing import mutating, trace
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from tracing import trace
 from tracing_symbolic import trace_symbolic
@@ -122,7 +123,7 @@ MASKS: dict[str, Callable[[int, int, int, int], Tensor | None]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)), QUERIES, LENGTHS, DEPTHS,
     st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 3), st.sampled_from(sorted(MASKS)), st.booleans(),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from torch import nn
 from tracing import trace
 
@@ -64,7 +65,7 @@ def check(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), wanted.double(), rtol=0, atol=3e-6 * size)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(STEPS, ROWS, INPUTS, UNITS, st.booleans(), st.integers(0, 99))
 def test_lstm(steps: int, rows: int, inputs: int, hidden: int, reverse: bool, seed: int) -> None:
     torch.manual_seed(seed)
@@ -97,7 +98,7 @@ def test_lstm(steps: int, rows: int, inputs: int, hidden: int, reverse: bool, se
     check(of_gates.t() @ torch.cat(before).flatten(0, 1), wanted[3])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sampled_from(LOOPS), STEPS, ROWS, INPUTS, UNITS, st.integers(0, 99))
 def test_states(kind: str, steps: int, rows: int, inputs: int, hidden: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -110,7 +111,7 @@ def test_states(kind: str, steps: int, rows: int, inputs: int, hidden: int, seed
     assert found[1].untyped_storage().data_ptr() != found[0].untyped_storage().data_ptr()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(STEPS, ROWS, INPUTS, UNITS, st.booleans(), st.integers(0, 99))
 def test_gates_of_a_gru(steps: int, rows: int, inputs: int, hidden: int, biased: bool, seed: int) -> None:
     torch.manual_seed(seed)
@@ -124,7 +125,7 @@ def test_gates_of_a_gru(steps: int, rows: int, inputs: int, hidden: int, biased:
         check(one, two)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(STEPS, ROWS, UNITS, st.integers(0, 99))
 def test_backward_loops(steps: int, rows: int, hidden: int, seed: int) -> None:
     """Beside the loops of ATen's calls."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from torch.testing._internal.common_methods_invocations import op_db
 from tracing import trace
 from tracing_symbolic import trace_symbolic
@@ -109,7 +110,7 @@ def test_all_types_along_all_dimensions(dtype: torch.dtype, reverse: bool) -> No
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_around_those_of_blocks(kind: str) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.integers(1, 3), COUNTS, INNER, st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.data())
     def run(outer: int, count: int, inner: int, dtype: torch.dtype, data: st.DataObject) -> None:
         shape = (outer * data.draw(COUNTS), count) if inner == 1 else (outer, count, inner)
@@ -123,7 +124,7 @@ def test_sizes_around_those_of_blocks(kind: str) -> None:
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_numbers(kind: str) -> None:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=40), st.booleans())
     def run(values: list[float], across: bool) -> None:
         line = torch.tensor(values)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from gpus import LONG, with_capabilities
+from gpus import with_capabilities
 from interpreting import interpreted
 from ir.test_spec import graph_values, memory_of
 from scan_programs import PROGRAMS, Program, back
+from sweeps import LONG
 from tracing import trace
 
 from framesmith_backends import CpuBackend, CudaBackend

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from torch.testing._internal.common_methods_invocations import op_db
 from tracing import trace
 from tracing_symbolic import trace_symbolic
@@ -120,7 +121,7 @@ def test_all_types_along_all_dimensions(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
 def test_lengths_of_lines(dtype: torch.dtype) -> None:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(st.integers(1, 4), COUNTS, st.integers(1, GROUP + 2), st.sampled_from([1.0, 30.0, 1e4]))
     def run(outer: int, count: int, inner: int, scale: float) -> None:
         check(numbers((outer, count, inner), dtype, count, scale), 1)
@@ -131,7 +132,7 @@ def test_lengths_of_lines(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_numbers(dtype: torch.dtype) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=150), st.booleans())
     def run(values: list[float], across: bool) -> None:
         line = torch.tensor(values)

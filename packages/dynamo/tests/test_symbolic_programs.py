@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import framesmith_frames as frames
 
-PROGRAMS = 20_000 if os.environ.get("FRAMESMITH_LONG") else 500
+PROGRAMS = 20_000 if os.environ.get("FRAMESMITH_LONG") else 200
 _serial = count()
 
 INTEGERS = st.recursive(
@@ -122,7 +122,7 @@ def outcome(fn: Any, rows: int, columns: int, k: int, f: float) -> Any:
 @example(body=["f = math.exp(f)", "f = 0.5"], dynamic=None)  # what it gave is used by nobody; it raises all the same
 @example(body=["for i in range(len(x) % 4):\n        a.append(i * f)", "a.append(f ** 2)"], dynamic=None)
 @given(body=BODIES, dynamic=st.sampled_from([None, True]))
-@settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), derandomize=PROGRAMS <= 500)
+@settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), derandomize=PROGRAMS <= 200)
 def test_programs_agree_at_all_sizes(body: list[str], dynamic: bool | None) -> None:
     function = program(body)
     subject: Compiled = compiled(function, recompile_limit=30, dynamic=dynamic, strict=True)

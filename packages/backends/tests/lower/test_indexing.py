@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
@@ -78,7 +79,7 @@ def drawn_places(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int, n
     return found.t().contiguous().t() if len(shape) == 2 and draw(st.booleans()) else found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_rows_and_columns(data: st.DataObject) -> None:
     shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
@@ -90,7 +91,7 @@ def test_rows_and_columns(data: st.DataObject) -> None:
     agree(lambda x, i: x.gather(dim, i), x, drawn_places(data.draw, wanted, 0, size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_advanced_indices(data: st.DataObject) -> None:
     shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
@@ -254,7 +255,7 @@ def test_one_check_for_equal_places() -> None:
 ADDED = (torch.float32, torch.float64, torch.int64, torch.uint8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_sums_by_rows_and_columns(data: st.DataObject) -> None:
     shape, dtype = data.draw(SHAPES), data.draw(st.sampled_from(ADDED))
@@ -271,7 +272,7 @@ def test_sums_by_rows_and_columns(data: st.DataObject) -> None:
         agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_sums_by_advanced_indices(data: st.DataObject) -> None:
     rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))
@@ -361,7 +362,7 @@ def test_what_is_added_is_computed_where_it_is_added() -> None:
 HALVES = (torch.bfloat16, torch.float16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_sums_of_half_types_are_rounded_as_eagers_are(data: st.DataObject) -> None:
     """At each addition, or once for all sums along the first and the last of several dimensions."""
@@ -391,7 +392,7 @@ def test_wide_rows_of_half_types_are_added_up_by_aten() -> None:
     assert not lower_graph(trace(lambda x, i, s: x.scatter_add(0, i, s), (x, own, x[:3]))).notes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_replaced_by_rows_and_columns(data: st.DataObject) -> None:
     """Of several for one place the last one is there."""
@@ -417,7 +418,7 @@ def test_replaced_by_rows_and_columns(data: st.DataObject) -> None:
         agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_replaced_by_advanced_indices(data: st.DataObject) -> None:
     rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))

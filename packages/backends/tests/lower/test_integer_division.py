@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from tracing import trace
 
 from framesmith_backends import CpuBackend
@@ -42,7 +43,7 @@ def numbers(dtype: torch.dtype, count: int, seed: int) -> Tensor:
     return value.to(dtype)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.sampled_from(TYPES), st.sampled_from(sorted(FUNCTIONS)), st.integers(1, 300), st.integers(0, 10**6))
 def test_quotients_and_rests(dtype: torch.dtype, name: str, count: int, seed: int) -> None:
     a, b = numbers(dtype, count, seed), numbers(dtype, count, seed + 1)

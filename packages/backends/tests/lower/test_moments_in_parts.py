@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from tracing import trace
 
 from framesmith_backends.ir import splitting
@@ -78,7 +79,7 @@ def normed_grad(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torc
 SIZES = st.tuples(st.integers(1, 5), st.integers(2, 9), st.integers(1, 12), st.integers(2, 12))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(sizes=SIZES, last=st.booleans(), far=st.booleans())
 def test_batch_norms(sizes: tuple[int, ...], last: bool, far: bool) -> None:
     assume(not far or sizes[0] * sizes[2] * sizes[3] >= 16)  # of few numbers the variance may be next to nothing

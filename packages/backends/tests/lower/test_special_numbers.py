@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from tracing import trace
 from tracing_symbolic import trace_symbolic
 
@@ -92,7 +93,7 @@ def _batch_norm(x: torch.Tensor) -> Any:
     return aten._native_batch_norm_legit_functional(x, None, None, mean, var, True, 0.1, 1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     shape=st.lists(st.integers(2, 5), min_size=2, max_size=5),
     layout=st.sampled_from(["contiguous", "channels last", "strided", "turned", "expanded"]),

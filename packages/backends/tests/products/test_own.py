@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from framesmith_backends.launch.native import machine, machine_code
 from framesmith_backends.products.own import OPERATOR, OwnProduct, own_product
@@ -39,7 +40,7 @@ def assert_as_exact(found: torch.Tensor, wanted: torch.Tensor, size: torch.Tenso
     assert bool(((found.double() - wanted).abs() <= bound).all()), ((found - wanted).abs() / bound).max()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     SIZES,
     SIZES,

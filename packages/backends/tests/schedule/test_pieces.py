@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
@@ -76,7 +77,7 @@ def test_reductions_stay_whole() -> None:
     assert all(len(k.passes[0].stores) < 2 for k in kernels(lambda x, y: torch.cat([x, y], 1).sum(1), X, Y))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_pieces_mean_what_the_kernel_means(data: st.DataObject) -> None:
     dim, count = data.draw(st.integers(0, 2)), data.draw(st.integers(2, 4))
