@@ -1,0 +1,19 @@
+"""How much of a sweep a run takes: long ones, `FRAMESMITH_LONG=1`, all; others a part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
+
+
+def examples(count: int) -> int:
+    """How many of so many drawn cases are tried, each of which is compiled."""
+    return count if LONG else max(count // 3, 20)
+
+
+def a_part(cases: Iterable[Any], of: int, first: int = 0) -> list[Any]:
+    """One case of each so many, beginning with that one; in long runs all."""
+    return [*cases][0 if LONG else first % of :: 1 if LONG else of]
