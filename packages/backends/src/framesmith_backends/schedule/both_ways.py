@@ -7,7 +7,7 @@ its last row. Each program's sums are results of the first half of a reduction c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
@@ -16,7 +16,7 @@ from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.index import Ix
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.size import product
-from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS, Down
+from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS, Down, cut_down
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.domains import Sizes, flags_of, refine, variables_of
 from framesmith_backends.schedule.group import (
@@ -30,7 +30,6 @@ from framesmith_backends.schedule.group import (
     merge,
     ordered,
     positions,
-    stored_names,
     why_not_merge,
     why_not_same_point,
 )
@@ -57,6 +56,39 @@ class Shape:
         found = product(size for size, flag in zip(self.sizes, flags, strict=True) if flag)
         assert isinstance(found, int)
         return found
+
+    def numel_of_neither(self) -> int:
+        """How many programs there are: points along the axes that are reduced in no way."""
+        return self.numel(not (r or d) for r, d in zip(self.row, self.down, strict=True))
+
+
+class Near:
+    """Which groups read a buffer that another one reads or makes: no others have anything in common with it."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._at: dict[str, list[int]] = {}
+        self._readers: dict[str, set[str]] = {}
+        for k, one in enumerate(groups):
+            for name in _touched(one):
+                self._at.setdefault(name, []).append(k)
+            for d in one.members:
+                for load in loads(d.body):
+                    self._readers.setdefault(load.source, set()).add(d.name)
+
+    def __call__(self, group: Group) -> Iterator[Group]:
+        """These groups in the order in which they were given, each once; among them may be the group itself."""
+        return (self._groups[k] for k in sorted({k for name in _touched(group) for k in self._at.get(name, ())}))
+
+    def stored(self, group: Group, kept: Collection[str]) -> frozenset[str]:
+        """The members that need memory: those kept, and those that others read."""
+        own = {d.name for d in group.members}
+        return frozenset(name for name in own if name in kept or not self._readers.get(name, own) <= own)
+
+
+def _touched(group: Group) -> set[str]:
+    """What the group's members read, and they themselves."""
+    return {name for d in group.members for name in (d.name, *(load.source for load in loads(d.body)))}
 
 
 def with_both_ways(
@@ -85,9 +117,23 @@ def _wanted(program: Program, nodes: list[Node], by: Down) -> frozenset[str]:
     if by.in_registers:
         return _merged(program, nodes, replace(by, least=1, most_rows=None))[1]
     groups = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
-    shapes = ((one, other, _common(one, other)) for one in groups if _reduces_rows(one) for other in groups)
-    columns = [other for one, other, shape in shapes if shape is not None and _reads_in_common(one, other, shape)]
-    return frozenset(d.name.removesuffix(".part") for other in columns for d in other.members if _is_sum(d))
+    near = Near(groups)
+    found: set[str] = set()
+    for one in filter(_reduces_rows, groups):
+        for other in near(one):
+            shape = _common(one, other)
+            sums = [] if shape is None else [d for d in other.members if _may_have_programs(d, shape, by)]
+            if shape is not None and sums and _reads_in_common(one, other, shape):
+                found.update(d.name.removesuffix(".part") for d in sums)
+    return frozenset(found)
+
+
+def _may_have_programs(d: Def, shape: Shape, by: Down) -> bool:
+    """Whether the definition is a sum that is cut when it is asked for, or of which there are enough already."""
+    if not _is_sum(d):
+        return False
+    is_cut = d.name.endswith(".part") or cut_down([v.size for v in d.domain if v in d.reduced], by) is not None
+    return is_cut or shape.numel_of_neither() >= by.least
 
 
 def _merged(program: Program, nodes: list[Node], by: Down) -> tuple[list[Node], frozenset[str]]:
@@ -97,10 +143,11 @@ def _merged(program: Program, nodes: list[Node], by: Down) -> tuple[list[Node], 
         return nodes, frozenset()
     g = Grouping(program, {node.number: _copied(node) for node in nodes})
     done: set[str] = set()
+    near = Near([node for node in g.nodes.values() if isinstance(node, Group)])
     for number in [node.number for node in pairs]:
         rows = g.nodes.get(number)
         if isinstance(rows, Group) and _reduces_rows(rows):
-            done |= _with_columns(g, rows, by)
+            done |= _with_columns(g, near, rows, by)
     if not done:
         return nodes, frozenset()
     _merge_second_halves(g, done)
@@ -118,17 +165,23 @@ def _reduces_rows(group: Group) -> bool:
     return any(flags) and not all(flags) and flags == tuple(sorted(flags))
 
 
-def _with_columns(g: Grouping, rows: Group, by: Down) -> set[str]:
+def _with_columns(g: Grouping, near: Near, rows: Group, by: Down) -> set[str]:
     """Merge what reduces columns of the same points; the names of these reductions."""
     done: set[str] = set()
-    for columns in [node for node in g.nodes.values() if isinstance(node, Group)]:
+    tried = {rows.number}
+    waiting = near(rows)
+    while (columns := next(waiting, None)) is not None:
+        if columns.number in tried or columns.number not in g.nodes:
+            continue
+        tried.add(columns.number)
         shape = _common(rows, columns)
-        if shape is not None and _why_not_together(g, rows, columns, shape, by) is None:
+        if shape is not None and _why_not_together(g, near, rows, columns, shape, by) is None:
             together = _together(g.program, rows, columns, shape)
             rows.members, rows.sizes, rows.reduced, rows.down = together.members, shape.sizes, shape.row, shape.down
             rows.position = max(rows.position, columns.position)
             done |= {d.name for d in columns.members if d.reduced}
             absorb(g, rows, columns)
+            waiting = near(rows)
     return done
 
 
@@ -151,14 +204,14 @@ def _common(rows: Group, columns: Group) -> Shape | None:
     return Shape(sizes, row, down)
 
 
-def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
+def _why_not_together(g: Grouping, near: Near, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
     """Why the two do not become one kernel with enough programs, or None."""
     members = _in_order(g.program, rows, columns)
     if len(members) > MOST_MEMBERS or rows.cost + columns.cost > MOST_COST:
         return "together too large"
     if shape.numel(shape.row) < LEAST_COLUMNS or (by.in_registers and shape.numel(shape.row) > LONGEST_ROW):
         return "rows are short or long"
-    if shape.numel(not (r or d) for r, d in zip(shape.row, shape.down, strict=True)) < by.least:
+    if shape.numel_of_neither() < by.least:
         return "few programs"
     if by.most_rows is not None and shape.numel(shape.down) > by.most_rows:
         return "many rows would be added up one after another"
@@ -181,7 +234,7 @@ def _why_not_together(g: Grouping, rows: Group, columns: Group, shape: Shape, by
             return problem
     if not _reads_in_common(rows, columns, shape):
         return "they read nothing in common"
-    return _why_not_held(g, rows, columns, shape, by)
+    return _why_not_held(g.program, near, rows, columns, shape, by)
 
 
 def _goes_down(d: Def, shape: Shape) -> bool:
@@ -206,9 +259,14 @@ def _is_sum(d: Def) -> bool:
 
 def _reads_in_common(rows: Group, columns: Group, shape: Shape) -> bool:
     """Whether a point of one reads what the same point of the other reads or has computed."""
-    made = {d.name for d in (*rows.members, *columns.members) if not d.reduced and _is_full(d, shape)}
     mine, others = (_read_at(group, shape) for group in (rows, columns))
-    return not mine.isdisjoint(others) or any(source in made for source, _ in mine | others)
+    made, made_there = (_made_at(group, shape) for group in (rows, columns))
+    computed = any(source in made for source, _ in others) or any(source in made_there for source, _ in mine)
+    return computed or not mine.isdisjoint(others)
+
+
+def _made_at(group: Group, shape: Shape) -> set[str]:
+    return {d.name for d in group.members if not d.reduced and _is_full(d, shape)}
 
 
 def _is_full(d: Def, shape: Shape) -> bool:
@@ -228,12 +286,11 @@ def _read_at(group: Group, shape: Shape) -> set[tuple[str, tuple[Ix, ...]]]:
     return found
 
 
-def _why_not_held(g: Grouping, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
+def _why_not_held(program: Program, near: Near, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
     """Why no kernel holds a row and the sums: as it has loops of another form, or keeps too much."""
-    together = _together(g.program, rows, columns, shape)
-    nodes = [together, *(node for node in g.nodes.values() if node not in (rows, columns))]
-    stored = stored_names(g.program, nodes)
-    kernel = build_kernel("trial", g.program, together, stored, scratch=not by.in_registers)
+    together = _together(program, rows, columns, shape)
+    stored = near.stored(together, program.kept)
+    kernel = build_kernel("trial", program, together, stored, scratch=not by.in_registers)
     if not kernel.takes_rows_in_turn:
         return "its loops have another form"
     if not by.in_registers:
