@@ -86,3 +86,8 @@ def test_what_is_returned_is_the_operand_of_a_view_that_goes():
 
 def test_lazy_conjugates_are_no_identities():
     assert aten._conj.default in tidied(lambda x: (x.exp().conj() + 1,), torch.ones(2, dtype=torch.complex64))
+
+
+def test_complex_numbers_with_zeros_of_other_signs_are_others():
+    numbers = [complex(0.0, 0.0), complex(-0.0, 0.0), complex(0.0, -0.0), complex(0.0, 0.0)]
+    assert tidied(lambda x: [x * number for number in numbers], torch.ones(2)) == [aten.mul.Tensor] * 3

@@ -249,6 +249,8 @@ def key_of(value: Any) -> Any:
         return ("dict", *((name, key_of(item)) for name, item in value.items()))
     if isinstance(value, float):
         return (float, value.hex())
+    if isinstance(value, complex):
+        return (complex, value.real.hex(), value.imag.hex())
     if isinstance(value, slice):
         return (slice, value.start, value.stop, value.step)
     return (type(value), value)
