@@ -380,6 +380,33 @@ def on_buffers(root: Expr, names: Mapping[str, str]) -> Expr:
     return transform(root, rule)
 
 
+def called(names: Mapping[str, str]) -> Callable[[Expr], Expr]:
+    """What gives expressions of buffers and reductions of other names, no two of which get the same one.
+
+    Where data tell places, names stay. What several expressions share is renamed once.
+    """
+    done: dict[Expr, Expr] = {}
+
+    def renamed(root: Expr) -> Expr:
+        for node in walk(root):
+            if node in done:
+                continue
+            found: Expr = node
+            if isinstance(node, Op):
+                found = make(Op, tuple(done[part] for part in node.args), node.dtype, node.name)
+            elif isinstance(node, Load):
+                guard = None if node.guard is None else done[node.guard]
+                found = make(Load, node.dtype, guard, node.index, names.get(node.source, node.source))
+            elif isinstance(node, Cast):
+                found = make(Cast, node.dtype, done[node.value])
+            elif isinstance(node, Ref):
+                found = make(Ref, node.dtype, names.get(node.name, node.name))
+            done[node] = found
+        return done[root]
+
+    return renamed
+
+
 def substitute(root: Expr, values: Mapping[Var, Ix]) -> Expr:
     """Replace loop variables in every index under `root`."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, loads, on_buffers, told_by_data, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, called, loads, on_buffers, told_by_data, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.size import Size, Symbol, symbols_of
@@ -39,6 +39,11 @@ class Scratch:
     name: str
     dtype: str
     numel: Size
+
+    @staticmethod
+    def name_for(values: str) -> str:
+        """The name of the row that holds these values."""
+        return f"row.{values}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,32 @@ class Kernel:
             params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
         passes = tuple(one.rewritten(lambda value: on_buffers(value, names), store) for one in self.passes)
         return replace(self, params=tuple(params.values()), passes=passes, after=tuple(map(store, self.after)))
+
+    def called(self, name: str, names: Mapping[str, str]) -> Kernel:
+        """The same under another name, its buffers and reductions under other ones, no two of which are the same."""
+        names = {**names, **{Scratch.name_for(old): Scratch.name_for(new) for old, new in names.items()}}
+        value = called(names)
+
+        def store(s: Store) -> Store:
+            return Store(names.get(s.buffer, s.buffer), s.index, value(s.value))
+
+        def combined(one: Accumulate) -> Accumulate:
+            return Accumulate(names.get(one.name, one.name), one.kind, one.value)
+
+        def renamed(one: Pass) -> Pass:
+            one = one.rewritten(value, store)
+            scans = tuple(replace(scan, name=names.get(scan.name, scan.name)) for scan in one.scans)
+            reductions, columns = (tuple(map(combined, some)) for some in (one.reductions, one.columns))
+            return replace(one, reductions=reductions, columns=columns, scans=scans)
+
+        return replace(
+            self,
+            name=name,
+            params=tuple(Param(names.get(p.name, p.name), p.dtype, p.written) for p in self.params),
+            passes=tuple(map(renamed, self.passes)),
+            scratch=tuple(replace(one, name=names.get(one.name, one.name)) for one in self.scratch),
+            after=tuple(map(store, self.after)),
+        )
 
     def text(self) -> str:
         numbers = [f"{n.name}: {'f64' if isinstance(n, Number) else 'i64'}" for n in self.numbers]

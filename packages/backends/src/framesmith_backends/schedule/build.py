@@ -119,7 +119,7 @@ def _choose_scratch(b: Building) -> None:
         # A scratch holds the value in the type it is computed in; 8 bytes is the largest.
         room -= hint(numel) * 8
         if room >= 0:
-            b.scratch[d.name] = Scratch(f"row.{d.name}", d.dtype, numel)
+            b.scratch[d.name] = Scratch(Scratch.name_for(d.name), d.dtype, numel)
             b.memo.clear()
     b.memo.clear()
 

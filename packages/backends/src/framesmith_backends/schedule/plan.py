@@ -18,6 +18,7 @@ from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
+from framesmith_backends.schedule.alike import Alike
 from framesmith_backends.schedule.arena import with_arenas
 from framesmith_backends.schedule.attention import Attends, attentions, with_operands
 from framesmith_backends.schedule.both_ways import with_both_ways
@@ -171,13 +172,15 @@ def make_plan(
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
+    built = Alike(
+        program, stored, lambda name, node: in_pieces(build_kernel(name, program, node, stored, scratch), apart)
+    )
     count = 0
     for node in nodes:
         if node.number in fused:
             items += fused[node.number]
         elif isinstance(node, Group):
-            kernel = build_kernel(f"kernel{count}", program, node, stored, scratch)
-            for piece in in_pieces(kernel, apart):
+            for piece in built.kernels(f"kernel{count}", node):
                 items += in_lines(piece) if target.sets else [piece]
             count += 1
         elif node.call.name in products:

@@ -8,11 +8,12 @@ enough work on the process's own OpenMP threads. The interpreter lock is release
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Number, cost
 from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.forms import kernel_form
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
 from framesmith_backends.ir.size import Sym, Symbol, hint
@@ -42,13 +43,17 @@ class Launch:
 
 @dataclass(slots=True)
 class Module:
-    """The text being gathered: distinct kernel functions by body, declarations, entries."""
+    """The text being gathered: distinct kernel functions by body, declarations, entries.
+
+    `rendered` are the functions' names, and the extents, by the forms of kernels.
+    """
 
     target: Target
     bytes_to_handle: int
     tensor_types: tuple[str, ...]
     strict: bool = False
     functions: dict[str, str] = field(default_factory=dict)
+    rendered: dict[Hashable, tuple[str, Shape]] = field(default_factory=dict)
     declarations: dict[str, None] = field(default_factory=dict)
     entries: list[str] = field(default_factory=list)
 
@@ -124,11 +129,17 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
     Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
     parallel loop, which is an argument.
     """
-    text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
-    if text not in m.functions:
-        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
-        m.declarations.update(declarations)
-    return m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
+    form = kernel_form(kernel)
+    found = None if form is None else m.rendered.get(form)
+    if found is None:
+        text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
+        if text not in m.functions:
+            m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
+            m.declarations.update(declarations)
+        found = m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
+        if form is not None:
+            m.rendered[form] = found
+    return found
 
 
 def add_entry(

@@ -1,0 +1,103 @@
+"""Kernels of groups that differ in names alone: what they share, and that they are what each would be by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from both_ways import CASES
+from tracing import trace
+
+from framesmith_backends.ir.forms import kernel_form
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.render.llvm.kernel import render_kernel
+from framesmith_backends.render.target import Target
+from framesmith_backends.schedule import plan as planning
+from framesmith_backends.schedule.alike import Alike
+from framesmith_backends.schedule.plan import CPU, GPU, Plan, make_plan
+
+Tensor = torch.Tensor
+AVX2 = Target("x86-64-v3", "", 32, False)
+
+
+def layers(x: Tensor, *weights: Tensor) -> Tensor:
+    """A residual layer for each weight: a norm with its own scale, products, an activation, all alike."""
+    for w in weights:
+        y = torch.nn.functional.layer_norm(x, x.shape[-1:], w[0], w[1]) @ w
+        x = x + (torch.nn.functional.gelu(y).softmax(-1) @ w).cumsum(0).tanh()
+    return x
+
+
+def unlike(x: Tensor, *weights: Tensor) -> list[Tensor]:
+    """Kernels that differ in little: order, layout, what is the same buffer, constants, what is stored."""
+    a, b = weights[:2]
+    results = [(a - b).sin(), (b - a).sin(), (a - a).sin(), (a - b.t()).sin(), (a.t() - b).sin(), (a - b).sin() + 1.0]
+    results += [(a * 2.0).exp(), (b * 3.0).exp(), a.sum(0), b.sum(1), a.softmax(0), b.softmax(1)]
+    kept = (a * b).tanh()
+    return [
+        *results,
+        kept,
+        kept.sum(-1),
+        (b * a).tanh().sum(-1),
+        a.half().float(),
+        torch.cat([a, b]),
+        torch.cat([b, a]),
+    ]
+
+
+def planned(function: Callable[..., object], sizes: tuple[int, int], target: planning.Target) -> Plan:
+    inputs = [torch.randn(*sizes), *(torch.randn(sizes[1], sizes[1]) for _ in range(4))]
+    return make_plan(lower_graph(trace(function, inputs)).program, target=target)
+
+
+@pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("function", [layers, unlike, *(case.function for case in CASES if case.bias)])
+def test_kernels_are_what_each_is_when_built_by_itself(
+    function: Callable[..., object], target: planning.Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan() -> Plan:
+        if function in (layers, unlike):
+            return planned(function, (16, 16), target)
+        case = next(case for case in CASES if case.function is function)
+        return make_plan(lower_graph(trace(function, case.inputs(2048, 64))).program, target=target)
+
+    shared = plan()
+    monkeypatch.setattr(Alike, "kernels", lambda self, name, group: self.build(name, group))
+    alone = plan()
+    assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]
+    assert [kernel.params for kernel in shared.kernels] == [kernel.params for kernel in alone.kernels]
+    assert shared.text() == alone.text()
+
+
+def test_equal_layers_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    real = planning.build_kernel
+
+    def counted(name: str, *args: object, **settings: object) -> object:
+        built.append(name)
+        return real(name, *args, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planning, "build_kernel", counted)
+    plan = planned(layers, (16, 16), CPU)
+    assert len(plan.kernels) >= 8
+    assert len(built) <= len(plan.kernels) // 2, built
+
+
+@pytest.mark.parametrize("function", [layers, unlike])
+def test_kernels_of_one_form_have_one_text(function: Callable[..., object]) -> None:
+    texts: dict[object, str] = {}
+    for kernel in planned(function, (16, 16), CPU).kernels:
+        form = kernel_form(kernel)
+        assert form is not None
+        text, _, _ = render_kernel(kernel, "KERNEL", AVX2)
+        assert texts.setdefault(form, text) == text
+    assert len(texts) == len(set(texts.values()))
+
+
+def test_where_data_tell_places_names_are_part_of_the_kernel() -> None:
+    inputs = [torch.randn(8, 8), torch.randint(0, 8, (4,))]
+    plan = make_plan(lower_graph(trace(lambda x, at: (x[at].sin(), x[at + 1].sin()), inputs)).program)
+    assert plan.kernels
+    assert all((kernel_form(kernel) is None) != bool(kernel.checks) for kernel in plan.kernels)
+    assert not all(kernel.checks for kernel in plan.kernels)
