@@ -33,6 +33,7 @@ from framesmith_guards.fakes import elementwise, packed_numbers, padding, upsamp
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
+from framesmith_guards.fakes.static_results import StaticResults
 from framesmith_guards.fakes.symbolic_results import dispatched
 
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
@@ -101,12 +102,38 @@ def _light_mode_class() -> type[FakeTensorMode]:
     return type("FakeTensorMode", (FakeTensorMode,), members)
 
 
+def _light_dispatch() -> Callable[..., Any]:
+    """The mode's dispatch, which remembers results, without what turns torch's frame hook off while there is none."""
+    wrapped: Any = FakeTensorMode.__torch_dispatch__
+    plain = getattr(wrapped, "__wrapped__", wrapped)
+
+    def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def run() -> Any:
+            return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
+
+        return _results_of(self).of(self, func, args, kwargs or {}, run)
+
+    return __torch_dispatch__
+
+
+def _results_of(mode: FakeTensorMode) -> StaticResults:
+    """What the mode remembers."""
+    found = vars(mode).get("static_results")
+    if found is None:
+        found = vars(mode)["static_results"] = StaticResults()
+    return found
+
+
 class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Torch's own, but for what it remembers of symbols."""
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         run = super()._dispatch_impl
         return _result(self, func, args, kwargs, lambda args: run(func, types, args, kwargs))
+
+
+# Assigned after the class is made: one in the class body gets wrapped by torch in a function that turns its hook off.
+setattr(_FakeTensorMode, "__torch_dispatch__", _light_dispatch())  # noqa: B010
 
 
 def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[Any], Any]) -> Any:
@@ -157,17 +184,6 @@ def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) 
 def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
     static = options.get("static_shapes")
     return options.get("symbolic_context") is None and bool(mode.static_shapes if static is None else static)
-
-
-def _light_dispatch() -> Callable[..., Any]:
-    """The mode's dispatch without the wrapper that turns torch's frame hook off, while there is no such hook."""
-    wrapped: Any = FakeTensorMode.__torch_dispatch__
-    plain = getattr(wrapped, "__wrapped__", wrapped)
-
-    def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
-
-    return __torch_dispatch__
 
 
 def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:

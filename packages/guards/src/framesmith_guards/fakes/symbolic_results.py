@@ -19,22 +19,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._mode_utils import no_dispatch
 
 from framesmith_guards.fakes.light_fakes import in_memory_of
+from framesmith_guards.fakes.static_results import OWN, PLAIN, UNTOLD, memory_of
 
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_PLAIN: Final = (
-    int,
-    float,
-    bool,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
-#: Tags of operators whose results are data, or whose fakes hold more than a layout.
-_DATA: Final = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
 
 
 class _NotRemembered(Exception):
@@ -103,20 +90,16 @@ def _all_made(known: Any) -> Sequence[_Made]:
 
 def _viewed(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
     """The tensor whose memory the result shares."""
-    if not isinstance(op, OpOverload) or op.namespace not in ("aten", "prims"):
-        raise _NotRemembered
-    if all(result.alias_info is None for result in op._schema.returns):
+    at = memory_of(op)
+    if at == OWN:
         return None
-    shared = [at for at, argument in enumerate(op._schema.arguments) if argument.alias_info is not None]
-    if len(shared) != 1 or shared[0] >= len(args) or not isinstance(args[shared[0]], torch.Tensor):
+    if at == UNTOLD or at >= len(args) or not isinstance(args[at], torch.Tensor):
         raise _NotRemembered
-    tensor: torch.Tensor = args[shared[0]]
+    tensor: torch.Tensor = args[at]
     return tensor
 
 
 def _key(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], base: torch.Tensor | None) -> Any:
-    if op._schema.is_mutable or any(tag in op.tags for tag in _DATA):
-        raise _NotRemembered
     found: list[Any] = [op, torch.is_inference_mode_enabled()]
     if base is not None:
         _add(found, base.storage_offset())
@@ -136,7 +119,7 @@ def _add(found: list[Any], value: Any) -> None:
         found.append(len(value))
         for item in value:
             _add(found, item)
-    elif isinstance(value, _PLAIN):
+    elif type(value) in PLAIN:
         found += (type(value), repr(value) if type(value) is float else value)
     else:
         raise _NotRemembered
