@@ -257,14 +257,21 @@ def overwrites(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The call's arguments by the schema's names, defaults filled in."""
     found: dict[str, Any] = {}
-    for position, argument in enumerate(op._schema.arguments):
+    for position, name in enumerate(_names(op)):
         if position < len(args):
-            found[argument.name] = args[position]
-        elif argument.name in kwargs:
-            found[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            found[argument.name] = argument.default_value
+            found[name] = args[position]
+        elif name in kwargs:
+            found[name] = kwargs[name]
+        else:
+            argument = op._schema.arguments[position]
+            if argument.has_default_value():
+                found[name] = argument.default_value
     return found
+
+
+@functools.cache
+def _names(op: OpOverload) -> tuple[str, ...]:
+    return tuple(argument.name for argument in op._schema.arguments)
 
 
 @functools.cache

@@ -220,7 +220,7 @@ def _has_no_choice(tensor: torch.Tensor) -> bool:
     """Whether a tensor is contiguous along dimensions of one element, too."""
     expected: Any = 1
     for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not equal(step, expected):
+        if step is not expected and not equal(step, expected):
             return False
         expected = expected * (length if is_symbolic(length) else max(length, 1))
     return True

@@ -41,6 +41,19 @@ def test_torch_dynamo_is_not_imported():
     assert run(USE + "\n    print('torch._dynamo' in sys.modules)") == ["False"]
 
 
+def test_layers_and_views_do_not_import_what_torch_has_of_distributed_tensors():
+    script = """
+    import sys, torch
+    from framesmith_guards import new_fake_mode
+    with new_fake_mode():
+        x = torch.empty(4, 6)
+        y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(x @ x.t(), (4,))).softmax(-1)
+        y.view(-1, 2)[0].add(1).sum()
+    print("torch.distributed.tensor" in sys.modules)
+    """
+    assert run(script) == ["False"]
+
+
 def test_torch_compile_works_afterwards_also_in_a_thread():
     script = """
     import torch._dynamo

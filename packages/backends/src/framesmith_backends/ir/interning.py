@@ -26,7 +26,11 @@ class Node:
 def _make(cls: type[N], *fields: Any) -> N:
     # Types belong to the key: 1, 1.0 and True are equal to each other but are different constants,
     # and so are 0.0 and -0.0, which is why floats go in by their text.
-    key = (cls, *[(type(f), repr(f)) if isinstance(f, (float, bool)) else f for f in fields])
+    key: tuple[Any, ...] = (cls, *fields)
+    for f in fields:
+        if isinstance(f, (float, bool)):
+            key = (cls, *[(type(f), repr(f)) if isinstance(f, (float, bool)) else f for f in fields])
+            break
     found = Node._table.get(key)
     return found if found is not None else _add(key, cls, fields)
 

@@ -43,6 +43,17 @@ MOST_RESULTS = 2048
 #: See Note [Rules that are wrong].
 _WRONG_RULES = frozenset({torch.ops.aten._pack_padded_sequence.default})
 
+#: Operators whose rules call others on fake tensors while no mode is active. The first such call in a process has torch
+#: import torch.distributed.tensor, which takes longer than to compile a small function.
+_CALLING = frozenset(
+    {
+        torch.ops.aten.native_layer_norm.default,
+        torch.ops.aten.view.default,
+        torch.ops.aten._unsafe_view.default,
+        torch.ops.aten.select.int,
+    }
+)
+
 #: Operators whose last results are new values of arguments, by these arguments' positions; see the same note.
 _NEW_VALUES = {
     torch.ops.aten._batch_norm_with_update_functional.default: (3, 4),
@@ -146,6 +157,8 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
     if (rule := packed_numbers.rule_for(func, args, kwargs)) is not None:
         with mode:
             return rule()
+    if func in _CALLING:
+        run = _within(mode, run)
     if func in _NEW_VALUES:
         return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
     if mode.shape_env is not None:
@@ -161,6 +174,14 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
             raise
         return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
+
+
+def _within(mode: FakeTensorMode, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def ran(args: Any) -> Any:
+        with mode:
+            return run(args)
+
+    return ran
 
 
 def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], Any]) -> Any:
