@@ -337,10 +337,21 @@ def _join(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 def _extend(g: Grouping, host: Group, bits: int) -> None:
     """The group now also depends on `bits`, and so do all nodes that depend on the group."""
     known, host.before = host.before, host.before | bits
-    if host.before != known and _is_needed(g, host):
-        for node in g.nodes.values():
-            if node.before >> host.number & 1:
-                node.before |= host.before
+    if host.before != known:
+        for node in _dependents(g, host):
+            node.before |= host.before
+
+
+def _dependents(g: Grouping, host: Node) -> Iterable[Node]:
+    """All nodes that depend on this one."""
+    found: dict[int, Node] = {}
+    waiting = [host]
+    while waiting:
+        for user in g.users_of(waiting.pop()):
+            if user.number not in found and user.before >> host.number & 1:
+                found[user.number] = user
+                waiting.append(user)
+    return found.values()
 
 
 def _is_needed(g: Grouping, node: Node) -> bool:
