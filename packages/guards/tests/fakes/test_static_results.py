@@ -139,6 +139,12 @@ def test_tensors_of_other_modes_are_left_to_torch() -> None:
             torch.empty(3) + y
 
 
+def test_calls_for_the_current_device_are_not_told_by_its_type() -> None:
+    mode = new_fake_mode()
+    told = {name: static_results._add([], mode, torch.device(name)) for name in ("cpu", "meta", "cuda:1", "cuda")}
+    assert told == {"cpu": True, "meta": True, "cuda:1": True, "cuda": False}
+
+
 def test_equal_calls_reach_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     real = static_results._made

@@ -1,9 +1,8 @@
 """Result metadata of a few operators of which torch's own rules are slow, or wrong.
 
-That for layer norm runs its reference decomposition on fake tensors outside their mode, which makes torch import
-torch.distributed.tensor (a third of a second) the first time. That for batch norm gives statistics of half types the
-wrong type on the CPU, and results the strides of what it is given, where those of the kernels there are contiguous or
-have the channels last.
+That for layer norm runs its reference decomposition on fake tensors. That for batch norm gives statistics of half types
+the wrong type on the CPU, and results the strides of what it is given, where those of the kernels there are contiguous
+or have the channels last.
 """
 
 from __future__ import annotations

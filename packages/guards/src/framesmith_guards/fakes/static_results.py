@@ -119,11 +119,16 @@ def _add(found: list[object], mode: FakeTensorMode, value: Any) -> bool:
         return True
     if kind in PLAIN:
         found += (kind, value)
-        return bool(value == value)
+        return bool(value == value) and not (kind is torch.device and _is_current(value))
     if kind is list or kind is tuple:
         found += (kind, len(value))
         return all(_add(found, mode, one) for one in value)
     return False
+
+
+def _is_current(device: torch.device) -> bool:
+    """Whether it is told where the program stands which device of its type is meant."""
+    return device.index is None and device.type not in ("cpu", "meta")
 
 
 def _made(
