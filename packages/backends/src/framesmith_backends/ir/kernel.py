@@ -178,6 +178,10 @@ class Kernel:
         """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
         return any(index.picked(store.index) for one in self.passes for store in one.stores)
 
+    def reduced(self, name: str) -> Expr | None:
+        """What a reduction along rows combines; None where there is no reduction of that name."""
+        return next((a.value for one in self.passes for a in one.reductions if a.name == name), None)
+
     def reads_again(self, e: Expr) -> bool:
         """Whether earlier points of a row may have written what this reads, so that no loop of the row goes without."""
         return isinstance(e, Load) and self.updates and any(p.written and p.name == e.source for p in self.params)

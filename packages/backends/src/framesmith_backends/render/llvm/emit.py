@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -40,10 +39,14 @@ from framesmith_backends.render.llvm.ops import (
     emit_coarse,
     emit_op,
     from_memory,
+    from_memory_apart,
     memory_kind,
     round_bf16,
     to_memory,
+    to_memory_apart,
+    together,
 )
+from framesmith_backends.render.llvm.rounding import has_short_nans, is_held_by
 from framesmith_backends.render.llvm.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.state import Rendering
 
@@ -108,7 +111,8 @@ def _ref(r: Rendering, node: Ref) -> Value:
     if node.name not in r.arrays:
         return r.refs[node.name]
     array, first, kind = r.arrays[node.name]
-    return tile_load(r, tile_address(r, array, first, kind), kind)
+    found = tile_load(r, tile_address(r, array, first, kind), kind)
+    return together(r.b, found) if r.columns_apart else found
 
 
 def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
@@ -124,33 +128,11 @@ def _cast(r: Rendering, node: Cast) -> Value:
     if value is None:  # one of the coarse parts
         assert isinstance(inner, Op)
         value = emit_coarse(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
-    if inner.dtype == "f32" and node.dtype in ("bf16", "f16") and _is_held_by(node.dtype, inner):
+    if inner.dtype == "f32" and node.dtype in ("bf16", "f16") and is_held_by(node.dtype, inner):
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":
-        return round_bf16(r.b, value, _has_short_nans(inner))
+        return round_bf16(r.b, value, has_short_nans(r.kernel, inner))
     return emit_cast(r.b, value, inner.dtype, node.dtype)
-
-
-# What gives one of its operands, or a whole number near it, with either sign.
-CHOOSING = frozenset(("where", "put", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
-
-
-def _is_held_by(dtype: str, node: Expr) -> bool:
-    """Whether the value of float32 is surely one of the half type, so that rounding does nothing to it."""
-    if isinstance(node, Op):
-        return node.name in CHOOSING and all(_is_held_by(dtype, arg) for arg in node.args[node.name == "where" :])
-    if isinstance(node, Cast):
-        return node.dtype == "f32" and node.value.dtype == dtype
-    return isinstance(node, Const) and nearest(float(node.value), dtype) == node.value
-
-
-def _has_short_nans(node: Expr) -> bool:
-    """Whether the value's NaNs have no more bits than bfloat16's: they come from these, or from arithmetic."""
-    if isinstance(node, Op):
-        return all(map(_has_short_nans, node.args))
-    if isinstance(node, Cast) and node.dtype == "f32":
-        return _has_short_nans(node.value)
-    return isinstance(node, Const) or node.dtype == "bf16" or DTYPES[node.dtype].kind != "f"
 
 
 def _op(r: Rendering, node: Op) -> Value:
@@ -226,6 +208,8 @@ def _load(r: Rendering, node: Load) -> Value:
         mask = guard if r.mask is None else _both(r, guard)
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
+            if r.apart:
+                return from_memory_apart(r.b, raw)
         else:
             raw = masked_tile_load(r, pointer, mask, kind)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
@@ -403,7 +387,8 @@ def emit_store(r: Rendering, store: Store) -> None:
         pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
         r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         return
-    raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
+    value = r.b.splat(value, r.lanes)
+    raw = to_memory_apart(r.b, value) if r.apart and r.mask is None else to_memory(r.b, value, dtype)
     if step == 1:
         pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
         if r.mask is None:

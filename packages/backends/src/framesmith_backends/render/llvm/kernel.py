@@ -11,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Expr, Op, cost, loads, walk
+from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
-from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
 from framesmith_backends.render.llvm.columns import add_to_column, rows_in_turn
 from framesmith_backends.render.llvm.emit import emit, emit_check, emit_store, emit_stores
+from framesmith_backends.render.llvm.lanes import choose_lanes, columns_apart, goes_apart, pass_lanes
 from framesmith_backends.render.llvm.loops import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.llvm.reduce import BLOCK_STEPS, Accumulator
@@ -44,63 +43,6 @@ class Shape:
     points: Size
     # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
     tile: int = 0
-
-
-#: Roundings to bfloat16, one after another, in a chain of sums and products of few tensors.
-MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
-
-
-# Note [Long chains]: most operations of an elementary function wait for the one before, and the processor looks only
-# so far ahead: past some functions in a row it does not see the next vector's. So several are computed side by side. A
-# chain of gelu, sin and sigmoid takes 0.65 to 0.75 of the time with four (Zen 4; 0.57 with vectors of 32 bytes). Values
-# of 64 bits are two vectors already. A rounding to bfloat16 is five operations on integers, four of which wait for each
-# other: chains of these, which need few registers, take 0.88 of the time with eight vectors of 32 bytes.
-
-
-def choose_lanes(kernel: Kernel, target: Target) -> int:
-    """Lanes for this kernel: several vectors where the work per point is small or is a sum down columns."""
-    if kernel.lane is None:
-        return 1
-    lanes = target.float_lanes
-    roots = [value for one in kernel.passes for value in one.values]
-    price = cost(*roots)
-    reduces = any(p.reductions for p in kernel.passes)
-    if price <= 12 and reduces:
-        lanes *= 4
-    elif price <= 24 or (reduces and _adds_up_doubles(kernel)):
-        lanes *= 2
-    elif not kernel.row and all(index.coefficient(ix, kernel.lane) in (0, 1) for ix, _ in accesses(kernel)):
-        lanes *= _side_by_side(kernel, target, roots)
-    while isinstance(kernel.lane.size, int) and lanes > 2 and lanes // 2 >= kernel.lane.size:
-        lanes //= 2
-    return lanes
-
-
-def _adds_up_doubles(kernel: Kernel) -> bool:
-    """Whether all loops are short sums of doubles: of few vectors, each step waits for the one before."""
-    sums = [a.value for one in kernel.passes for a in one.reductions]
-    wide = all(DTYPES[value.dtype].bits == 64 for value in sums)
-    return wide and not any(one.stores for one in kernel.passes) and cost(*sums) <= 12
-
-
-def _rounds_often(roots: list[Expr]) -> bool:
-    parts = list(walk(*roots))
-    rounded = sum(isinstance(part, Cast) and part.dtype == "bf16" for part in parts)
-    cheap = all(OPS[part.name].cost <= CHEAP for part in parts if isinstance(part, Op))
-    return cheap and rounded >= MANY_ROUNDINGS and len(loads(*roots)) <= FEW_LOADS
-
-
-def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
-    """How many vectors are computed at once where each takes long: see Note [Long chains]."""
-    assert kernel.lane is not None
-    lanes, most = target.float_lanes, 8 if target.bytes == 32 and _rounds_often(roots) else 4
-    wide = any(DTYPES[part.dtype].bits == 64 for part in walk(*roots))
-    size = hint(kernel.lane.size)
-    for count in (2,) if wide else (most, 4, 2):
-        # The last lanes are computed under a mask: no more than an eighth is to be wasted.
-        if -(-size // (count * lanes)) * count * 8 <= -(-size // lanes) * 9:
-            return count
-    return 1
 
 
 def shape_of(kernel: Kernel, target: Target) -> Shape:
@@ -152,7 +94,7 @@ def render_kernel(
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
     kernel = in_tiles(kernel)
     shape = shape_of(kernel, target)
-    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64))
+    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64), target)
     r.b.out = r.entry
     _open_buffers(r)
     body: list[object] = []
@@ -226,6 +168,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
         elif shape.lane_outer:
             _lane_pieces(r)
         elif r.kernel.down:
+            r.columns_apart = columns_apart(r.kernel, r.lanes, r.target)
             rows_in_turn(r, lambda: _passes(r))
         else:
             _passes(r)
@@ -260,6 +203,8 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
 def _passes(r: Rendering) -> None:
     r.ref_level = len(r.levels) - 1
     r.turned = {} if r.mask is not None else turned_tiles(r)
+    if r.kernel.lane in r.kernel.outer:
+        r.apart = goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)
     for one in r.kernel.passes:
         for store in one.before:
             emit_store(r, store)
@@ -281,13 +226,18 @@ def _rewrites_scratch(one: Pass) -> bool:
 
 def _row_loops(r: Rendering, one: Pass) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
+    lanes, inner = r.lanes, r.kernel.lane if r.kernel.lane in r.kernel.row else None
+    if inner is not None:
+        r.lanes = pass_lanes(r.kernel, one, lanes, r.target)
+        r.apart = r.columns_apart if one.columns else goes_apart(r.kernel, (one,), r.lanes, r.target)
     accumulators = [Accumulator.start(r, a) for a in one.reductions]
-    inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
     _row_nest(
         r, [v for v in r.kernel.row if v is not inner], lambda: _row_inner(r, inner, one, accumulators), accumulators
     )
     for a in accumulators:
         a.finish(r, inner is not None)
+    if inner is not None:
+        r.lanes, r.apart = lanes, False
 
 
 def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumulators: list[Accumulator]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.builder import Builder, Value, element_bytes
 
 
 def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...], result: Value) -> Value:
@@ -19,11 +19,7 @@ def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...],
 
 def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value]) -> Value:
     """`result`, or where any lane of `where` is set, the other one: the code around is left only then."""
-    if where.lanes == 1:
-        anywhere = where
-    else:
-        packed = b.emit(f"bitcast {where.typed} to i{where.lanes}", f"i{where.lanes}")
-        anywhere = b.compare("ne", packed, 0)
+    anywhere = any_lane(b, where, result.kind)
     n = b.name()[1:]
     b.line(f"br label %{n}.here")
     b.line(f"{n}.here:")
@@ -37,6 +33,24 @@ def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value])
     return b.emit(
         f"phi {result.type} [ {result.text}, %{n}.here ], [ {found.text}, %{n}.left ]", result.kind, result.lanes
     )
+
+
+def any_lane(b: Builder, where: Value, kind: str) -> Value:
+    """Whether a condition of values of that kind holds in any lane.
+
+    Before AVX-512 a condition is as wide as what is compared: LLVM would shuffle those of several registers together.
+    """
+    if where.lanes == 1:
+        return where
+    most = 32 // element_bytes(kind)
+    if not b.scalef and where.lanes > most:
+        signs = b.convert("sext", where, f"i{8 * element_bytes(kind)}")
+        while signs.lanes > most:
+            half = signs.lanes // 2
+            signs = b.binary("or", b.pick(signs, range(half)), b.pick(signs, range(half, signs.lanes)))
+        where = b.compare("slt", signs, 0)
+    packed = b.emit(f"bitcast {where.typed} to i{where.lanes}", f"i{where.lanes}")
+    return b.compare("ne", packed, 0)
 
 
 def out_of_line(b: Builder, name: str, body: Callable[..., Value], *args: Value) -> Value:

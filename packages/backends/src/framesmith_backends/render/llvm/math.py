@@ -374,8 +374,8 @@ def floordiv(b: Builder, x: Value, y: Value) -> Value:
     sign = b.binary("and", b.bits(y, "i32"), -(1 << 31))
     along = b.bits(b.binary("xor", b.bits(rest, "i32"), sign), "float")
     result = b.select(b.compare("olt", along, 0.0), b.sub(whole, 1.0), whole)
-    large = b.compare("uge", b.intrinsic("fabs", quotient), LARGEST_QUOTIENT)
-    unknown = b.binary("or", large, b.compare("uno", rest, rest))  # the rest of an infinite y is NaN
+    # The rest of an infinite y is NaN.
+    unknown = b.compare("uge", b.fma(rest, 0.0, b.intrinsic("fabs", quotient)), LARGEST_QUOTIENT)
     return instead(b, unknown, result, lambda: _floor_by_rest(b, x, y, quotient))
 
 

@@ -268,11 +268,10 @@ def bf16_bits(b: Builder, a: Value, short_nans: bool = False) -> Value:
     Without asking for NaN, if each is known to have no lower bits: rounding adds nothing to it then.
     """
     raw = b.bits(a, "i32")
+    if not short_nans:  # asked of 32 bits: LLVM would shuffle the answer into 16 where the result is stored
+        raw = b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC00000, raw), raw)
     odd = b.binary("and", b.binary("lshr", raw, 16), 1)
-    rounded = b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
-    if short_nans:
-        return rounded
-    return b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC0, rounded), rounded)
+    return b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
 
 
 def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
@@ -303,6 +302,32 @@ def to_memory(b: Builder, value: Value, dtype: str) -> Value:
     if dtype == "f16":
         return b.convert("fptrunc", value, "half")
     return value
+
+
+# Elements side by side, two of 16 bits in a word, as lanes of which those at even places come first: Note [Apart].
+
+
+def from_memory_apart(b: Builder, raw: Value) -> Value:
+    """Loaded values of bfloat16 as they are held in registers, those at even places first."""
+    half = raw.lanes // 2
+    words = b.emit(f"bitcast {raw.typed} to <{half} x i32>", "i32", half)
+    return b.bits(b.join([b.binary("shl", words, 16), b.binary("and", words, -(1 << 16))]), "float")
+
+
+def to_memory_apart(b: Builder, value: Value) -> Value:
+    """What is stored of values rounded to bfloat16, those of even places first."""
+    half, bits = value.lanes // 2, b.bits(value, "i32")
+    even, odd = b.pick(bits, range(half)), b.pick(bits, range(half, value.lanes))
+    words = b.binary("or", b.binary("lshr", even, 16), b.binary("and", odd, -(1 << 16)))
+    return b.emit(f"bitcast {words.typed} to <{value.lanes} x i16>", "i16", value.lanes)
+
+
+def together(b: Builder, value: Value) -> Value:
+    """The lanes in the order of their elements, those at even places having come first."""
+    half = value.lanes // 2
+    turns = ", ".join(f"i32 {k // 2 + k % 2 * half}" for k in range(value.lanes))
+    text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{turns}>"
+    return b.emit(text, value.kind, value.lanes)
 
 
 def memory_kind(dtype: str) -> str:

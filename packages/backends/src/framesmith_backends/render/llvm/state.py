@@ -9,6 +9,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.target import Target
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Rendering:
     kernel: Kernel
     lanes: int
     b: Builder
+    target: Target
     level_of: dict[Var, int] = field(default_factory=dict)
     levels: list[Level] = field(default_factory=list)
     variables: dict[Var, Value] = field(default_factory=dict)
@@ -48,6 +50,9 @@ class Rendering:
     failed: Value | None = None
     mask: Value | None = None
     ref_level: int = 0
+    # Whether a block's lanes, and columns in their arrays, lie as in Note [Apart]. Lanes under a mask never do.
+    apart: bool = False
+    columns_apart: bool = False
 
     def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
         """Write into `lines`, the body of a new innermost loop over `var`."""

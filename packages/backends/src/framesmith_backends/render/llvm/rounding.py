@@ -1,0 +1,48 @@
+"""What is known of numbers before they are rounded to a half type: that rounding does nothing, or nothing to NaN."""
+
+from __future__ import annotations
+
+import math
+
+from framesmith_backends.ir.dtypes import DTYPES, nearest
+from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, children
+from framesmith_backends.ir.kernel import Kernel
+
+# What gives one of its operands, or a whole number near it, with either sign.
+CHOOSING = frozenset(("where", "put", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
+
+
+def is_held_by(dtype: str, node: Expr) -> bool:
+    """Whether the value of float32 is surely one of the half type, so that rounding does nothing to it."""
+    if isinstance(node, Op):
+        kept = node.name in CHOOSING or (dtype == "bf16" and _is_doubling(node))
+        return kept and all(is_held_by(dtype, arg) for arg in {*node.args[node.name == "where" :]})
+    if isinstance(node, Cast):
+        return node.dtype == "f32" and (node.value.dtype == dtype or node.value.dtype in ("b1", "u8", "i8"))
+    return isinstance(node, Const) and nearest(float(node.value), dtype) == node.value
+
+
+def _is_doubling(node: Op) -> bool:
+    """Whether it is a sum with itself, or a product with a power of two that is not below 1: what overflows does so in
+    bfloat16 as in float32."""
+    if node.name == "add":
+        return node.args[0] is node.args[1]
+    factors = [abs(arg.value) for arg in node.args if isinstance(arg, Const)]
+    return node.name == "mul" and any(1 <= k < math.inf and math.frexp(k)[0] == 0.5 for k in factors)
+
+
+def has_short_nans(kernel: Kernel, node: Expr) -> bool:
+    """Whether the value's NaNs have no more bits than bfloat16's: they come from these, or from arithmetic."""
+    pending: list[Expr] = [node]
+    met: set[Expr] = set()
+    while pending:
+        node = pending.pop()
+        if node in met or isinstance(node, Const) or node.dtype == "bf16" or DTYPES[node.dtype].kind != "f":
+            continue
+        met.add(node)
+        reduced = kernel.reduced(node.name) if isinstance(node, Ref) else None
+        made = (reduced,) if reduced is not None else children(node) if isinstance(node, (Op, Cast)) else ()
+        if not made:
+            return False
+        pending += made
+    return True
