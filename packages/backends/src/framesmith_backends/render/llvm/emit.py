@@ -26,12 +26,14 @@ from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.size import Size, Sym
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
 from framesmith_backends.render.llvm.coarse import COARSE
+from framesmith_backends.render.llvm.lanes import lane_step
 from framesmith_backends.render.llvm.memory import (
     address,
     is_read_at_once,
     masked_spread_load,
     masked_tile_load,
     spread_load,
+    through_memory,
     tile_load,
 )
 from framesmith_backends.render.llvm.ops import (
@@ -132,7 +134,14 @@ def _cast(r: Rendering, node: Cast) -> Value:
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":
         return round_bf16(r.b, value, has_short_nans(r.kernel, inner))
+    if node.dtype == "f64" and value.kind == "float" and _is_widened_from_memory(r, value, inner):
+        value = through_memory(r, value)
     return emit_cast(r.b, value, inner.dtype, node.dtype)
+
+
+def _is_widened_from_memory(r: Rendering, value: Value, inner: Expr) -> bool:
+    read = isinstance(inner, Load) and inner.dtype == "f32"
+    return r.target.bytes == 32 and value.lanes >= r.target.float_lanes and not read
 
 
 def _op(r: Rendering, node: Op) -> Value:
@@ -154,7 +163,7 @@ def _counted_lanes(r: Rendering, node: Op) -> Value | None:
     if r.lanes == 1 or OPS[node.name].result != "b1" or len(node.args) != 2:
         return None
     grows, same = node.args
-    if not isinstance(grows, Index) or _lane_step(r, grows.ix) != 1:
+    if not isinstance(grows, Index) or lane_step(r.kernel, grows.ix) != 1:
         return None
     if isinstance(same, Const):
         if abs(same.value) >= FARTHEST:
@@ -167,21 +176,8 @@ def _counted_lanes(r: Rendering, node: Op) -> Value | None:
     return emit_op(r.b, node.name, (lane_numbers(r, "i8"), r.b.convert("trunc", near, "i8")), "i8")
 
 
-def _lane_step(r: Rendering, ix: Ix) -> Size | None:
-    """How far apart the index is in neighbouring lanes; None where that is not one number.
-
-    Where lanes are outer, each has reductions of its own, and so have places that these tell.
-    """
-    lane = r.kernel.lane
-    if lane is None:
-        return 0
-    if lane in r.kernel.outer and any(isinstance(node, Ref) for node in walk(*told_by_data(ix))):
-        return None
-    return index.coefficient(ix, lane)
-
-
 def _index(r: Rendering, node: Index) -> Value:
-    step = _lane_step(r, node.ix)
+    step = lane_step(r.kernel, node.ix)
     if step == 0:
         return scalar_index(r, node.ix)
     return _lane_indices(r, node.ix)
@@ -190,7 +186,7 @@ def _index(r: Rendering, node: Index) -> Value:
 def _load(r: Rendering, node: Load) -> Value:
     (ix,) = node.index
     guard = None if node.guard is None else _value(r, node.guard)
-    step = _lane_step(r, ix)
+    step = lane_step(r.kernel, ix)
     kind = memory_kind(node.dtype)
     align = element_bytes(kind)
     if node in r.turned:
@@ -208,10 +204,10 @@ def _load(r: Rendering, node: Load) -> Value:
         mask = guard if r.mask is None else _both(r, guard)
         if mask is None:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
-            if r.apart:
-                return from_memory_apart(r.b, raw)
         else:
             raw = masked_tile_load(r, pointer, mask, kind)
+        if r.apart and r.mask is None:
+            return from_memory_apart(r.b, raw)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
         raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
     elif offsets is not None and mask is not None and is_read_at_once(offsets):
@@ -226,7 +222,8 @@ def _load(r: Rendering, node: Load) -> Value:
 def _near_offsets(r: Rendering, ix: Ix) -> tuple[int, ...] | None:
     """How far from the first lane's element each lane's is, in every block of lanes; None if far, or not known."""
     lane = r.kernel.lane
-    if lane is None or r.lanes == 1 or (_lane_step(r, ix) is None and lane in r.kernel.outer and told_by_data(ix)):
+    told = lane in r.kernel.outer and told_by_data(ix)
+    if lane is None or r.lanes == 1 or (told and lane_step(r.kernel, ix) is None):
         return None
     offsets = index.block_offsets(ix, lane, r.lanes)
     return offsets if offsets and max(offsets) - min(offsets) <= LONGEST_STEP * (r.lanes - 1) else None
@@ -273,7 +270,7 @@ def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> Value:
 
 def _lane_indices(r: Rendering, ix: Ix) -> Value:
     """The index in each lane."""
-    step = _lane_step(r, ix)
+    step = lane_step(r.kernel, ix)
     if step is not None:
         if r.lanes == 1:
             return scalar_index(r, ix)
@@ -374,7 +371,7 @@ def emit_store(r: Rendering, store: Store) -> None:
     """Write one element, or one for each lane."""
     value = emit(r, store.value)
     dtype = store.value.dtype
-    step = _lane_step(r, store.index)
+    step = lane_step(r.kernel, store.index)
     kind = memory_kind(dtype)
     align = element_bytes(kind)
     if _is_wide_scratch(r, store.buffer):

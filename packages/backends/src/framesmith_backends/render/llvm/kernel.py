@@ -160,6 +160,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
         _decode(r, point, others)
         if shape.tile and lane is not None:
+            r.apart = goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)  # in arrays of running values, too
             with opened_loop(r, low, high, shape.tile, None, isinstance(lane.size, int) and not shape.by_lane) as first:
                 far = r.b.add(first, shape.tile)
                 tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, cost, loads, walk
+from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, cost, loads, told_by_data, walk
+from framesmith_backends.ir.index import Ix
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.ir.size import hint
+from framesmith_backends.ir.size import Size, hint
 from framesmith_backends.render.target import Target
 from framesmith_backends.schedule.loops import accesses
 
@@ -43,6 +44,10 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
     return lanes
 
 
+#: Vectors of running values that leave registers for what is added to them.
+MOST_SUMS = 8
+
+
 def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
     """Lanes for one pass over rows along which the lanes lie: more than the kernel's `lanes` where it does little.
 
@@ -54,8 +59,10 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
     price = cost(*(a.value for a in one.reductions), *(s.value for s in one.stores))
     pair = 2 * target.float_lanes
     most = 4 if price <= 12 and one.reductions else 2 if price <= 24 or goes_apart(kernel, (one,), pair, target) else 1
+    sums = sum(DTYPES[a.value.dtype].bits // 32 or 1 for a in one.reductions)
     for count in (4, 2):
-        if count <= most and lanes < count * target.float_lanes and _wastes_little(lane.size, count, target):
+        fits = count <= most and count * sums <= MOST_SUMS and _wastes_little(lane.size, count, target)
+        if fits and lanes < count * target.float_lanes:
             return count * target.float_lanes
     return lanes
 
@@ -77,13 +84,24 @@ def goes_apart(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Tar
     places = [(store.value.dtype, store.index) for one in passes for store in (*one.before, *one.stores)]
     for node in walk(*(value for one in passes for value in one.values)):
         if isinstance(node, Load):
-            if node.guard is not None:
-                return False
             places.append((node.dtype, node.index[0]))
         elif isinstance(node, Index):
             places.append(("i64", node.ix))
-    steps = [(dtype, None if index.picked(ix) else index.coefficient(ix, lane)) for dtype, ix in places]
+    steps = [(dtype, lane_step(kernel, ix)) for dtype, ix in places]
     return all(step == 0 or (step == 1 and dtype == "bf16") for dtype, step in steps) and any(s == 1 for _, s in steps)
+
+
+def lane_step(kernel: Kernel, ix: Ix) -> Size | None:
+    """How far apart the index is in neighbouring lanes; None where that is not one number.
+
+    Where lanes are outer, each has reductions of its own, and so have places that these tell.
+    """
+    lane = kernel.lane
+    if lane is None:
+        return 0
+    if lane in kernel.outer and any(isinstance(node, Ref) for node in walk(*told_by_data(ix))):
+        return None
+    return index.coefficient(ix, lane)
 
 
 def columns_apart(kernel: Kernel, lanes: int, target: Target) -> bool:
