@@ -66,6 +66,8 @@ class Builder:
     flags: str = ""
     # Whether the processor has AVX-512's scaling by powers of two.
     scalef: bool = False
+    # Whether it has AVX2 and no AVX-512.
+    avx2: bool = False
     out: list[object] = field(default_factory=list)
     declared: dict[str, None] = field(default_factory=dict)
 
@@ -129,6 +131,17 @@ class Builder:
             given = ", ".join((first, self.pick(index, range(k, k + 16)).typed, *second))
             parts.append(self.emit(f"call {half} @llvm.x86.avx512.{name}.512({given})", "float", 16))
         return self.join(parts)
+
+    def pick_of_four(self, table: tuple[int, int, int, int], index: Value) -> Value:
+        """The integers of a table at the two lowest bits of `index`, with AVX2, 8 lanes at a time."""
+        entries = ", ".join(f"i32 {value}" for value in table * 2)
+        chosen = f"<8 x float> bitcast (<8 x i32> <{entries}> to <8 x float>)"
+        self.declare("declare <8 x float> @llvm.x86.avx.vpermilvar.ps.256(<8 x float>, <8 x i32>)")
+        parts = []
+        for k in range(0, index.lanes, 8):
+            given = f"{chosen}, {self.pick(index, range(k, k + 8)).typed}"
+            parts.append(self.emit(f"call <8 x float> @llvm.x86.avx.vpermilvar.ps.256({given})", "float", 8))
+        return self.bits(self.join(parts), "i32")
 
     def same(self, *values: Value) -> tuple[Value, ...]:
         """The values brought to the largest number of lanes among them."""

@@ -94,7 +94,8 @@ def render_kernel(
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
     kernel = in_tiles(kernel)
     shape = shape_of(kernel, target)
-    r = Rendering(kernel, shape.lanes, Builder(flags="" if strict else " contract", scalef=target.bytes == 64), target)
+    b = Builder(flags="" if strict else " contract", scalef=target.bytes == 64, avx2=target.bytes == 32)
+    r = Rendering(kernel, shape.lanes, b, target)
     r.b.out = r.entry
     _open_buffers(r)
     body: list[object] = []

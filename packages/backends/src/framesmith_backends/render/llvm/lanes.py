@@ -19,8 +19,8 @@ MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
 # Note [Long chains]: most operations of an elementary function wait for the one before, and the processor looks only
 # so far ahead: past some functions in a row it does not see the next vector's. So several are computed side by side. A
 # chain of gelu, sin and sigmoid takes 0.65 to 0.75 of the time with four (Zen 4; 0.57 with vectors of 32 bytes). Values
-# of 64 bits are two vectors already. A rounding to bfloat16 is five operations on integers, four of which wait for each
-# other: chains of these, which need few registers, take 0.88 of the time with eight vectors of 32 bytes.
+# of 64 bits are two vectors already. A rounding to bfloat16 is four operations on integers that wait for each other:
+# chains of these, which need few registers, take 0.78 of the time with eight vectors of 32 bytes.
 
 
 def choose_lanes(kernel: Kernel, target: Target) -> int:

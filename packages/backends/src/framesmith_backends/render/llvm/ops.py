@@ -270,8 +270,10 @@ def bf16_bits(b: Builder, a: Value, short_nans: bool = False) -> Value:
     raw = b.bits(a, "i32")
     if not short_nans:  # asked of 32 bits: LLVM would shuffle the answer into 16 where the result is stored
         raw = b.select(b.compare("uno", a, b.number(0.0, a)), b.number(0x7FC00000, raw), raw)
-    odd = b.binary("and", b.binary("lshr", raw, 16), 1)
-    return b.binary("lshr", b.add(b.add(raw, 0x7FFF), odd), 16)
+    upper = b.binary("lshr", raw, 16)
+    if b.avx2 and a.lanes >= 8:  # four instructions, three of which wait for each other; it is five otherwise
+        return b.binary("lshr", b.add(raw, b.pick_of_four((0x7FFF, 0x8000, 0x7FFF, 0x8000), upper)), 16)
+    return b.binary("lshr", b.add(b.add(raw, 0x7FFF), b.binary("and", upper, 1)), 16)
 
 
 def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
