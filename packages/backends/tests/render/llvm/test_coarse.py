@@ -121,7 +121,7 @@ def test_what_only_chooses_is_not_rounded(name: str, dtype: torch.dtype, monkeyp
     assert torch.equal(found.isnan(), wanted.isnan())
     known = ~wanted.isnan()
     assert torch.equal(found.view(torch.int16)[known], wanted.view(torch.int16)[known])
-    rounded = sum(text.count("32767") + text.count("fptrunc") for text in texts)
+    rounded = sum("32767" in line or "fptrunc" in line for text in texts for line in text.splitlines())
     sums, stored = 3 if name == "whole" else 0, 1 if dtype == torch.float16 else 0
     assert rounded <= 4 * (sums + stored)
     assert texts

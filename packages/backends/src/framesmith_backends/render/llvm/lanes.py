@@ -51,7 +51,8 @@ MOST_SUMS = 8
 def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
     """Lanes for one pass over rows along which the lanes lie: more than the kernel's `lanes` where it does little.
 
-    A sum of one vector waits for itself; what a pass leaves for later ones is known without the lanes.
+    A sum of one vector waits for itself; what a pass leaves for later ones is known without the lanes. No row gets a
+    rest, computed under a mask, that has none otherwise.
     """
     lane = kernel.lane
     if lane is None or lane not in kernel.row or not isinstance(lane.size, int) or one.columns:
@@ -61,9 +62,10 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
     most = 4 if price <= 12 and one.reductions else 2 if price <= 24 or goes_apart(kernel, (one,), pair, target) else 1
     sums = sum(DTYPES[a.value.dtype].bits // 32 or 1 for a in one.reductions)
     for count in (4, 2):
-        fits = count <= most and count * sums <= MOST_SUMS and _wastes_little(lane.size, count, target)
-        if fits and lanes < count * target.float_lanes:
-            return count * target.float_lanes
+        more = count * target.float_lanes
+        rests = not lane.size % more or (lane.size % lanes and _wastes_little(lane.size, count, target))
+        if lanes < more and count <= most and count * sums <= MOST_SUMS and rests:
+            return more
     return lanes
 
 

@@ -14,12 +14,16 @@ def by_library(b: Builder, where: Value, function: str, args: tuple[Value, ...],
     b.declare(f"declare {kind} @{function}({', '.join(kind for _ in args)})")
     b.declare(_slow_lanes(slow, function, kind, len(args), where.lanes))
     passed = ", ".join(value.typed for value in (where, *args, result))
-    return instead(b, where, result, lambda: b.emit(f"call {result.type} {slow}({passed})", kind, result.lanes))
+    anywhere = where if where.lanes == 1 else _any_bit(b, where)  # the call is given the bits, too
+    return _branched(b, anywhere, result, lambda: b.emit(f"call {result.type} {slow}({passed})", kind, result.lanes))
 
 
 def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value]) -> Value:
     """`result`, or where any lane of `where` is set, the other one: the code around is left only then."""
-    anywhere = any_lane(b, where, result.kind)
+    return _branched(b, _any_lane(b, where, result.kind), result, other)
+
+
+def _branched(b: Builder, anywhere: Value, result: Value, other: Callable[[], Value]) -> Value:
     n = b.name()[1:]
     b.line(f"br label %{n}.here")
     b.line(f"{n}.here:")
@@ -35,7 +39,7 @@ def instead(b: Builder, where: Value, result: Value, other: Callable[[], Value])
     )
 
 
-def any_lane(b: Builder, where: Value, kind: str) -> Value:
+def _any_lane(b: Builder, where: Value, kind: str) -> Value:
     """Whether a condition of values of that kind holds in any lane.
 
     Before AVX-512 a condition is as wide as what is compared: LLVM would shuffle those of several registers together.
@@ -49,6 +53,10 @@ def any_lane(b: Builder, where: Value, kind: str) -> Value:
             half = signs.lanes // 2
             signs = b.binary("or", b.pick(signs, range(half)), b.pick(signs, range(half, signs.lanes)))
         where = b.compare("slt", signs, 0)
+    return _any_bit(b, where)
+
+
+def _any_bit(b: Builder, where: Value) -> Value:
     packed = b.emit(f"bitcast {where.typed} to i{where.lanes}", f"i{where.lanes}")
     return b.compare("ne", packed, 0)
 
