@@ -285,7 +285,10 @@ def _assemble(
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
     calling = _calling(joint, training, parts.forward)
-    nodes = [AutogradNode(part, BackwardPass(backward_graph(part), root, compiler, on_error)) for part in parts.parts]
+    nodes = [
+        AutogradNode(part.without_graph(), BackwardPass(backward_graph(part), root, compiler, on_error))
+        for part in parts.parts
+    ]
     second = why_not_again(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     numbers = numbers_at_calls(joint)
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second, numbers)

@@ -21,6 +21,7 @@ from framesmith.logs import log_event
 from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count
+from framesmith_aten.contract import EXAMPLE
 from framesmith_dynamo import (
     CONCERNED_PACKAGES,
     BreakNotAllowed,
@@ -127,7 +128,10 @@ class Session:
             events.append(event)
 
     def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Sequence[Any]]:
-        return self._compile_graph(gm, [value.example for value in inputs])
+        compiled = self._compile_graph(gm, [value.example for value in inputs])
+        if self._observe is None and isinstance(self.config.backend, str):
+            _forget_trace(gm)
+        return compiled
 
     def _on_event(self, event: FrameEvent) -> None:
         if event.kind in COUNTERS:
@@ -142,6 +146,17 @@ class Session:
             self.failures.tell(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error, event.place)
+
+
+def _forget_trace(gm: fx.GraphModule) -> None:
+    """Let go of what only compiling reads of a graph that stays, to be run where compiled code cannot: fakes, texts.
+
+    Where its operations come from stays, as locations, of which the texts are made.
+    """
+    for node in gm.graph.nodes:
+        node.meta.pop(EXAMPLE, None)
+        if "location" in node.meta:
+            node.meta.pop("stack_trace", None)
 
 
 _sessions: dict[object, Session] = {}

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 class Location:
     """A line of a file, in a function, and the location of its call (`outer`). Text is made when it is asked for."""
 
-    __slots__ = ("_text", "filename", "function", "lineno", "outer")
+    __slots__ = ("filename", "function", "lineno", "outer")
 
     def __init__(self, filename: str, lineno: int, function: str, outer: Location | None = None) -> None:
         self.filename = filename
         self.lineno = lineno
         self.function = function
         self.outer = outer
-        self._text: str | None = None
 
     def chain(self) -> Iterator[Location]:
         """This location, the one that called it, and so on."""
@@ -44,12 +43,20 @@ class Location:
 
     @property
     def stack_trace(self) -> str:
-        """The whole stack as Python's tracebacks print it, innermost last; made once."""
-        if self._text is None:
-            above = "" if self.outer is None else self.outer.stack_trace
+        """The whole stack as Python's tracebacks print it, innermost last."""
+        return self.stack_text({})
+
+    def stack_text(self, known: dict[Location, str]) -> str:
+        """`stack_trace`, of which `known` has parts that other locations share, and is told those that it lacks.
+
+        For those who ask about many locations at once: nothing is kept with the location, thousands of which may be.
+        """
+        found = known.get(self)
+        if found is None:
+            above = "" if self.outer is None else self.outer.stack_text(known)
             line = self.line
-            self._text = f"{above}  {self.where}\n" + (f"    {line}\n" if line else "")
-        return self._text
+            found = known[self] = f"{above}  {self.where}\n" + (f"    {line}\n" if line else "")
+        return found
 
     def summary(self) -> traceback.StackSummary:
         """The whole stack as entries of a traceback, innermost last."""

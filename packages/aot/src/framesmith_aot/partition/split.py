@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -76,6 +76,10 @@ class NodePart:
     left: list[int] = field(default_factory=list)
     numbers: list[Saved] = field(default_factory=list)
     stand_ins: Mapping[int, int] = field(default_factory=dict)
+
+    def without_graph(self) -> NodePart:
+        """What is known of it beside the graph, which is its backward pass's to keep or put aside."""
+        return replace(self, graph=fx.Graph())
 
     @property
     def reads(self) -> bool:

@@ -41,7 +41,13 @@ class Again(fx.Interpreter):
         self.before: dict[int | str, torch.Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        try:
+            result = super().run_node(n)
+        except Exception:
+            location = n.meta.get("location")
+            if location is not None:  # what FX adds to the message; no text is kept with the nodes
+                n.meta["stack_trace"] = location.stack_trace
+            raise
         if n.name in self.awaited:
             self.before[n.name] = result
         if n.name in self.changed:

@@ -18,6 +18,7 @@ from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.graphs.numbers import numbers_of
+from framesmith_aten.graphs.resting import Resting, put_to_rest
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
 from framesmith_aten.symbolic import is_symbolic
@@ -74,7 +75,9 @@ class BackwardPass:
     def __init__(
         self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler, on_error: OnError | None = None
     ) -> None:
-        self.whole = whole
+        self._whole: BackwardGraph | None = whole
+        self._resting: Resting | None = None
+        self._places = whole.saved, whole.places, whole.reached
         self._root = root
         self._compiler = compiler
         self._on_error = on_error
@@ -84,8 +87,24 @@ class BackwardPass:
         self._layouts = [_layout(node.meta["val"]) for node in whole.tangents()]
 
     @property
+    def whole(self) -> BackwardGraph:
+        """The graph for all tangents; made anew where it was put aside."""
+        whole, resting = self._whole, self._resting
+        if whole is not None:
+            return whole
+        assert resting is not None
+        return BackwardGraph(resting.awake(), *self._places)
+
+    @property
     def graph(self) -> fx.Graph:
         return self.whole.graph
+
+    def _put_aside(self) -> None:
+        """Let go of the graph, which only other patterns, tracers and torch.func ask for once one is compiled."""
+        if self._whole is not None:
+            self._resting = put_to_rest(self._whole.graph)
+            if self._resting is not None:
+                self._whole = None
 
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all operands, without history; `saved`, tensors and then numbers, is emptied."""
@@ -137,7 +156,9 @@ class BackwardPass:
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         try:
             with without_new_guards(self.graph):
-                return self._compiled(pattern)
+                compiled = self._compiled(pattern)
+            self._put_aside()
+            return compiled
         except Exception as error:
             if self._on_error is None:
                 raise

@@ -366,9 +366,10 @@ class GraphBuilder:
         inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
         inputs += [GraphInput(ref.source, ref.number) for _, ref in self.number_inputs if ref.source is not None]
         changed = [position for position, ref in enumerate(used) if ref.is_changed()]
+        stacks: dict[Location, str] = {}
         for node in self.graph.nodes:
             if "location" in node.meta:
-                node.meta["stack_trace"] = node.meta["location"].stack_trace
+                node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
         return FinishedGraph(new_module(torch.nn.Module(), self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:
