@@ -50,7 +50,15 @@ from framesmith_guards.sources import (
     submodule_source,
 )
 from framesmith_guards.specialize import Specialized, specialize
-from framesmith_guards.stacks import Location, current_location, located, location_of, note_location, warn_user
+from framesmith_guards.stacks import (
+    Location,
+    current_location,
+    lines_forgotten,
+    located,
+    location_of,
+    note_location,
+    warn_user,
+)
 from framesmith_guards.values.constants import is_constant
 from framesmith_guards.values.tensors import TensorSpec
 
@@ -101,6 +109,7 @@ __all__ = [
     "fake_mode_of",
     "is_constant",
     "is_defect",
+    "lines_forgotten",
     "located",
     "location_of",
     "mapping_behind",

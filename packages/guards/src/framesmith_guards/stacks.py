@@ -79,6 +79,19 @@ class Location:
         return f"{self.where}: {line}" if line else self.where
 
 
+@contextmanager
+def lines_forgotten() -> Iterator[None]:
+    """Let go, at the end, of the source files that were read meanwhile for texts of stacks: whole ones are kept."""
+    before = {*linecache.cache}
+    try:
+        yield
+    finally:
+        for name in {*linecache.cache} - before:
+            entry = linecache.cache.get(name, ())
+            if len(entry) == 4 and entry[1] is not None:  # of a file, which can be read again, with the time of it
+                linecache.cache.pop(name, None)
+
+
 def warn_user(message: Warning) -> None:
     """`warnings.warn` at the line that runs now in code that is neither torch's nor Framesmith's."""
     libraries = _libraries()

@@ -1,5 +1,6 @@
 """Contexts: ids, nesting per thread, locations in the user's program."""
 
+import linecache
 import threading
 import traceback
 
@@ -17,6 +18,7 @@ from framesmith_guards import (
     TraceId,
     compile_context,
     current_location,
+    lines_forgotten,
     located,
     location_of,
     note_location,
@@ -96,6 +98,26 @@ def test_the_text_of_a_location_is_as_in_tracebacks():
     told = [line for line in printed.splitlines() if line.strip("~^ ")]
     assert place.stack_trace.splitlines() == told
     assert str(place).endswith("in here: raise KeyError")
+    known: dict[Location, str] = {}
+    assert place.stack_text(known) == place.stack_trace
+    assert [*known] == [*place.chain()][::-1]
+
+
+def test_files_read_for_texts_are_let_go_and_nothing_else(tmp_path):
+    file, before = tmp_path / "some.py", tmp_path / "before.py"
+    for one in (file, before):
+        one.write_text("first\nsecond\n")
+    assert linecache.getline(str(before), 1) == "first\n"
+    invented = "/tmp/somebody's/cell.py"
+    with lines_forgotten():
+        assert Location(str(file), 2, "f").line == "second"
+        linecache.cache[invented] = (5, None, ["text\n"], invented)
+    try:
+        assert str(file) not in linecache.cache
+        assert str(before) in linecache.cache
+        assert Location(invented, 1, "g").line == "text"
+    finally:
+        del linecache.cache[invented]
 
 
 def test_the_users_line_is_the_innermost_outside_of_torch():

@@ -26,7 +26,7 @@ from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
-from framesmith_guards import Location, current_location, new_fake_mode, python_kernels
+from framesmith_guards import Location, current_location, lines_forgotten, new_fake_mode, python_kernels
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -367,9 +367,10 @@ class GraphBuilder:
         inputs += [GraphInput(ref.source, ref.number) for _, ref in self.number_inputs if ref.source is not None]
         changed = [position for position, ref in enumerate(used) if ref.is_changed()]
         stacks: dict[Location, str] = {}
-        for node in self.graph.nodes:
-            if "location" in node.meta:
-                node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
+        with lines_forgotten():
+            for node in self.graph.nodes:
+                if "location" in node.meta:
+                    node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
         return FinishedGraph(new_module(torch.nn.Module(), self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:
