@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from framesmith_guards import new_fake_mode
 from framesmith_guards.fakes import static_results
@@ -137,6 +138,18 @@ def test_tensors_of_other_modes_are_left_to_torch() -> None:
         assert torch.empty(3).sin().fake_mode is mode
         with pytest.raises(Exception, match=r"[Mm]ode"):
             torch.empty(3) + y
+
+
+def test_static_parts_of_symbolic_tensors_are_left_to_torch() -> None:
+    dims: list[Any] = [DimDynamic.DYNAMIC, DimDynamic.STATIC]
+    mode = new_fake_mode(ShapeEnv())
+    x = mode.from_tensor(torch.empty(6, 4), symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims))
+    with mode:
+        for _ in range(2):
+            row = x[1]
+            assert (row + row).shape == (4,) and row.view(2, 2).t().storage_offset() == 4
+            assert x[x.shape[0] // 2].sin().stride() == (1,)
+            assert torch.empty(100).as_strided((2, 2), (2, 1), x.shape[0]).t().sin().stride() == (1, 2)
 
 
 def test_calls_for_the_current_device_are_not_told_by_its_type() -> None:

@@ -161,8 +161,11 @@ def _made(
 
 
 def _is_told(tensor: FakeTensor) -> bool:
-    """Whether there is nothing to a tensor but its layout and its dispatch keys."""
-    return tensor.layout is torch.strided and tensor.constant is None and not tensor._has_symbolic_sizes_strides
+    """Whether there is nothing to a tensor but its layout, in which there are no symbols, and its dispatch keys."""
+    if tensor.layout is not torch.strided or tensor.constant is not None or tensor._has_symbolic_sizes_strides:
+        return False
+    # A part that has the same sizes always may begin at a symbolic place, and its storage have a symbolic size.
+    return type(tensor.storage_offset()) is int and type(tensor.untyped_storage().nbytes()) is int
 
 
 def _is_same(a: FakeTensor, b: FakeTensor) -> bool:
