@@ -269,7 +269,7 @@ def interpret(function: Callable[..., Value], *inputs: Array, scalef: bool, lane
     count = len(inputs[0])
     padded = [np.resize(x, (-(-count // lanes), lanes)) for x in inputs]
     kind = "float" if inputs[0].dtype == np.float32 else "double"
-    b = Builder(scalef=scalef)
+    b = Builder(vectors="avx512" if scalef else "")
     given = [Value(f"%x{k}", kind, lanes) for k in range(len(inputs))]
     result = function(b, *given)
     machine = Interpreter(b.declared)

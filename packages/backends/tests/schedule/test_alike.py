@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from both_ways import CASES
+from sweeps import examples
 from tracing import trace
 
 from framesmith_backends.ir.forms import kernel_form
@@ -24,8 +27,8 @@ AVX2 = Target("x86-64-v3", "", 32, False)
 def layers(x: Tensor, *weights: Tensor) -> Tensor:
     """A residual layer for each weight: a norm with its own scale, products, an activation, all alike."""
     for w in weights:
-        y = torch.nn.functional.layer_norm(x, x.shape[-1:], w[0], w[1]) @ w
-        x = x + (torch.nn.functional.gelu(y).softmax(-1) @ w).cumsum(0).tanh()
+        y = F.layer_norm(x, x.shape[-1:], w[0], w[1]) @ w
+        x = x + (F.gelu(y).softmax(-1) @ w).cumsum(0).tanh()
     return x
 
 
@@ -44,6 +47,53 @@ def unlike(x: Tensor, *weights: Tensor) -> list[Tensor]:
         torch.cat([a, b]),
         torch.cat([b, a]),
     ]
+
+
+def strided(x: Tensor) -> Tensor:
+    return F.pad(x[:, 1:], (1, 0))
+
+
+#: What changes a tensor of 16 x 16 into another: in values, layout, reductions, places, types.
+STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    lambda x, y: x.sin(),
+    lambda x, y: x * -0.0,
+    lambda x, y: x * 0.0,
+    lambda x, y: x.half().float(),
+    lambda x, y: x.t(),
+    lambda x, y: x.flip(0),
+    lambda x, y: x.softmax(0),
+    lambda x, y: x.softmax(1),
+    lambda x, y: x.cumsum(1),
+    lambda x, y: x - x.sum(0),
+    lambda x, y: x.roll(1, 0),
+    lambda x, y: strided(x),
+    lambda x, y: x.clone().copy_(y.exp()),
+    lambda x, y: x[torch.arange(16)],
+    lambda x, y: x.argmax(0).float() + y,
+    lambda x, y: torch.where(x > y, x, y),
+    lambda x, y: torch.cat([x[:8], y[8:]]),
+    lambda x, y: (x * y).sum(1, keepdim=True) + y,
+    lambda x, y: x @ y,
+    lambda x, y: x.scatter_add(0, torch.zeros_like(y).long(), y),
+)
+
+
+def repeated(seed: int) -> Callable[..., list[Tensor]]:
+    """A few steps that are taken again and again on other tensors, now and then another one; some results are kept."""
+
+    def program(*inputs: Tensor) -> list[Tensor]:
+        drawn = random.Random(seed)
+        values, kept = [*inputs], []
+        motif = [(drawn.choice(STEPS), drawn.randrange(1, 5), drawn.randrange(1, 5)) for _ in range(4)]
+        for _ in range(3):
+            for step, a, b in motif:
+                taken = drawn.choice(STEPS) if drawn.random() < 0.15 else step
+                values.append(taken(values[-a], values[-b]))
+                if drawn.random() < 0.3:
+                    kept.append(values[-1])
+        return [*kept, values[-1]]
+
+    return program
 
 
 def planned(function: Callable[..., object], sizes: tuple[int, int], target: planning.Target) -> Plan:
@@ -68,6 +118,30 @@ def test_kernels_are_what_each_is_when_built_by_itself(
     assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]
     assert [kernel.params for kernel in shared.kernels] == [kernel.params for kernel in alone.kernels]
     assert shared.text() == alone.text()
+
+
+@pytest.mark.parametrize("seed", range(examples(90)))
+def test_drawn_programs_have_the_kernels_that_each_would_have_by_itself(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    inputs = [
+        torch.randn(16, 16),
+        torch.randn(16, 16).t(),
+        torch.randn(32, 16)[::2],
+        torch.randn(16, 1).expand(16, 16),
+    ]
+    program = lower_graph(trace(repeated(seed), inputs)).program
+    shared = make_plan(program)
+    texts: dict[object, str] = {}
+    for kernel in shared.kernels:
+        if (form := kernel_form(kernel)) is not None:
+            text, _, _ = render_kernel(kernel, "KERNEL", AVX2)
+            assert texts.setdefault(form, text) == text
+    monkeypatch.setattr(Alike, "kernels", lambda self, name, group: self.build(name, group))
+    alone = make_plan(lower_graph(trace(repeated(seed), inputs)).program)
+    assert shared.text() == alone.text()
+    assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]
 
 
 def test_equal_layers_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def form_of(roots: Sequence[Expr], number: Numbering) -> Hashable | None:
     for node in walk(*roots):
         at[node] = len(parts)
         kind = type(node)
-        if kind is Op:
+        if kind is Op:  # whose type follows from its name and operands
             parts.append((node.name, *[at[part] for part in node.args]))  # type: ignore[union-attr]
         elif isinstance(node, Load):
             if len(children(node)) > (node.guard is not None):

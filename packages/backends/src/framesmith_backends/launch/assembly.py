@@ -16,7 +16,7 @@ from llvmlite import binding
 from framesmith_backends.launch.native import LEVEL, PASSES
 from framesmith_backends.render.llvm.builder import Builder, Value, element_bytes
 from framesmith_backends.render.llvm.runtime import attributes
-from framesmith_backends.render.target import Target
+from framesmith_backends.render.target import Target, vectors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Processor:
     bytes: int
 
     @property
-    def scalef(self) -> bool:
-        return self.bytes == 64
+    def vectors(self) -> str:
+        return vectors_of(self.bytes)
 
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
@@ -83,7 +83,7 @@ def assembly(function: Callable[..., Value], arity: int, kind: str, processor: P
     size = element_bytes(kind)
     lanes = processor.bytes // size
     vector = f"<{lanes} x {kind}>"
-    b = Builder(scalef=processor.scalef)
+    b = Builder(vectors=processor.vectors)
     inputs = [Value(f"%x{k}", kind, lanes) for k in range(arity)]
     result = function(b, *inputs)
     loads = [

@@ -18,6 +18,18 @@ class Target:
     def float_lanes(self) -> int:
         return self.bytes // 4
 
+    @property
+    def vectors(self) -> str:
+        return vectors_of(self.bytes)
+
+
+def vectors_of(register_bytes: int) -> str:
+    """The vector instructions that come with registers of that size: "avx512", "avx2", or "" where none is named.
+
+    Registers of 16 bytes are SSE's and NEON's, for which LLVM alone chooses instructions.
+    """
+    return {64: "avx512", 32: "avx2"}.get(register_bytes, "")
+
 
 def host() -> Target:
     """The processor this process runs on."""

@@ -2,7 +2,9 @@
 
 Torch remembers them too, for all modes, but takes ten times as long to read a call and to make its result. A result is
 told by its operator, the layouts of tensors, plain values, and the few settings of torch that make another one of it.
-What is remembered was given by torch, and is kept only if it can be made again just so.
+What is remembered was given by torch, and is kept only if it can be made again just so. Which of its libraries torch
+may use (`torch.backends.mkldnn.flags` and the like) is no part of a call: it tells kernels, not layouts. Where torch's
+own memory is switched off (`cache_enabled`), this one is.
 """
 
 from __future__ import annotations

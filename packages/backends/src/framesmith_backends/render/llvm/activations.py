@@ -174,7 +174,7 @@ ERFC_TAIL = Tail(
 
 
 def _has_lookups(b: Builder, x: Value) -> bool:
-    return b.scalef and x.lanes % normal_tail.REGISTER_LANES == 0
+    return b.avx512 and x.lanes % normal_tail.REGISTER_LANES == 0
 
 
 def _counts(b: Builder, x: Value, end: float) -> Value:

@@ -64,12 +64,18 @@ class Builder:
     count: int = 0
     # " contract" lets LLVM fuse a product into a sum; the elementary functions are written without it.
     flags: str = ""
-    # Whether the processor has AVX-512's scaling by powers of two.
-    scalef: bool = False
-    # Whether it has AVX2 and no AVX-512.
-    avx2: bool = False
+    # The processor's vector instructions, as its `Target` names them: "avx512", "avx2" without these, or "".
+    vectors: str = ""
     out: list[object] = field(default_factory=list)
     declared: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def avx512(self) -> bool:
+        return self.vectors == "avx512"
+
+    @property
+    def avx2(self) -> bool:
+        return self.vectors == "avx2"
 
     def name(self) -> str:
         self.count += 1
@@ -206,7 +212,7 @@ class Builder:
 
     def masked_load(self, place: Value, mask: Value, kind: str = "float") -> Value:
         """Elements from an address on, or of one each, where the mask says so; else zeros, and nothing is read."""
-        if place.lanes == 1 and not self.scalef and element_bytes(kind) >= 4 and mask.text.startswith("%"):
+        if place.lanes == 1 and not self.avx512 and element_bytes(kind) >= 4 and mask.text.startswith("%"):
             mask = self._unknown(mask)
         name, vector = _masked("load", "gather", place, kind, mask)
         self.declare(f"declare {vector} {name}({place.type}, i32, {mask.type}, {vector})")

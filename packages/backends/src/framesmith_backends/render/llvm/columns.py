@@ -67,10 +67,7 @@ def _kind(column: Accumulate) -> str:
 
 def _array(r: Rendering, column: Accumulate, size: int) -> Value:
     """Room for a value for each lane. The last block of lanes may reach past the row's end."""
-    out, r.b.out = r.b.out, r.entry
-    found = r.b.emit(f"alloca [{size + r.lanes} x {_kind(column)}], align 64", "ptr")
-    r.b.out = out
-    return found
+    return r.room(f"[{size + r.lanes} x {_kind(column)}]")
 
 
 def _place(r: Rendering, column: Accumulate) -> Value:

@@ -141,7 +141,7 @@ def _cast(r: Rendering, node: Cast) -> Value:
 
 def _is_widened_from_memory(r: Rendering, value: Value, inner: Expr) -> bool:
     read = isinstance(inner, Load) and inner.dtype == "f32"
-    return r.target.bytes == 32 and value.lanes >= r.target.float_lanes and not read
+    return r.b.avx2 and value.lanes >= r.target.float_lanes and not read
 
 
 def _op(r: Rendering, node: Op) -> Value:

@@ -94,7 +94,7 @@ def render_kernel(
         raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
     kernel = in_tiles(kernel)
     shape = shape_of(kernel, target)
-    b = Builder(flags="" if strict else " contract", scalef=target.bytes == 64, avx2=target.bytes == 32)
+    b = Builder(flags="" if strict else " contract", vectors=target.vectors)
     r = Rendering(kernel, shape.lanes, b, target)
     r.b.out = r.entry
     _open_buffers(r)
@@ -128,7 +128,7 @@ def _open_buffers(r: Rendering) -> None:
             room = r.b.mul(size_of(r, scratch.numel), wide * element_bytes(kind))
             r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
             continue
-        r.pointers[scratch.name] = r.b.emit(f"alloca [{scratch.numel * wide} x {kind}], align 64", "ptr")
+        r.pointers[scratch.name] = r.room(f"[{scratch.numel * wide} x {kind}]")
 
 
 # A scratch row of more bytes, or of a size known at the call, is no part of the stack.
@@ -161,8 +161,11 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
         _decode(r, point, others)
         if shape.tile and lane is not None:
-            r.apart = goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)  # in arrays of running values, too
-            with opened_loop(r, low, high, shape.tile, None, isinstance(lane.size, int) and not shape.by_lane) as first:
+            sure = isinstance(lane.size, int) and not shape.by_lane
+            with (  # apart in arrays of running values, too
+                r.in_lanes(r.lanes, _all_apart(r)),
+                opened_loop(r, low, high, shape.tile, None, sure) as first,
+            ):
                 far = r.b.add(first, shape.tile)
                 tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
         elif shape.by_lane and lane is not None:
@@ -205,13 +208,16 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
 def _passes(r: Rendering) -> None:
     r.ref_level = len(r.levels) - 1
     r.turned = {} if r.mask is not None else turned_tiles(r)
-    if r.kernel.lane in r.kernel.outer:
-        r.apart = goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)
-    for one in r.kernel.passes:
-        for store in one.before:
-            emit_store(r, store)
-        if one.has_loop:
-            _row_loops(r, one)
+    with r.in_lanes(r.lanes, r.kernel.lane in r.kernel.outer and _all_apart(r)):
+        for one in r.kernel.passes:
+            for store in one.before:
+                emit_store(r, store)
+            if one.has_loop:
+                _row_loops(r, one)
+
+
+def _all_apart(r: Rendering) -> bool:
+    return goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)
 
 
 def _is_repeatable(kernel: Kernel) -> bool:
@@ -228,18 +234,17 @@ def _rewrites_scratch(one: Pass) -> bool:
 
 def _row_loops(r: Rendering, one: Pass) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
-    lanes, inner = r.lanes, r.kernel.lane if r.kernel.lane in r.kernel.row else None
+    inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
+    lanes, apart = r.lanes, r.apart
     if inner is not None:
-        r.lanes = pass_lanes(r.kernel, one, lanes, r.target)
-        r.apart = r.columns_apart if one.columns else goes_apart(r.kernel, (one,), r.lanes, r.target)
-    accumulators = [Accumulator.start(r, a) for a in one.reductions]
-    _row_nest(
-        r, [v for v in r.kernel.row if v is not inner], lambda: _row_inner(r, inner, one, accumulators), accumulators
-    )
-    for a in accumulators:
-        a.finish(r, inner is not None)
-    if inner is not None:
-        r.lanes, r.apart = lanes, False
+        lanes = pass_lanes(r.kernel, one, lanes, r.target)
+        apart = r.columns_apart if one.columns else goes_apart(r.kernel, (one,), lanes, r.target)
+    outside = [v for v in r.kernel.row if v is not inner]
+    with r.in_lanes(lanes, apart):
+        accumulators = [Accumulator.start(r, a) for a in one.reductions]
+        _row_nest(r, outside, lambda: _row_inner(r, inner, one, accumulators), accumulators)
+        for a in accumulators:
+            a.finish(r, inner is not None)
 
 
 def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumulators: list[Accumulator]) -> None:

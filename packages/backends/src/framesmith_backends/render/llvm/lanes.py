@@ -79,7 +79,7 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
 def goes_apart(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Target) -> bool:
     """Whether elements at even and at odd places may lie apart in these passes' lanes: see Note [Apart]."""
     lane = kernel.lane
-    if lane is None or target.bytes < 32 or lanes % (2 * target.float_lanes):
+    if lane is None or not target.vectors or lanes % (2 * target.float_lanes):
         return False
     if kernel.scratch and lane in kernel.outer:
         return False  # which holds all lanes of each of its elements
@@ -136,7 +136,7 @@ def _rounds_often(roots: list[Expr]) -> bool:
 def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
     """How many vectors are computed at once where each takes long: see Note [Long chains]."""
     assert kernel.lane is not None
-    most = 8 if target.bytes == 32 and _rounds_often(roots) else 4
+    most = 8 if target.vectors == "avx2" and _rounds_often(roots) else 4
     wide = any(DTYPES[part.dtype].bits == 64 for part in walk(*roots))
     size = hint(kernel.lane.size)
     return next((count for count in ((2,) if wide else (most, 4, 2)) if _wastes_little(size, count, target)), 1)

@@ -47,7 +47,7 @@ def _any_lane(b: Builder, where: Value, kind: str) -> Value:
     if where.lanes == 1:
         return where
     most = 32 // element_bytes(kind)
-    if not b.scalef and where.lanes > most:
+    if not b.avx512 and where.lanes > most:
         signs = b.convert("sext", where, f"i{8 * element_bytes(kind)}")
         while signs.lanes > most:
             half = signs.lanes // 2
@@ -64,7 +64,7 @@ def _any_bit(b: Builder, where: Value) -> Value:
 def out_of_line(b: Builder, name: str, body: Callable[..., Value], *args: Value) -> Value:
     """The body's value for arguments, the last of which has all lanes, by a call: what seldom runs is there once."""
     lanes = args[-1].lanes
-    inner = Builder(scalef=b.scalef, declared=b.declared)
+    inner = Builder(vectors=b.vectors, declared=b.declared)
     given = [Value(f"%x{k}", value.kind, value.lanes) for k, value in enumerate(args)]
     found = body(inner, *given)
     lines = "\n".join(f"  {line}" for line in inner.out)

@@ -29,11 +29,10 @@ def through_memory(r: Rendering, value: Value) -> Value:
     Halves of a register are first shuffled down, and then again while they are widened: a sum of squares of sixteen
     numbers in float64 takes 9.1 cycles of a Zen 4 so, and 7.3 by memory. LLVM does not see that nothing changes there.
     """
-    place = r.b.name()
-    r.entry.append(f"{place} = alloca {value.type}, align 64")
-    r.b.line(f"store {value.typed}, ptr {place}, align 64")
-    r.b.line(f'call void asm sideeffect "", "r,~{{memory}}"(ptr {place})')
-    return r.b.emit(f"load {value.type}, ptr {place}, align 64", value.kind, value.lanes)
+    place = r.room(value.type)
+    r.b.line(f"store {value.typed}, ptr {place.text}, align 64")
+    r.b.line(f'call void asm sideeffect "", "r,~{{memory}}"({place.typed})')
+    return r.b.emit(f"load {value.type}, ptr {place.text}, align 64", value.kind, value.lanes)
 
 
 def masked_tile_load(r: Rendering, place: Value, mask: Value, kind: str) -> Value:
@@ -42,7 +41,7 @@ def masked_tile_load(r: Rendering, place: Value, mask: Value, kind: str) -> Valu
     Before AVX-512 there are no masked reads of less than 32 bits, and LLVM's instead of them ask lane by lane. Most
     masks say one thing of all lanes, which is asked first.
     """
-    if r.b.scalef or element_bytes(kind) >= 4 or not mask.text.startswith("%"):
+    if r.b.avx512 or element_bytes(kind) >= 4 or not mask.text.startswith("%"):
         return r.b.masked_load(place, r.b.splat(mask, r.lanes), kind)
     n, known = r.b.name()[1:], []
     r.b.out += [f"br label %{n}.ask", f"{n}.ask:"]

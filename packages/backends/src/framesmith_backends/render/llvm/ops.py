@@ -130,14 +130,14 @@ def _idiv(b: Builder, a: Value, c: Value, *, unsigned: bool) -> Value:
     known = c.lanes == 1 and not c.text.startswith("%")
     if a.lanes > 1 and known:
         # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
-        if a.kind == "i64" and b.scalef and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
+        if a.kind == "i64" and b.avx512 and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
             return _quotient_by_known(b, a, int(c.text))
     elif max(a.lanes, c.lanes) > 1 and a.kind in HOLDING:
         to, back = ("uitofp", "fptoui") if unsigned else ("sitofp", "fptosi")
         a, c = b.same(a, c)
         quotient = b.binary("fdiv", *(b.convert(to, one, HOLDING[a.kind]) for one in (a, c)))
         return b.convert(back, quotient, a.kind)
-    elif max(a.lanes, c.lanes) > 1 and b.scalef:
+    elif max(a.lanes, c.lanes) > 1 and b.avx512:
         return _quotient_of_longs(b, *b.same(a, c))
     return b.binary("udiv" if unsigned else "sdiv", a, c)
 

@@ -77,7 +77,7 @@ def times_power(b: Builder, p: Value, t: Value) -> Value:
 
 
 def has_scalef(b: Builder, x: Value) -> bool:
-    return b.scalef and x.lanes % SCALEF[x.kind][0] == 0
+    return b.avx512 and x.lanes % SCALEF[x.kind][0] == 0
 
 
 def scale(b: Builder, x: Value, t: Value, more: int = 0, last: int | None = None, kept: Value | None = None) -> Value:

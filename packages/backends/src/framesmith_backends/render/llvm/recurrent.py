@@ -86,7 +86,7 @@ def render_layer(layer: Layer, target: Target) -> str:
     declarations: dict[str, None] = {}
 
     def writer() -> Writer:
-        return Writer(scalef=target.bytes == 64, declared=declarations)
+        return Writer(vectors=target.vectors, declared=declarations)
 
     lanes = target.float_lanes
     parts = [pack(writer(), lanes)]

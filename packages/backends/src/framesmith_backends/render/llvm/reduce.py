@@ -36,10 +36,7 @@ class Accumulator:
         kind = REGISTER[dtype]
         row = REDUCTIONS[spec.kind]
         start = constant(row.start(dtype), kind, r.lanes)
-        out, r.b.out = r.b.out, r.entry
-        cell = r.b.emit(f"alloca {start.type}, align 64", "ptr")
-        total = r.b.emit(f"alloca {start.type}, align 64", "ptr") if needs_blocks(r, spec) else None
-        r.b.out = out
+        cell, total = r.room(start.type), r.room(start.type) if needs_blocks(r, spec) else None
         for slot in (cell, total):
             if slot is not None:
                 r.b.line(f"store {start.typed}, ptr {slot.text}")

@@ -119,9 +119,9 @@ def render_scan(scan: Scan, target: Target) -> str:
     And with `void fs_join(ptr job)`, which puts what all lines before each come to in place of its total.
     """
     declarations: dict[str, None] = {}
-    scans = _Scans(scan, Writer(scalef=target.bytes == 64, declared=declarations), lanes_of(scan, target))
+    scans = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), lanes_of(scan, target))
     body = scans.tiles() if scan.across else scans.lines()
-    join = _Scans(scan, Writer(scalef=target.bytes == 64, declared=declarations), 1).join()
+    join = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), 1).join()
     enter = (
         "define void @fs_scan(ptr %job, i64 %extent, i32 %threads) {\n"
         "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Expr, Load, Number
@@ -53,6 +55,20 @@ class Rendering:
     # Whether a block's lanes, and columns in their arrays, lie as in Note [Apart]. Lanes under a mask never do.
     apart: bool = False
     columns_apart: bool = False
+
+    @contextmanager
+    def in_lanes(self, lanes: int, apart: bool) -> Iterator[None]:
+        """Write what is written meanwhile with so many lanes, lying apart or not; what follows as before."""
+        before = self.lanes, self.apart
+        self.lanes, self.apart = lanes, apart
+        yield
+        self.lanes, self.apart = before
+
+    def room(self, type_: str) -> Value:
+        """The address of room for a value of LLVM's type that the kernel has on its stack."""
+        place = Value(self.b.name(), "ptr")
+        self.entry.append(f"{place.text} = alloca {type_}, align 64")
+        return place
 
     def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
         """Write into `lines`, the body of a new innermost loop over `var`."""

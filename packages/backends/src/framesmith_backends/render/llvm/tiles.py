@@ -116,10 +116,7 @@ def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
 
 def _array(r: Rendering, tile: Tile, kind: str) -> Value:
     """Room for a value for each lane. A block of lanes may reach past the tile's end."""
-    out, r.b.out = r.b.out, r.entry
-    found = r.b.emit(f"alloca [{tile.width + r.lanes} x {kind}], align 64", "ptr")
-    r.b.out = out
-    return found
+    return r.room(f"[{tile.width + r.lanes} x {kind}]")
 
 
 def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:

@@ -98,8 +98,7 @@ def _turned(r: Rendering, load: Load, point: Var, side: int) -> Value:
     """The tile of a read: for each point the lanes, side by side; squares of `side` rows are turned in registers."""
     (ix,), kind, lane = load.index, memory_kind(load.dtype), r.kernel.lane
     assert lane is not None and isinstance(point.size, int)
-    place = Value(r.b.name(), "ptr")
-    r.entry.append(f"{place.text} = alloca [{point.size * r.lanes} x {kind}], align 64")
+    place = r.room(f"[{point.size * r.lanes} x {kind}]")
     first = scalar_index(r, index.substitute(ix, {point: index.ZERO}))
     step = size_of(r, index.coefficient(ix, lane) or 0)
     vector, align = f"<{side} x {kind}>", element_bytes(kind)

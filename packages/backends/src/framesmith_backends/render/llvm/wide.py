@@ -18,7 +18,7 @@ def narrowed(b: Builder, x: Value) -> Value:
 
 def in_parts(b: Builder, function: Callable[[Value], Value], x: Value) -> Value:
     """The function of so many lanes at a time that the processor's registers hold them in double precision."""
-    lanes = min(x.lanes, 32 if b.scalef else 8)
+    lanes = min(x.lanes, 32 if b.avx512 else 8)
     return b.join([function(b.pick(x, range(first, first + lanes))) for first in range(0, x.lanes, lanes)])
 
 

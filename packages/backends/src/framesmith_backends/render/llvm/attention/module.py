@@ -25,7 +25,7 @@ def render_attention(target: Target, widths: tuple[int, ...]) -> str:
     shape, declarations = shape_of(target), dict[str, None]()
 
     def writer() -> Writer:
-        return Writer(scalef=target.bytes == 64, declared=declarations)
+        return Writer(vectors=target.vectors, declared=declarations)
 
     parts = [pack(writer(), shape.lanes)]
     for vectors in widths:
