@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
+from integration_tests.sweeps import a_part
 
 #: How a result is made of a trunk and a parameter.
 MAKES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -175,7 +176,7 @@ def cases(count: int) -> list[tuple[Any, ...]]:
 
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", a_part(range(20), 2))
 def test_acting_on_results_is_as_in_eager(part: int) -> None:
     for first, second, broken, inside, act, around, inner in cases(400)[part::20]:
         framesmith.reset()  # all programs are one code object, whose entries are limited

@@ -13,6 +13,7 @@ from integration_tests.programs import make_afresh, programs_of
 from integration_tests.programs.container_effects import interrupted, kept
 from integration_tests.programs.container_effects.operations import BUFFERS, HOLDERS
 from integration_tests.programs.effects import around_breaks, around_one_graph, case_of, new_one
+from integration_tests.sweeps import a_part
 
 PAIRS = [(name, operation) for name, holder in HOLDERS.items() for operation in holder.operations]
 WRITTEN = [(group, name) for group in (kept, interrupted) for name in programs_of(group)]
@@ -50,7 +51,7 @@ def test_an_operation_around_one_graph(name: str, operation: str) -> None:
     assert (counters["breaks"] > 0) is (name in BUFFERS), counters
 
 
-@pytest.mark.parametrize(("name", "operation"), PAIRS)
+@pytest.mark.parametrize(("name", "operation"), a_part(PAIRS, 2))
 def test_an_operation_around_breaks(name: str, operation: str) -> None:
     assert compiled(functools.partial(case_of, HOLDERS[name], operation, around_breaks))["breaks"] > 0
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 #: What is empty or single has an entry of its own; all others share one.
 SIZES = ((3, 5), (4, 7), (64, 129), (0, 5), (5, 0), (17, 1000), (1, 6), (300, 64))
@@ -97,8 +98,9 @@ def results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
-@pytest.mark.parametrize("dynamic", [True, None], ids=["dynamic", "automatic"])
-@pytest.mark.parametrize("program", [*PROGRAMS, *FULL], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    ("program", "dynamic"), in_turn([*PROGRAMS, *FULL], [True, None]), ids=lambda one: getattr(one, "name", str(one))
+)
 def test_sizes_one_after_another(program: Program, dynamic: bool | None) -> None:
     framesmith.reset()
     compiled = framesmith.compile(program.function, dynamic=dynamic)

@@ -1,4 +1,7 @@
-"""Programs in which changing sizes meet views, changes in place, hooks, modes, breaks, holders, threads."""
+"""Programs in which changing sizes meet views, changes in place, hooks, modes, breaks, holders, threads.
+
+Each in one of three ways of compiling it, in turn; in long runs, `FRAMESMITH_LONG=1`, in all.
+"""
 
 from __future__ import annotations
 
@@ -356,7 +359,7 @@ def fresh() -> None:
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.parametrize(
     ("program", "way"),
-    [*((one, ("eager", None)) for one in PROGRAMS), *in_turn(PROGRAMS, [("auto", None), ("auto", True)])],
+    in_turn(PROGRAMS, [("auto", None), ("eager", None), ("auto", True)]),
     ids=lambda one: getattr(one, "__name__", str(one)),
 )
 def test_equal_at_all_sizes(program: Callable[..., Any], way: tuple[str, bool | None]) -> None:

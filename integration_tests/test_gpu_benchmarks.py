@@ -247,7 +247,7 @@ def test_tables_tell_means_losses_and_reasons() -> None:
 
 def test_check_runs_its_steps_and_ends_with_tables(tmp_path: Path) -> None:
     """On the CPU, with time for little."""
-    arguments = ["--device", "cpu", "--limit", "60", "--workers", "1", "--steps", "machine,large_kernels"]
+    arguments = ["--device", "cpu", "--limit", "40", "--workers", "1", "--steps", "machine,large_kernels"]
     done = subprocess.run(
         [sys.executable, "tools/gpu_check.py", *arguments],
         cwd=ROOT,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "from the first element of the storage": lambda x: x.as_strided((x.shape[0],), (1,), 0) * 3,
@@ -19,11 +21,9 @@ STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("history", [False, True])
-@pytest.mark.parametrize("dynamic", [None, True, False])
-@pytest.mark.parametrize("name", STRIDED)
-def test_gradients_of_views_by_strides(name: str, dynamic: bool | None, history: bool) -> None:
-    program = STRIDED[name]
+@pytest.mark.parametrize(("name", "way"), in_turn(STRIDED, [*product([None, True, False], [False, True])], each=3))
+def test_gradients_of_views_by_strides(name: str, way: tuple[bool | None, bool]) -> None:
+    program, (dynamic, history) = STRIDED[name], way
     run = framesmith.compile(program, dynamic=dynamic, backend="aot_eager")
     for size, at in ((3, 1), (3, 2), (3, 0), (4, 1), (5, 0), (5, 3)):
         seen = []
@@ -39,11 +39,13 @@ def test_gradients_of_views_by_strides(name: str, dynamic: bool | None, history:
             torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("backend", ["auto", "aot_eager"])
-@pytest.mark.parametrize("dynamic", [None, True, False])
-@pytest.mark.parametrize("writes", [False, True])
-@pytest.mark.parametrize("name", STRIDED)
-def test_views_by_strides_without_gradients(name: str, writes: bool, dynamic: bool | None, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "way"),
+    in_turn(STRIDED, [*product([False, True], [None, True, False], ["auto", "aot_eager"])], each=5),
+)
+def test_views_by_strides_without_gradients(name: str, way: tuple[bool, bool | None, str]) -> None:
+    writes, dynamic, backend = way
+
     def program(x: torch.Tensor) -> Any:
         view = x.as_strided((2,), (1,), 1)
         if writes:

@@ -1,6 +1,6 @@
 """Effects that are not on containers, around graphs, breaks and errors: all that eager mode shows, in its order.
 
-Half of the operations, and a third of the ways to leave a generator; in long runs, `FRAMESMITH_LONG=1`, all.
+A third of the operations, and of the ways to leave a generator; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_there_are_enough_programs() -> None:
     assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 95
 
 
-@pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 2))
+@pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 3))
 def test_an_operation(group: types.ModuleType, name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, group.__name__, name))
     holder, operation, place = name.split("__")

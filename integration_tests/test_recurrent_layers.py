@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import framesmith
+from integration_tests.sweeps import in_turn
 
 STEPS = 11
 
@@ -30,9 +31,8 @@ def trained(layer: nn.Module, run: Any, x: torch.Tensor) -> tuple[list[torch.Ten
     return [*results, x.grad, *(weight.grad for weight in layer.parameters())], torch.get_rng_state()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_training_is_eagers(kind: type[nn.RNNBase], name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), in_turn(OPTIONS, [nn.LSTM, nn.GRU, nn.RNN], each=2))
+def test_training_is_eagers(name: str, kind: type[nn.RNNBase]) -> None:
     torch.manual_seed(0)
     layer = kind(5, 6, **OPTIONS[name])
     x = torch.randn(3, STEPS, 5) if layer.batch_first else torch.randn(STEPS, 3, 5)

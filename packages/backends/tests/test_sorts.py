@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import mmap
 import operator
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
+from sweeps import a_part, examples
 from torch.testing._internal.common_methods_invocations import op_db
 from tracing import trace
 from tracing_symbolic import trace_symbolic
@@ -257,8 +258,10 @@ def test_nothing_else_is_read(shape: tuple[int, ...]) -> None:
             sort_into(x, dim, False, values, places)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(40_001,), (2, 20_000), (600, 130), (70, 100, 9), (3000, 12)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    a_part(itertools.product([(40_001,), (2, 20_000), (600, 130), (70, 100, 9), (3000, 12)], TYPES), 3),
+)
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few lines, all threads sort pieces."""
     monkeypatch.setattr(sorts, "SHORTEST_CUT", 10_000)
