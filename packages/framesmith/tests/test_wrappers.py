@@ -123,3 +123,19 @@ def test_a_compiled_method_leads_to_the_method() -> None:
     compiled = framesmith.compile(owner.method)
     assert original_of(compiled) == owner.method
     assert framesmith.explain(compiled, 1).name == Owner.method.__qualname__
+
+
+def test_a_view_is_no_new_module() -> None:
+    class Counted(Net):
+        made = 0
+
+        def __new__(cls, size: int) -> "Counted":
+            cls.made += 1
+            return super().__new__(cls)
+
+        def __init__(self, size: int) -> None:
+            super().__init__()
+
+    module = Counted(3)
+    x = torch.randn(1, 2)
+    assert torch.equal(restore(module)(x), module(x)) and Counted.made == 1

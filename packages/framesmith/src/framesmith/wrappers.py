@@ -74,6 +74,13 @@ class CompiledModule(torch.nn.Module):
         return self._framesmith_restore(copy.deepcopy(self._framesmith_original, memo))
 
 
+class CompiledGraphModule(CompiledModule):
+    """Of an `fx.GraphModule`: making its code anew changes a class, which has to be the original's."""
+
+    def recompile(self) -> object:
+        return self._framesmith_original.recompile()  # type: ignore[operator]
+
+
 SLOTS = ("_framesmith_call", "_framesmith_callback", "_framesmith_original", "_framesmith_restore")
 
 #: original class -> its compiled class, which dies with its last instance
@@ -106,7 +113,8 @@ def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
     namespace["__slots__"] = SLOTS
     namespace["forward"] = forward
-    cls = types.new_class(original.__name__, (CompiledModule, original), exec_body=lambda ns: ns.update(namespace))
+    kind = CompiledGraphModule if issubclass(original, torch.fx.GraphModule) else CompiledModule
+    cls = types.new_class(original.__name__, (kind, original), exec_body=lambda ns: ns.update(namespace))
     cls.__call__ = cls.__dict__["_framesmith_call"]  # type: ignore[method-assign]
     return cls
 
@@ -114,14 +122,29 @@ def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 def compile_module(module: torch.nn.Module, callback: FrameCallback, restore: Restore) -> torch.nn.Module:
     """A compiled view of `module`."""
     cls = compiled_class(type(module))
-    compiled = cls.__new__(cls)
+    compiled = _bare(cls)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     object.__setattr__(compiled, "_framesmith_original", module)
-    call = types.MethodType(CompiledFunction(call_of(module), callback), module)
-    object.__setattr__(compiled, "_framesmith_call", call)
+    object.__setattr__(compiled, "_framesmith_call", called_compiled(module, callback))
     object.__setattr__(compiled, "_framesmith_callback", callback)
     object.__setattr__(compiled, "_framesmith_restore", restore)
     return compiled
+
+
+def called_compiled(module: torch.nn.Module, callback: FrameCallback) -> Callable[..., Any]:
+    """What calling a compiled view of `module` calls."""
+    return types.MethodType(CompiledFunction(call_of(module), callback), module)
+
+
+def _bare(cls: type[CompiledModule]) -> CompiledModule:
+    """An instance, made without what a `__new__` written in Python does: a view is no new module.
+
+    `fx.GraphModule` makes a class for each, others may take arguments or count.
+    """
+    inherited = (vars(base).get("__new__") for base in cls.__mro__)
+    native = next(new for new in inherited if isinstance(new, types.BuiltinMethodType))
+    made: CompiledModule = native(cls)
+    return made
 
 
 def original_of(target: Any) -> Any:

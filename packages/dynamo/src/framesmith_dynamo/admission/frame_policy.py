@@ -32,6 +32,10 @@ TORCH_NOT_INLINED = (
     "cuda/", "library.py", "_library/", "_ops.py", "serialization.py", "random.py", "testing/", "utils/data/", "hub.py",
     "storage.py", "_compile.py", "compiler/",
 )  # fmt: skip
+#: But of these parts the functions by which an `fx.GraphModule` is called.
+TORCH_INLINED = frozenset(
+    ("fx/graph_module.py", name) for name in ("GraphModule.recompile.<locals>.call_wrapped", "_WrappedCall.__call__")
+)
 #: Parts whose functions torch.compile wraps in its `disable` the first time it is used, to keep itself away.
 TORCH_WRAPPED = ("optim/",)
 #: Modules whose functions are not inlined: they do input and output, threads, imports, time, or inspect frames.
@@ -111,7 +115,7 @@ def why_not_inlined(code: CodeType) -> str | None:
     if is_disabled(code):
         return "disabled"
     reason = _file_not_inlined(code.co_filename)
-    return None if reason is None or _does_nothing(code) else reason
+    return None if reason is None or _does_nothing(code) or _is_called_through(code) else reason
 
 
 def wrapped_by_torch(function: FunctionType) -> FunctionType | None:
@@ -125,6 +129,10 @@ def wrapped_by_torch(function: FunctionType) -> FunctionType | None:
 def _does_nothing(code: CodeType) -> bool:
     """Whether the function's body is empty, as those are that are marks for a compiler: `torch._dynamo.graph_break`."""
     return {instr.opname for instr in dis.get_instructions(code)} <= EMPTY_BODY
+
+
+def _is_called_through(code: CodeType) -> bool:
+    return (code.co_filename.removeprefix(_TORCH), code.co_qualname) in TORCH_INLINED
 
 
 @lru_cache(maxsize=4096)

@@ -38,9 +38,6 @@ FOREIGN_GLOBALS = register_break(
 
 Entries = dict[str, Any]
 
-#: What `collections.namedtuple` puts into the globals of a class's `__new__`.
-GENERATED = {"_tuple_new", "__builtins__", "__name__"}
-
 
 def dictionary_of(module: ModuleType) -> Entries:
     """A module's dictionary, past any attribute look-up of its own."""
@@ -76,9 +73,17 @@ def namespace_source(tr: Tracer, entries: Entries) -> Source:
 
 
 def note_owner(tr: Tracer, entries: Entries, function: Source) -> None:
-    """Find the globals of a named tuple's `__new__` by way of the function: no module has them, and no one else."""
-    if entries.keys() == GENERATED and id(entries) not in tr.memo.namespaces:
-        tr.memo.namespaces[id(entries)] = AttrSource(function, "__globals__")
+    """Find the globals of a function that is called by way of it, if no imported module has them.
+
+    So have the forward of an `fx.GraphModule`, the `__new__` of a named tuple, whatever a program has exec'd. Functions
+    are known by their code, so that another of the same globals has to have them at the next call, too.
+    """
+    if entries is tr.root_globals or import_name(entries) is not None:
+        return
+    found = AttrSource(function, "__globals__")
+    known = tr.memo.namespaces.setdefault(id(entries), found)
+    if known != found:
+        tr.guard(found, "DUPLICATE_INPUT", known)
 
 
 def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:
