@@ -54,28 +54,32 @@ TEXT_OF_OBJECT = register_break(
 _PLAIN_CHECKS = (torch.nn.Parameter, torch.nn.Buffer, torch.Tensor)
 
 
+#: By what method a class, or anything else in its place, is asked.
+_RULES: dict[object, str] = {isinstance: "__instancecheck__", issubclass: "__subclasscheck__"}
+
+
 def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
-    """The classes in the second argument of isinstance: a class, a union, or a tuple of them, nested."""
+    """The classes in the second argument of isinstance or issubclass: a class, a union, or a tuple of them, nested."""
     if isinstance(value, ClassValue):
         return [value.cls]
     if isinstance(value, TupleValue):
         return [cls for item in value.unpack(tr) for cls in classes_of(tr, item, function)]
     if value.is_constant() and isinstance(value.as_constant(), types.UnionType):
         return [type(None) if arg is None else arg for arg in value.as_constant().__args__]
-    if type(value).exact_operators and type_lookup(value.python_type(), "__instancecheck__") is None:
+    if type(value).exact_operators and type_lookup(value.python_type(), _RULES[function]) is None:
         refuse(tr, function, [tr.constant(int), value], {})
     raise GraphBreak(INSTANCE_CHECK, value.describe())
 
 
 def subclass_check(
-    tr: Tracer, cls: type, of: type, instance: Source | None = None, rule: str = "__instancecheck__"
+    tr: Tracer, cls: type, of: type, instance: Source | None = None, function: object = isinstance
 ) -> bool:
     """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
     if of in _PLAIN_CHECKS:
         return of in cls.__mro__
     if type(of) is not type:
         guard_class(tr, type(of), class_source(tr, of))
-    check = type_lookup(type(of), rule)
+    check = type_lookup(type(of), _RULES[function])
     if check is None or check.owner is type:
         return of in cls.__mro__
     hook = type_lookup(of, "__subclasshook__")
@@ -123,10 +127,7 @@ def _issubclass(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         refuse(tr, issubclass, [cls, tr.constant(int)], {})
     guard_class(tr, cls.cls, cls.source)
     return tr.constant(
-        any(
-            subclass_check(tr, cls.cls, other, rule="__subclasscheck__")
-            for other in classes_of(tr, classes, issubclass)
-        )
+        any(subclass_check(tr, cls.cls, other, function=issubclass) for other in classes_of(tr, classes, issubclass))
     )
 
 

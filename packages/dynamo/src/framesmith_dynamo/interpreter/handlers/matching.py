@@ -61,12 +61,13 @@ def attributes(frame: Frame, subject: Value, cls: Any, positional: int, keywords
     """The attributes a class pattern asks for, or None when the subject is no such object or lacks one."""
     if not issubclass(subject.python_type(), cls):
         return None
-    if positional and cls.__flags__ & MATCH_SELF:
-        return [subject, *_read(frame, subject, keywords)]
+    itself = bool(cls.__flags__ & MATCH_SELF) and not hasattr(cls, "__match_args__")
     match_args = getattr(cls, "__match_args__", ())
-    if positional > len(match_args):
-        allowed = len(match_args)
-        frame.raise_(TypeError, f"{cls.__name__}() accepts {allowed} positional sub-patterns ({positional} given)")
+    if positional > (allowed := 1 if itself else len(match_args)):
+        patterns = "sub-pattern" if allowed == 1 else "sub-patterns"
+        frame.raise_(TypeError, f"{cls.__name__}() accepts {allowed} positional {patterns} ({positional} given)")
+    if positional and itself:
+        return [subject, *_read(frame, subject, keywords)]
     try:
         return _read(frame, subject, [*match_args[:positional], *keywords])
     except TracedRaise as error:
