@@ -1,8 +1,8 @@
-"""Run by test_cuda.py with TRITON_INTERPRET=1: every sample through the cuda backend on CPU tensors.
+"""Run by test_cuda.py with TRITON_INTERPRET=1: samples through the cuda backend on CPU tensors.
 
 With the argument "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
-With "symbolic", every program of test_symbolic.py at one size after another, in small blocks: several of
-them to a row, several launches to a grid.
+With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
+them to a row, several launches to a grid. Of samples and programs half; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from both_ways import CASES
 from samples import SAMPLES
-from sweeps import LONG
+from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, compilations
 from tracing import trace
 
@@ -41,7 +41,7 @@ def symbolic() -> int:
     tile.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
-    for program in PROGRAMS:
+    for program in a_part(PROGRAMS, 2):
         try:
             assert 1 <= compilations(program, CudaBackend(), SIZES) <= program.compilations
             print("ok", program.name, flush=True)
@@ -79,7 +79,7 @@ def both_ways() -> int:
 
 def main() -> int:
     failures = 0
-    for sample in SAMPLES:
+    for sample in a_part(SAMPLES, 2):
         inputs = sample.inputs(interpreted=True)
         wanted = sample.function(*inputs)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)

@@ -12,7 +12,7 @@ import torch
 from gpus import with_capabilities
 from interpreting import interpreted
 from samples import BY_NAME, SAMPLES, Sample
-from sweeps import LONG
+from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, Program, compilations
 from tracing import trace
 from tracing_symbolic import trace_symbolic
@@ -141,7 +141,7 @@ def test_a_short_row_that_grows_has_a_second_form() -> None:
 
 @needs_triton
 def test_interpreted_numbers_equal_eager() -> None:
-    assert interpreted("interpret_triton.py").count("ok ") == len(SAMPLES)
+    assert interpreted("interpret_triton.py").count("ok ") == len(a_part(SAMPLES, 2))
 
 
 @needs_triton
@@ -158,7 +158,7 @@ def test_interpreted_rows_and_columns_equal_eager() -> None:
 
 @needs_triton
 def test_interpreted_symbolic_kernels_equal_eager() -> None:
-    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(PROGRAMS)
+    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(a_part(PROGRAMS, 2))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
