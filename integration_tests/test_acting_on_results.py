@@ -1,4 +1,7 @@
-"""Results acted on in every way, under every grad mode, with a break or none: as in eager."""
+"""Results acted on in every way, under every grad mode, with a break or none: as in eager.
+
+Half of the drawn cases are tried; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Containers changed before, inside and after graphs: results, contents, order, identities and errors as in eager."""
+"""Containers changed before, inside and after graphs: results, contents, order, identities and errors as in eager.
+
+Half of the operations run around breaks, too; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs met with one size after another through the default backend, forward and backward: as eager, few graphs."""
+"""Programs met with one size after another through the default backend, forward and backward: as eager, few graphs.
+
+Each is compiled for any size, or for those that are met, in turn; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What sizes do not tell of an input: where in its storage it begins, whether it was made in inference mode."""
+"""What sizes do not tell of an input: where in its storage it begins, whether it was made in inference mode.
+
+Views by strides meet some of the ways to compile them; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 

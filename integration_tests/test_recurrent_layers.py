@@ -1,4 +1,7 @@
-"""Recurrent layers in training: eager's values, gradients, layouts and random numbers."""
+"""Recurrent layers in training: eager's values, gradients, layouts and random numbers.
+
+Each option meets two of the three kinds of layers; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 

@@ -61,8 +61,9 @@ def attributes(frame: Frame, subject: Value, cls: Any, positional: int, keywords
     """The attributes a class pattern asks for, or None when the subject is no such object or lacks one."""
     if not issubclass(subject.python_type(), cls):
         return None
-    itself = bool(cls.__flags__ & MATCH_SELF) and not hasattr(cls, "__match_args__")
-    match_args = getattr(cls, "__match_args__", ())
+    names = getattr(cls, "__match_args__", None)
+    itself = names is None and bool(cls.__flags__ & MATCH_SELF)
+    match_args = names or ()
     if positional > (allowed := 1 if itself else len(match_args)):
         patterns = "sub-pattern" if allowed == 1 else "sub-patterns"
         frame.raise_(TypeError, f"{cls.__name__}() accepts {allowed} positional {patterns} ({positional} given)")

@@ -238,14 +238,21 @@ def bound_of(tr: Tracer, value: Value) -> int:
     return index_of(tr, value)
 
 
-def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
-    """A real index or slice from the value between brackets."""
+def any_subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
+    """A real slice, or an index of any size, from the value between brackets: a range is as long as it likes."""
     where = key.real_slice(tr)
     if where is not None:
         return where
     if type_lookup(key.python_type(), "__index__") is None:
         refused(tr, operator.getitem, owner, key)
-    index = index_of(tr, key)
+    return index_of(tr, key)
+
+
+def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
+    """A real slice, or an index that memory has, from the value between brackets."""
+    index = any_subscript(tr, owner, key)
+    if isinstance(index, slice):
+        return index
     if abs(index) > sys.maxsize and not issubclass(key.python_type(), int):
         tr.raise_(IndexError, f"cannot fit '{key.python_type().__name__}' into an index-sized integer")
     if abs(index) > sys.maxsize:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,7 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, fold, plain
 from framesmith_dynamo.values.containers.base import ContainerValue
-from framesmith_dynamo.values.containers.sequence import index_of
-from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.containers.sequence import any_subscript
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
@@ -117,11 +114,7 @@ class RangeValue(ContainerValue):
         return super().getattr_(tr, name)
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        where = key.real_slice(tr)
-        if where is None and type_lookup(key.python_type(), "__index__") is None:
-            refused(tr, operator.getitem, self, key)
-        # Any integer will do: a range is as long as it likes.
-        return fold(tr, range.__getitem__, (self.value, index_of(tr, key) if where is None else where))
+        return fold(tr, range.__getitem__, (self.value, any_subscript(tr, self, key)))
 
     def len_(self, tr: Tracer) -> Value:
         return fold(tr, len, (self.value,))
