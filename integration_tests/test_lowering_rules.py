@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import fx
 from framesmith_aot import CompiledGraph, compile_graph
 from framesmith_aten.contract import BoxedFn, Role
 from framesmith_backends import find_backend
-from framesmith_backends.lower import graph
+from framesmith_backends.lower import graph, machine
 from framesmith_backends.lower.registry import RULES, VIEWS, Rule
 from framesmith_backends.lower.scope import Decline
 
@@ -205,7 +206,7 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
     def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
-        graph.lower_graph(gm, scans=True)
+        graph.lower_graph(gm, machine=replace(machine.CPU, scans=True))
         return lambda args: gm(*args)
 
     with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import fx
 
 from framesmith_backends.cpu import begin_machine_code
 from framesmith_backends.launch.source import executed, write
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import GPU, Plan, Target, make_plan
 from framesmith_backends.schedule.steps import Run
@@ -21,7 +22,7 @@ ROWS_ALONE = replace(GPU, both_ways=None)
 
 def plan_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Plan:
     """Its launch list, kernels taking points in order as the CPU's do."""
-    return make_plan(lower_graph(gm, splitting=target.splitting).program, target=target)
+    return make_plan(lower_graph(gm, machine=replace(machine.CPU, splitting=target.splitting)).program, target=target)
 
 
 def scheduled_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Callable[[list[torch.Tensor]], Any]:

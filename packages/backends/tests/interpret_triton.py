@@ -1,6 +1,7 @@
 """Run by test_cuda.py with TRITON_INTERPRET=1: samples through the cuda backend on CPU tensors.
 
-With the argument "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
+With the argument "checks", places that are out of range.
+With "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
 them to a row, several launches to a grid. Of samples and programs half; in long runs, `FRAMESMITH_LONG=1`, all.
 """
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from both_ways import CASES
 from samples import SAMPLES
 from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, compilations
+from torch import Tensor
 from tracing import trace
 
 from framesmith_backends import CudaBackend, cuda
@@ -49,6 +53,31 @@ def symbolic() -> int:
             failures += 1
             print("FAILED", program.name)
             traceback.print_exc(file=sys.stdout, limit=-4)
+    return failures
+
+
+#: Programs, the sizes of what they read, and places: fine ones and such as are out of range.
+CHECKED: dict[str, tuple[Callable[[Tensor, Tensor], object], tuple[int, ...], list[int], list[int]]] = {
+    "take": (lambda x, i: x.take(i) * 2, (1,), [0, -1], [0, 1]),
+    "unread": (lambda x, i: (x.take(i), x)[1] + 1, (1,), [0, 0], [0, 1]),
+    "rows": (lambda x, i: x[i].sum(1), (5, 700), [4, -5, 2], [4, 5, 2]),
+    "embedding": (lambda x, i: F.embedding(i, x).sin(), (5, 40), [4, 0], [-1, 0]),
+}
+
+
+def checks() -> int:
+    """What is fine is computed, and the rest raises; the number of programs with which that fails."""
+    failures = 0
+    for name, (function, sizes, fine, wrong) in CHECKED.items():
+        x, places, beyond = torch.randn(sizes), torch.tensor(fine), torch.tensor(wrong)
+        call = CudaBackend().compile(trace(function, [x, places]), [x, places])
+        torch.testing.assert_close(call([x, places])[0], function(x, places))
+        try:
+            call([x, beyond])
+            print("FAILED", name)
+            failures += 1
+        except IndexError as error:
+            print("ok", name, error)
     return failures
 
 
@@ -98,4 +127,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit({(): main, ("symbolic",): symbolic, ("both_ways",): both_ways}[tuple(sys.argv[1:])]())
+    kinds = {"": main, "checks": checks, "symbolic": symbolic, "both_ways": both_ways}
+    sys.exit(kinds["".join(sys.argv[1:])]())

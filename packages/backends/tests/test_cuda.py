@@ -145,6 +145,11 @@ def test_interpreted_numbers_equal_eager() -> None:
 
 
 @needs_triton
+def test_interpreted_places_out_of_range_raise() -> None:
+    assert interpreted("interpret_triton.py", "checks").count("ok ") == 4
+
+
+@needs_triton
 def test_interpreted_passes_that_are_joined_equal_eager() -> None:
     assert interpreted("interpret_joined.py").count("ok ") >= 100
 

@@ -21,6 +21,7 @@ from framesmith_backends import CpuBackend, CudaBackend
 from framesmith_backends.ir.kernel import Scan
 from framesmith_backends.ir.spec import flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import Malformed, verify_kernel, verify_program
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.kernel import render_kernel
 from framesmith_backends.render.target import host
@@ -49,7 +50,7 @@ def test_how_many_kernels_and_calls(program: Program) -> None:
 def test_what_they_mean(program: Program) -> None:
     inputs = program.inputs()
     gm = trace(program.function, inputs)
-    low = lower_graph(gm, in_order=False, splitting=GPU.splitting, scans=True)
+    low = lower_graph(gm, machine=machine.GPU)
     verify_program(low.program)
     eager = graph_values(gm, inputs)
     plain = run_program(low.program, memory_of(low.program, eager))

@@ -183,6 +183,7 @@ PROGRAMS = (
         lambda a, b: (R(7, b), randint(0, 7, (a, b)), R(a, b)),
     ),
     Program("masks", lambda x, y: x.index_put((y > 0,), x[0, 0]) + 1, lambda a, b: (R(a, b), R(a, b))),
+    Program("as long as the shorter side", lambda x: x.diagonal().sum()),
     Program("pointwise", lambda x: (x * 2 + 1).relu() * x.sigmoid() - x / 3),
     Program("columns", lambda x: (x * 2 + 1).relu(), columns),
     Program("gaps", lambda x: x.exp() + 1, gaps),

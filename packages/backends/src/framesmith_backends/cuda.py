@@ -24,6 +24,7 @@ from framesmith_backends.launch.recordable import (
     why_not_recorded,
 )
 from framesmith_backends.launch.source import executed, write
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel
@@ -205,7 +206,7 @@ def _planned(
     gm: fx.GraphModule, device: str, on_error: OnError | None, choose: Choices | None = None
 ) -> tuple[fx.GraphModule, Lowering, Plan]:
     gm = with_calls_in_place(with_parts_written(without_bias(gm)))
-    lowering = lower_graph(gm, device, on_error, in_order=False, splitting=GPU.splitting, scans=True)
+    lowering = lower_graph(gm, device, on_error, machine.GPU)
     return (
         gm,
         lowering,

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tracing import trace
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 
 SHAPES = {
@@ -94,4 +95,4 @@ def test_on_gpus_they_are_atens() -> None:
     given = inputs_of((2, 6, 5, 7), 3, torch.float32)
     with new_fake_mode():
         graph = make_fx(gradients(3, [True, True, True]))(*(torch.empty(one.shape, device="cuda") for one in given))
-    assert "gradients of group norms on GPUs" in lower_graph(graph, "cuda").notes.values()
+    assert "gradients of group norms on GPUs" in lower_graph(graph, "cuda", machine=machine.GPU).notes.values()

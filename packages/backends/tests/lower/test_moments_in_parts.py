@@ -19,6 +19,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel
 from framesmith_backends.ir.splitting import Cut, Splitting, cut_of
 from framesmith_backends.ir.verify import verify_kernel
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.group import Group
@@ -31,10 +32,15 @@ EAGER_TO_CUT = Splitting(
 aten = torch.ops.aten
 
 
+def in_parts(by: Splitting) -> machine.Machine:
+    """A machine whose results are the CPU's, and whose statistics are cut."""
+    return replace(machine.CPU, in_order=False, splitting=by)
+
+
 def results(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
     """What the kernels of a function give, and how many there are."""
     gm = trace(function, inputs)
-    lowering = lower_graph(gm, in_order=False, splitting=EAGER_TO_CUT)
+    lowering = lower_graph(gm, machine=in_parts(EAGER_TO_CUT))
     assert not lowering.program.calls, lowering.notes
     program, nodes = scheduled(lowering.program, replace(GPU, splitting=EAGER_TO_CUT))
     stored = stored_names(program, nodes)
@@ -168,7 +174,7 @@ def test_channels_that_lie_last_are_columns() -> None:
     x = torch.empty(8, 160, 20, 20)
     for images, count in ((x, 1), (x.contiguous(memory_format=torch.channels_last), 2)):
         gm = trace(lambda x: torch.var_mean(x, (0, 2, 3)), [images])
-        lowering = lower_graph(gm, in_order=False, splitting=splitting.ON_GPU)
+        lowering = lower_graph(gm, machine=in_parts(splitting.ON_GPU))
         assert len(scheduled(lowering.program, GPU)[1]) == count
 
 
@@ -176,6 +182,6 @@ def test_values_between_lie_as_the_result_does() -> None:
     """So that what is kept of them is read and written side by side."""
     x = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
     gm = trace(normed, [x, *torch.rand(4, 8)])
-    program = lower_graph(gm, in_order=False, splitting=splitting.ON_GPU).program
+    program = lower_graph(gm, machine=in_parts(splitting.ON_GPU)).program
     same = [d.layout.strides for d in program.defs.values() if d.layout.shape == x.shape]
     assert same and set(same) == {x.stride()}

@@ -68,7 +68,6 @@ def test_it_stays(function: Callable[..., object], reason: str) -> None:
     assert called(without_bias(gm), addmm) == sum(why is not None for why in reasons)
 
 
-def test_other_types_and_devices_stay() -> None:
-    halves = traced(lambda x, w, b: F.gelu(linear(x, w, b)), torch.bfloat16)
-    for gm in (halves, traced(lambda x, w, b: linear(x, w, b).sin(), device="cpu")):
-        assert without_bias(gm) is gm
+def test_other_types_stay() -> None:
+    gm = traced(lambda x, w, b: F.gelu(linear(x, w, b)), torch.bfloat16)
+    assert without_bias(gm) is gm

@@ -16,6 +16,7 @@ from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.spec import run_kernel
 from framesmith_backends.ir.verify import verify_kernel
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.plan import CPU, GPU, Plan, Target, make_plan, scheduled
@@ -25,8 +26,13 @@ Tensor = torch.Tensor
 MANY, PRIME, FEW = 2048, 2039, 512
 
 
+def cutting(target: Target) -> machine.Machine:
+    """A machine whose results are the CPU's, and which takes points in no order."""
+    return replace(machine.CPU, in_order=False, splitting=target.splitting)
+
+
 def planned(case: Case, inputs: list[Tensor], target: Target = GPU) -> Plan:
-    program = lower_graph(trace(case.function, inputs), in_order=False, splitting=target.splitting).program
+    program = lower_graph(trace(case.function, inputs), machine=cutting(target)).program
     return make_plan(program, scratch=False, apart=False, target=target)
 
 
@@ -234,6 +240,6 @@ def test_what_was_tried_leaves_no_trace() -> None:
     gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
     found = []
     for target in (GPU, _apart()):
-        _, nodes = scheduled(lower_graph(gm, in_order=False, splitting=target.splitting).program, target)
+        _, nodes = scheduled(lower_graph(gm, machine=cutting(target)).program, target)
         found.append([(node.number, node.before, node.position) for node in nodes])
     assert found[0] == found[1]

@@ -6,11 +6,13 @@ Where the interpreter itself computes otherwise it is mended.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 import triton.language as tl
+from triton import knobs
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -23,7 +25,9 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def mend() -> None:
-    """Has the interpreter spread truths, round to bfloat16 and multiply it as devices do."""
+    """Has the interpreter check, count, spread truths, round to bfloat16 and multiply it as devices do."""
+    _check_and_raise()
+    _count_to_computed_ends()
     _keep_truth_when_spread()
     _round_to_bfloat16()
     _multiply_bfloat16()
@@ -55,6 +59,33 @@ def _scalar(dtype: Any) -> Callable[[Any], Any]:
         return tl.tensor(TensorHandle(data.astype(kind), dtype), dtype)
 
     return apply
+
+
+def _check_and_raise() -> None:
+    """Has a check that does not hold raise, with its own words, what places out of range raise in eager mode.
+
+    The interpreter leaves checks out, and puts all errors in one of its own.
+    """
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, debug=True, sanitize_overflow=False)
+    knobs.compilation.front_end_debugging = True
+
+    def create_assert(self: Any, condition: Any, message: str) -> None:
+        if not condition.data.all():
+            raise IndexError(message)
+
+    InterpreterBuilder.create_assert = create_assert
+
+
+def _count_to_computed_ends() -> None:
+    """Has loops end at what is computed of sizes: to the interpreter that is an array of one element."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        tensor.__index__ = lambda self: int(self.handle.data.reshape(()))
+
+    interpreter._patch_lang_tensor = patched
 
 
 def _keep_truth_when_spread() -> None:

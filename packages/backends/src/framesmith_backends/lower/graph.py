@@ -22,7 +22,6 @@ from framesmith_backends.ir.expr import Number, Op, walk
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
-from framesmith_backends.ir.splitting import Splitting
 from framesmith_backends.lower import (
     embedding_bags,
     indexing,
@@ -39,6 +38,7 @@ from framesmith_backends.lower import (
     softmax,
     views,
 )
+from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
@@ -68,9 +68,7 @@ class Lowering:
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
-    in_order: bool = True
-    splitting: Splitting | None = None
-    scans: bool = False
+    machine: Machine = CPU
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -107,16 +105,13 @@ def lower_graph(
     gm: fx.GraphModule,
     device: str = "cpu",
     on_error: OnError | None = None,
-    in_order: bool = True,
-    splitting: Splitting | None = None,
-    scans: bool = False,
+    machine: Machine = CPU,
 ) -> Lowering:
-    """Lower every node of the graph for kernels on that type of device, which may take points in order, and scan.
+    """Lower every node of the graph, of tensors on that type of device, for kernels of the machine.
 
-    Statistics of many elements are cut in parts as `splitting` says, where it is given.
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
-    low = Lowering(device, on_error, in_order=in_order, splitting=splitting, scans=scans)
+    low = Lowering(device, on_error, machine=machine)
     low.program.tellers = low.numbers.tellers
     for node in gm.graph.nodes:
         for value in _results(node):
@@ -237,8 +232,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     before = len(low.program.defs)
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        in_order=low.in_order, splitting=low.splitting, given=tuple(_given_layout(low, arg) for arg in node.args),
-        scans=low.scans,
+        machine=low.machine, given=tuple(_given_layout(low, arg) for arg in node.args),
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)
@@ -318,7 +312,7 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
         for part in walk(one.body):
             if isinstance(part, Op) and part.dtype == "f64" and not OPS[part.name].float64:
                 raise Decline(f"{part.name} in float64")
-            if isinstance(part, Op) and not OPS[part.name].on_gpus and one.layout.device != "cpu":
+            if isinstance(part, Op) and not OPS[part.name].on_gpus and low.machine.on_gpu:
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
 

@@ -151,7 +151,7 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
 def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
     """The tensor with what it is reduced over cut in parts: the dimensions of a part, and those of the parts."""
     over = sorted(d % len(x.shape) for d in dims)
-    if s.splitting is None or not all(isinstance(n, int) for n in x.shape):
+    if s.machine.splitting is None or not all(isinstance(n, int) for n in x.shape):
         return None
     kept = product(n for k, n in enumerate(x.shape) if k not in over)
     where = point(x.shape)
@@ -160,7 +160,7 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     if x.source in s.program.defs and reduces_rows(where, {axis(k, x.shape[k]) for k in over}, x.shape):
         in_columns = False  # see `schedule/rows`
     read = PASSES * DTYPES[x.dtype].itemsize
-    cut = cut_of([x.shape[k] for k in over], kept, in_columns, read, s.splitting)
+    cut = cut_of([x.shape[k] for k in over], kept, in_columns, read, s.machine.splitting)
     if cut is None:
         return None
     # Each new dimension, with the one that it is of and how far a step goes along that: those of parts come first.
@@ -228,7 +228,7 @@ def wide_type(s: Scope, dtype: str) -> str:
     """The type in which ATen's kernels for a device add up variances of float32: on the CPU float64, where squares of
     what float32 holds do not overflow."""
     within = compute_type(dtype)
-    return "f64" if within == "f32" and s.results[0].device == "cpu" else within
+    return within if within != "f32" or s.machine.on_gpu else "f64"
 
 
 def _squared_distance(v: Expr, center: Expr) -> Expr:
@@ -278,7 +278,7 @@ def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
     """The mean as ATen's CPU kernel has it, which moves it with each element: once infinite, it is NaN at the next."""
     dims = dims_of(dim, x)
     n = count(x, dims)
-    if s.results[1].device != "cpu" or not is_float(x.dtype) or not _is_positive(n):
+    if s.machine.on_gpu or not is_float(x.dtype) or not _is_positive(n):
         return mean
     ends = tuple(
         index.const(size - 1) if k in dims else at

@@ -16,7 +16,7 @@ from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
-from framesmith_backends.ir.splitting import Splitting
+from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
 
@@ -28,9 +28,6 @@ class Decline(Exception):
 class Scope:
     """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
 
-    `in_order` says whether kernels may take points in order, one after another; others add up as threads come.
-    `splitting` says into how many parts statistics are cut by their rules, where they are.
-    `scans` says whether kernels may scan.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
     where there is none to tell.
     """
@@ -41,10 +38,8 @@ class Scope:
     results: tuple[Layout, ...]
     position: int = 0
     count: int = 0
-    in_order: bool = True
-    splitting: Splitting | None = None
+    machine: Machine = CPU
     given: tuple[Layout | None, ...] = ()
-    scans: bool = False
 
     @property
     def result(self) -> Layout:
@@ -104,7 +99,7 @@ class Scope:
         if start.dtype == "b1":
             raise Decline("additions of bools")
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
-        if self.in_order:
+        if self.machine.in_order:
             return self._updated("add", start, loops, _serial(loops, where), where, value)
         _decline_in_no_order(start.dtype, repeatable)
         if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
@@ -113,7 +108,7 @@ class Scope:
 
     def replaced(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
         """`start` with `value` as its element `where`, at each of the canonical points of `shape` in order."""
-        if not self.in_order:
+        if not self.machine.in_order:
             raise Decline("elements replaced by threads in no order")
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
         return self._updated("put", start, loops, _serial(loops, where), where, value)

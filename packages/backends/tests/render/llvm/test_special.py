@@ -15,6 +15,7 @@ from tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch import native
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.target import Target
 
@@ -171,7 +172,7 @@ def test_what_no_device_library_has_stays_atens_on_gpus(name: str) -> None:
         for node in gm.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = torch.empty(20, device="cuda")
-    notes = lower_graph(gm, "cuda").notes
+    notes = lower_graph(gm, machine=machine.GPU).notes
     assert [*notes.values()] == ([] if OPS[name].on_gpus else [f"{name} on a GPU"])
 
 
