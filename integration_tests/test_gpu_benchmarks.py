@@ -260,6 +260,20 @@ def test_check_runs_its_steps_and_ends_with_tables(tmp_path: Path) -> None:
     assert {"steps.log", "tables.txt", "large_kernels.json"} == {path.name for path in tmp_path.iterdir()}
 
 
+def test_tests_that_failed_are_named_also_where_their_step_was_cut_off() -> None:
+    log = ["[gw1] [ 10%] FAILED a.py::test_one[x]", "[gw0] [ 11%] PASSED a.py::test_FAILED", "E   ValueError: why"]
+    cut_off = gpu_check.end_of("cuda-tests", 124, "\n".join(log))
+    assert cut_off.splitlines() == [log[0], log[2], "passed so far: 1"]
+    whole = gpu_check.end_of("cuda-tests", 1, "\n".join([*log, "FAILED a.py::test_one[x] - why", "1 failed"]))
+    assert whole.splitlines() == [log[0], "FAILED a.py::test_one[x] - why", log[2], "1 failed"]
+
+
+def test_every_file_with_tests_that_need_a_device_is_run() -> None:
+    files = gpu_check.with_device_tests()
+    assert {"integration_tests/test_on_a_gpu.py", "packages/backends/tests/test_scans_on_gpus.py"} <= {*files}
+    assert "packages/backends/tests/test_symbolic.py" not in files
+
+
 def test_steps_that_hang_or_fail_do_not_stop_the_others(tmp_path: Path) -> None:
     python = [sys.executable, "-c"]
     status, said = gpu_check.run("hanging", [*python, "import time; time.sleep(9)"], tmp_path, 0.5)

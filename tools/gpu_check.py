@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,16 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 460.0
 #: Seconds of a step's own end: its processes finish what they have begun, and write.
 ENDING = 15.0
-TESTS = "packages/backends/tests"
-#: Those that exist run.
-GPU_TESTS = (
-    f"{TESTS}/test_cuda.py",
-    f"{TESTS}/launch/test_cuda*.py",
-    "integration_tests/test_dynamic_kernels.py",
-    "integration_tests/test_on_a_gpu.py",
-)
+#: Where there may be tests of the cuda backend, and by which words in their names those are known that need a device.
+TESTS = ("packages/backends/tests", "integration_tests")
+ON_DEVICE = ("real_device", "on_a_gpu")
+WITHOUT_DEVICE = ("packages/backends/tests/test_cuda.py", "packages/backends/tests/launch/test_cuda*.py")
 #: Characters of a failed step and of all tables that are printed; the rest is in the files.
 TAIL, PRINTED = 1500, 11500
+#: So many failed tests are named, and as many reasons given.
+MOST_TOLD = 8
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Step:
 
 STEPS = (
     Step("machine", 0.04, "versions and the device"),
-    Step("cuda-tests", 0.2, "tests that need a GPU"),
-    Step("gpu_models", 0.48, "whole models"),
+    Step("cuda-tests", 0.28, "tests that need a GPU"),
+    Step("gpu_models", 0.42, "whole models"),
     Step("large_kernels", 0.2, "kernels that memory bounds"),
     Step("compile_time", 0.2, "first calls in fresh processes"),
     Step("without-gpu", 0.3, "tests of the cuda backend that need no GPU"),
@@ -59,6 +58,13 @@ STEPS = (
 def found(patterns: tuple[str, ...]) -> list[str]:
     """The files that there are."""
     return [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+
+
+def with_device_tests() -> list[str]:
+    """The files that have tests which need a device."""
+    names = re.compile(rf"^ *def test_\w*({'|'.join(ON_DEVICE)})", re.MULTILINE)
+    files = found(tuple(f"{folder}/**/test_*.py" for folder in TESTS))
+    return [file for file in files if names.search((ROOT / file).read_text())]
 
 
 def has(module: str) -> bool:
@@ -78,9 +84,9 @@ def command(step: Step, device: str, out: Path, seconds: float, workers: int) ->
     if step.name == "machine":
         return [sys.executable, "-m", "torch.utils.collect_env"]
     if step.name == "cuda-tests":
-        return pytest(found(GPU_TESTS), "real_device or on_a_gpu")
+        return pytest(with_device_tests(), " or ".join(ON_DEVICE))
     if step.name == "without-gpu":
-        return pytest(found(GPU_TESTS[:2]), "not real_device")
+        return pytest(found(WITHOUT_DEVICE), f"not {ON_DEVICE[0]}")
     rows = str(out / f"{step.name}.json")
     suite = [sys.executable, "-m", "benchmarks", step.name, "--device", device, "--json", rows]
     if step.name == "compile_time":
@@ -131,9 +137,10 @@ def end_of(name: str, status: int, said: str) -> str:
     """What of a log is printed: the whole result of tests, and how a failure looked."""
     lines = said.splitlines()
     if name in ("cuda-tests", "without-gpu"):
-        told = [line for line in lines if line.startswith(("FAILED ", "ERROR ", "E  "))][:12]
+        told = [line for line in lines if re.search(r"(?<![\w.])(FAILED|ERROR)(?!\w)", line)]
+        why = [line for line in lines if line.startswith("E  ")]  # not there where the step was cut off
         last = lines[-1] if lines and status != 124 else f"passed so far: {said.count(' PASSED')}"
-        return "\n".join([*(line[:180] for line in told), last])
+        return "\n".join([*(line[:180] for line in dict.fromkeys([*told[:MOST_TOLD], *why[:MOST_TOLD]])), last])
     if name == "machine":
         wanted = ("PyTorch version", "Python version", "GPU 0", "CUDA runtime", "Nvidia driver", "[pip3] triton")
         return "\n".join(line[:100] for line in lines if line.startswith(wanted))
