@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 import framesmith
@@ -98,3 +100,53 @@ def test_errors_are_those_of_eager_mode(capsys: pytest.CaptureFixture[str]) -> N
             run(torch.randn(2, 5))
         told.append((str(caught.value), "HERE" in capsys.readouterr().err))
     assert len(set(told)) == 1
+
+
+class Exported(nn.Module):
+    """Buffers, a result of several parts, and operators that are run through others when they are traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, *, scale: int = 2) -> dict[str, Any]:
+        self.calls.add_(1)
+        kept = F.max_pool1d(self.norm(self.linear(x)), 2)
+        return {"kept": kept.relu() * scale, "sums": (x.cumsum(1) + self.calls, x.max(1).values)}
+
+
+def exported(training: bool) -> nn.Module:
+    torch.manual_seed(0)
+    batch = {"x": {0: torch.export.Dim("batch")}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.export.export(Exported().train(training), (torch.randn(3, 4),), dynamic_shapes=batch).module()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_exported_one_is_compiled(training: bool) -> None:
+    plain, module = exported(training), exported(training)
+    compiled = framesmith.compile(module, strict=True)
+    for count in (3, 5, 8, 3):
+        leaves = [torch.linspace(-1, 1, 4 * count).view(count, 4).requires_grad_() for _ in range(2)]
+        found = [run(x) for run, x in zip((compiled, plain), leaves, strict=True)]
+        torch.testing.assert_close(*found)
+        for result in found:
+            (result["kept"].square().sum() + result["sums"][0].sum()).backward()
+        torch.testing.assert_close(*(x.grad for x in leaves))
+    for one, other in zip(module.state_dict().values(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other)
+    for one, other in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert framesmith.stats()["graphs"] >= 1
+
+
+def test_an_exported_one_refuses_what_it_was_not_exported_for() -> None:
+    plain, module = exported(False), exported(False)
+    errors = []
+    for run in (framesmith.compile(module), plain):
+        with pytest.raises(AssertionError) as caught:
+            run(torch.randn(3, 5))
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]

@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import Recording, compiled, graph_of
+from harness import Recording, compiled, graph_of, run_both
 from torch import fx
 
 from framesmith_aot import AotUnsupported, compile_graph
@@ -236,3 +236,26 @@ def test_pooling_that_gives_indices():
     value = torch.randn(2, 4, 6)
     for one, two in zip(compiled(gm, [value])(value), F.max_pool1d(value, 2, return_indices=True), strict=True):
         assert torch.equal(one, two) and one.stride() == two.stride()
+
+
+A = torch.ops.aten
+#: Operators that are run through others, called by themselves: with parameters in their schema's order or by its names.
+CALLED_BY_THEMSELVES = {
+    "batch norm": (A.batch_norm.default, (None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5, True), {}),
+    "one hot": (lambda x, n: A.one_hot.default((x > 0).long(), n) + x.sum(), (4,), {}),
+    "maximum": (A.max.default, (), {}),
+    "maximum and place": (lambda x: A.max.dim(x, 1)[0], (), {}),
+    "maximum of two": (A.max.other, (torch.zeros(3, 4),), {}),
+    "median": (A.median.default, (), {}),
+    "product": (A.prod.dim_int, (1, True), {}),
+    "running sum": (lambda x, **named: A.cumsum.default(self=x, **named), (), {"dim": 1, "dtype": torch.float64}),
+    "random": (lambda x, p: x * A.bernoulli.p(x.detach(), p), (0.3,), {}),
+    "pooling": (A.max_pool1d.default, ([2],), {}),
+    "rms norm": (A.rms_norm.default, ([4],), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLED_BY_THEMSELVES)
+def test_operators_called_by_themselves(name):
+    target, args, kwargs = CALLED_BY_THEMSELVES[name]
+    run_both(graph_of(lambda x: target(x, *args, **kwargs)), [torch.randn(3, 4, requires_grad=True)])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
 from framesmith_aot.errors import AotUnsupported
@@ -151,17 +152,33 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if op is not None:
         return run_functionally(op, args, kwargs)
     target: Any = node.target
-    if target in REPLACEMENTS:
-        return REPLACEMENTS[target](*args, **_in_torchs_names(kwargs))
-    return target(*args, **kwargs)
+    instead = replacement(target)
+    return target(*args, **kwargs) if instead is None else instead(*args, **_in_torchs_names(kwargs))
 
 
-#: Numpy's names of arguments, which torch's own functions in C take too.
-NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
+def replacement(target: Any) -> Callable[..., Any] | None:
+    """What a call is run through instead, or None. Operators that a program calls itself (an exported one) are run
+    through what torch's functions of their names are."""
+    if isinstance(target, OpOverload) and target.namespace == "aten":
+        name = op_name(target)
+        target = getattr(torch, name, None) or getattr(torch._C._nn, name, None)
+    return REPLACEMENTS.get(target)
+
+
+#: Numpy's names of arguments, which torch's own functions in C take too, and that of schemas.
+OTHER_NAMES = {
+    "self": "input",
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "a": "input",
+    "x": "input",
+    "x1": "input",
+    "x2": "other",
+}
 
 
 def _in_torchs_names(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {NUMPYS_NAMES.get(name, name): value for name, value in kwargs.items()}
+    return {OTHER_NAMES.get(name, name): value for name, value in kwargs.items()}
 
 
 def _wrappers(value: Any) -> Iterator[torch.Tensor]:

@@ -172,7 +172,7 @@ def test_what_no_device_library_has_stays_atens_on_gpus(name: str) -> None:
         for node in gm.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = torch.empty(20, device="cuda")
-    notes = lower_graph(gm, machine=machine.GPU).notes
+    notes = lower_graph(gm, "cuda", machine=machine.GPU).notes
     assert [*notes.values()] == ([] if OPS[name].on_gpus else [f"{name} on a GPU"])
 
 
