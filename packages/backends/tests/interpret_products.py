@@ -203,7 +203,7 @@ def clock() -> None:
 
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
             self.places = {run.step.entry: tuple(run.step.buffers) for run in runs}
-            made = {run.step.entry: triton_jit.entry(run.kernels, run.places) for run in runs}
+            made = {run.step.entry: triton_jit.entry(run) for run in runs}
 
             def counted(name: str) -> Callable[..., None]:
                 def launch(*values: Any) -> None:

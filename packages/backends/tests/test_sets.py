@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import random
 import re
@@ -11,6 +12,7 @@ import pytest
 import torch
 from interpreting import interpreted
 from list_steps import EVEN, LISTS, ODD, Lists, adam, chained, clipped
+from random_programs import random_program
 from tracing import mutating, trace
 
 from framesmith_backends import CudaBackend
@@ -132,6 +134,25 @@ def test_no_kernel_runs_before_what_it_waits_for(seed: int) -> None:
     for one in found:
         members = [kernels[number] for number in one.members]
         assert len({param.name for kernel in members for param in kernel.params}) <= 7
+
+
+def test_what_runs_side_by_side_shares_no_memory() -> None:
+    """Nor does a buffer lie where another one, which is read later, was written by then."""
+    sharing = 0
+    for seed in range(12):
+        stages = CUDA.explain(trace(*random_program(seed, 50)))
+        for run in kernel_runs(stages):
+            memory = {one.name: (one.offset, one.offset + one.size) for one in run.step.inner}
+            items = {item.name: {param.name for param in item.params} & memory.keys() for item in run.step.items}
+            used: dict[str, list[int]] = {}
+            for at, launch in enumerate(stages.launches[run.step.entry]):
+                for name in {one for item in launch.items for one in items[item]}:
+                    used.setdefault(name, []).append(at)
+            for one, other in itertools.combinations(used, 2):
+                apart = memory[one][1] <= memory[other][0] or memory[other][1] <= memory[one][0]
+                assert apart or used[one][-1] < used[other][0] or used[other][-1] < used[one][0], (seed, one, other)
+                sharing += not apart
+    assert sharing > 10
 
 
 def test_a_single_element_is_a_line_of_one() -> None:

@@ -161,7 +161,7 @@ def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[M
             Launch(item, tuple(places[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
             for item in run.items
         ]
-        offsets = [offset for _, offset in run.inner]
+        offsets = [one.offset for one in run.inner]
         add_entry(module, run.entry, len(run.buffers), launches, run.numbers, offsets)
     text = module.text()
     return text, begin_module(text, [run.entry for run in runs])

@@ -14,8 +14,9 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
+from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.launch.choosing import Choices
-from framesmith_backends.launch.kernel_runs import KernelRun, alone, computing, kernel_run, rendered
+from framesmith_backends.launch.kernel_runs import KernelRun, Rendered, alone, kernel_run
 from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import (
     launches_anything,
@@ -28,7 +29,7 @@ from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.render.triton.sets import Launch, launches
+from framesmith_backends.render.triton.sets import Launch
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
@@ -37,8 +38,8 @@ from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.rounding import rounds_float32
+from framesmith_backends.schedule.arena import Order
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
-from framesmith_backends.schedule.sets import shown_by
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.telling import PLANS, tell_once
 
@@ -192,25 +193,29 @@ def stages_of(
     device: str | None = None,
 ) -> TritonStages:
     """All stages of the graph; `choose` says which products run as one kernel with what follows."""
-    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose)
-    runs, shown = [step for step in plan.steps if isinstance(step, Run)], shown_by(plan.steps)
-    items = {run.entry: computing(run) for run in runs}
-    forms = {item.name: rendered(item) for some in items.values() for item in some}
-    launched = {entry: launches(some, forms, shown) for entry, some in items.items()}
+    made = Rendered()
+    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose, made.order)
+    forms, launched = made.forms, made.launched
     chosen = "mode asks for no measuring" if choose is None else choose.text()
     source = write(plan, gm)[0]
     return TritonStages(gm, lowering, plan, tuple(forms.values()), launched, source, products=chosen)
 
 
 def _planned(
-    gm: fx.GraphModule, device: str, on_error: OnError | None, choose: Choices | None = None
+    gm: fx.GraphModule,
+    device: str,
+    on_error: OnError | None,
+    choose: Choices | None = None,
+    order: Order | None = None,
 ) -> tuple[fx.GraphModule, Lowering, Plan]:
     gm = with_calls_in_place(with_parts_written(without_bias(gm)))
     lowering = lower_graph(gm, device, on_error, machine.GPU)
     return (
         gm,
         lowering,
-        make_plan(lowering.program, scratch=False, apart=False, target=GPU, choose=choose, attends=_attends),
+        make_plan(
+            lowering.program, scratch=False, apart=False, target=GPU, choose=choose, attends=_attends, order=order
+        ),
     )
 
 
@@ -367,7 +372,7 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)
     one_by_one = [] if interpreting() else kernel_runs(stages, together=False)
-    entries = {run.step.entry: entry(run.kernels, run.places) for run in one_by_one or runs}
+    entries = {run.step.entry: entry(run) for run in one_by_one or runs}
     if runs and not interpreting():
         from framesmith_backends.launch.cuda_driver import driver
 
@@ -383,14 +388,16 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
 def kernel_runs(stages: TritonStages, together: bool = True) -> list[KernelRun]:
     """The runs of kernels, with their Triton forms, and where these find their arguments.
 
-    Without `together` each kernel is launched by itself: Triton's own launcher compiles a kernel anew for tensors that
-    are not aligned as others are, which for many of them at once would be in ever new ways.
+    Without `together` each kernel is launched by itself, in the same order: Triton's own launcher compiles a kernel
+    anew for tensors that are not aligned as others are, which for many of them at once would be in ever new ways.
     """
     forms = {k.name: k for k in stages.kernels}
     runs = [step for step in stages.plan.steps if isinstance(step, Run)]
     if together:
         return [kernel_run(run, stages.launches[run.entry]) for run in runs]
-    return [kernel_run(run, [alone(item, forms[f"triton_{item.name}"]) for item in computing(run)]) for run in runs]
+    items = {item.name: item for run in runs for item in run.items if isinstance(item, OnGpu)}
+    order = {run.entry: [name for launch in stages.launches[run.entry] for name in launch.items] for run in runs}
+    return [kernel_run(run, [alone(items[n], forms[f"triton_{n}"]) for n in order[run.entry]]) for run in runs]
 
 
 def _on_device(run: Callable[..., None], device: int) -> Callable[..., None]:

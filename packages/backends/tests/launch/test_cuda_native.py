@@ -124,6 +124,25 @@ def test_kernels_are_launched_in_order_on_their_buffers() -> None:
     assert len(run.kernels) >= 2
 
 
+def test_what_lives_within_a_run_lies_in_its_arena() -> None:
+    def steps(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x.softmax(0).softmax(1)
+        return x
+
+    stages = CUDA.explain(trace(steps, [torch.randn(64, 40)]))
+    (run,) = kernel_runs(stages)
+    places, (x, result, arena) = run.step.places, [torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(3)]
+    inner = {one.name: arena.data_ptr() + one.offset for one in run.step.inner}
+    assert len(run.step.buffers) == 3 and len(inner) >= 4 and len({*inner.values()}) < len(inner)
+    stand_in = StandIn()
+    stand_in.words = 2
+    entries(stages, stand_in.functions, never)[run.step.entry](x, result, arena)
+    found = {place: inner[name] for name, place in places.items() if name in inner}
+    found |= {at: tensor.data_ptr() for at, tensor in enumerate((x, result, arena))}
+    assert [words for _, _, _, words in stand_in.launches] == [[found[at] for at in own[:2]] for own in run.places]
+
+
 def test_each_variant_has_its_own_shared_memory() -> None:
     """The one for aligned sizes turns what it writes in wider pieces: it wrote beyond the memory of the other."""
     from framesmith_backends.launch.cubins import cubin

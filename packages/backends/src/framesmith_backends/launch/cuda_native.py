@@ -65,5 +65,6 @@ def _add(module: Module, run: KernelRun, made: Mapping[tuple[TritonKernel, bool]
         for kernel, places in zip(run.kernels, run.places, strict=True)
     ]
     step = run.step
-    add_launches(module, step.entry, len(step.buffers), launches, len(table), device, step.numbers)
+    offsets = [one.offset for one in step.inner]
+    add_launches(module, step.entry, len(step.buffers), launches, len(table), device, step.numbers, offsets)
     return table

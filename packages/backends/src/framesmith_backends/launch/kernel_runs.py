@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.product import render_product
-from framesmith_backends.render.triton.sets import Launch
-from framesmith_backends.schedule.steps import Run
+from framesmith_backends.render.triton.sets import Launch, launches
+from framesmith_backends.schedule.sets import shown_by
+from framesmith_backends.schedule.steps import Run, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,32 @@ class KernelRun:
     step: Run
     kernels: Sequence[TritonKernel]
     places: Sequence[tuple[int, ...]]
+
+    def arguments(self, values: Sequence[Any]) -> list[Any]:
+        """What the step is given, with tensors for what lies in its arena: for launchers that take tensors."""
+        step, count = self.step, len(self.step.buffers)
+        if not step.inner:
+            return [*values]
+        kinds = {param.name: DTYPES[param.dtype].torch for item in step.items for param in item.params}
+        arena = values[count - 1]
+        inner = [arena[one.offset : one.offset + one.size].view(kinds[one.name]) for one in step.inner]
+        return [*values[:count], *inner, *values[count:]]
+
+
+@dataclass(slots=True)
+class Rendered:
+    """Forms of what runs compute, by the items' names, and what is launched for each run, by its entry's name."""
+
+    forms: dict[str, TritonKernel] = field(default_factory=dict)
+    launched: dict[str, list[Launch]] = field(default_factory=dict)
+
+    def order(self, run: Run, steps: Sequence[Step]) -> list[int]:
+        """The number of each item's launch; 0 where it computes nothing."""
+        items = computing(run)
+        self.forms.update((item.name, rendered(item)) for item in items)
+        self.launched[run.entry] = launches(items, self.forms, shown_by(steps))
+        places = {name: at for at, launch in enumerate(self.launched[run.entry]) for name in launch.items}
+        return [places.get(item.name, 0) for item in run.items]
 
 
 def computing(run: Run) -> list[OnGpu]:
@@ -39,11 +68,12 @@ def rendered(item: OnGpu) -> TritonKernel:
 
 def alone(item: OnGpu, form: TritonKernel) -> Launch:
     """Its launch by itself."""
-    return Launch(form, tuple(param.name for param in item.params))
+    return Launch(form, tuple(param.name for param in item.params), (item.name,))
 
 
 def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
     """The run with what it launches, and where that finds its arguments."""
-    at = {name: k for k, name in enumerate((*run.buffers, *run.numbers))}
+    count = len(run.buffers) + len(run.inner)
+    at = run.places | {number: count + k for k, number in enumerate(run.numbers)}
     places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
     return KernelRun(run, [launch.kernel for launch in launches], places)

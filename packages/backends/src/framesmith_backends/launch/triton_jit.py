@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -12,6 +12,7 @@ import triton.language as tl
 
 from framesmith_backends.ir.size import Size, Symbol, size_text
 from framesmith_backends.launch import triton_support
+from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 
 _LOADED: dict[tuple[str, bool], Any] = {}
@@ -58,16 +59,16 @@ def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> An
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
 
 
-def entry(kernels: Sequence[TritonKernel], arguments: Sequence[tuple[int, ...]]) -> Callable[..., None]:
+def entry(run: KernelRun) -> Callable[..., None]:
     """A function of the launch list's tensors and numbers that launches the kernels in order."""
-    launches = [launcher(kernel) for kernel in kernels]
-    steps = list(zip(launches, arguments, strict=True))
+    steps = list(zip(map(launcher, run.kernels), run.places, strict=True))
 
-    def run(*values: Any) -> None:
+    def call(*values: Any) -> None:
+        known = run.arguments(values)
         for launch, places in steps:
-            launch([values[k] for k in places])
+            launch([known[k] for k in places])
 
-    return run
+    return call
 
 
 def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:

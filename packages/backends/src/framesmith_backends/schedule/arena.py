@@ -8,7 +8,7 @@ could tell, take dead ones of as many elements instead.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,13 +17,16 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size
 from framesmith_backends.schedule.in_place import write_over_dead
 from framesmith_backends.schedule.memory import private_layouts
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Inner, Run, Step, used_by
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
 ALIGNMENT = 64
 
 
 SizeT = TypeVar("SizeT", int, Size)
+
+#: For each item of a run among the steps its place in the order in which they run: one for those that run side by side.
+Order = Callable[[Run, Sequence[Step]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,12 @@ class Span(Generic[SizeT]):
         return self.first <= other.last and other.first <= self.last
 
 
-def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
+def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = None) -> list[Step]:
     """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place.
 
     What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
+
+    With `order` items run as that says, several side by side, and none writes over what it reads.
     """
     seen = Counter(name for step in steps for name in _names(step))
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
@@ -59,18 +64,20 @@ def with_arenas(steps: Sequence[Step], outputs: set[str]) -> list[Step]:
             inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
             made = {name: layouts[name] for name in step.buffers if name in layouts and first[name] == at}
             dying = {name: known[name] for name in step.buffers if name in known and last[name] == at}
-            step, renamed = write_over_dead(step, made, dying, shown)
+            step, renamed = write_over_dead(step, made, dying, shown) if order is None else (step, {})
             gone.update(renamed)
             heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
             known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed})
+            places = range(len(step.items)) if order is None else order(step, steps)
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, places)
             step = replace(step, shared=tuple(taken(symbolic).items()))
             if spans:
                 offsets, size = placed(spans)
                 arena = f"{step.entry}.arena"
-                step = replace(step, buffers=(*step.buffers, arena), inner=tuple(offsets.items()))
-                found.append(Allocate(arena, Layout((size,), (1,), "u8")))
-            away = {name for name, _ in (*step.inner, *step.shared)}
+                own = tuple(Inner(span.name, offsets[span.name], span.size) for span in spans)
+                step = replace(step, buffers=(*step.buffers, arena), inner=own)
+                found.append(Allocate(arena, Layout((size,), (1,), "u8", layouts[spans[0].name].device)))
+            away = {one.name for one in step.inner}.union(name for name, _ in step.shared)
             step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
             gone |= away
             found += [step, *heirs]
@@ -83,16 +90,16 @@ def _names(step: Step) -> tuple[str, ...]:
     return (*used_by(step), step.call.name) if isinstance(step, CallStep) else used_by(step)
 
 
-def _spans(run: Run, layouts: Mapping[str, Layout]) -> tuple[list[Span[int]], list[Span[Size]]]:
-    """The lives of buffers in a run, in numbers of items: of those whose sizes are known, and of the others."""
+def _spans(run: Run, layouts: Mapping[str, Layout], places: Sequence[int]) -> tuple[list[Span[int]], list[Span[Size]]]:
+    """The lives of buffers in a run, in places of items: of those whose sizes are known, and of the others."""
     used: dict[str, list[int]] = {}
-    for at, item in enumerate(run.items):
+    for at, item in zip(places, run.items, strict=True):
         for param in item.params:
             used.setdefault(param.name, []).append(at)
     known: list[Span[int]] = []
     symbolic: list[Span[Size]] = []
     for name, layout in layouts.items():
-        first, last = used[name][0], used[name][-1]
+        first, last = min(used[name]), max(used[name])
         size = layout.numel * DTYPES[layout.dtype].itemsize
         if isinstance(size, int):
             known.append(Span(name, -(-size // ALIGNMENT) * ALIGNMENT, first, last))

@@ -19,7 +19,7 @@ from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller,
 from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.schedule.alike import Alike
-from framesmith_backends.schedule.arena import with_arenas
+from framesmith_backends.schedule.arena import Order, with_arenas
 from framesmith_backends.schedule.attention import Attends, attentions, with_operands
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
@@ -145,13 +145,15 @@ def make_plan(
     target: Target = CPU,
     choose: Choose | None = None,
     attends: Attends | None = None,
+    order: Order | None = None,
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
     Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
     `target` is what the kernels are for. `choose` says which products run as one kernel with what follows, and how.
-    With `attends`, attention is one kernel where that says so.
+    With `attends`, attention is one kernel where that says so. With `order`, in which the items of a run are launched,
+    what lives within a run lies in its arena, too.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
@@ -201,8 +203,8 @@ def make_plan(
     outputs = {name for name in plan.outputs if isinstance(name, str)}
     inputs = {name: program.layouts.get(name) for name in plan.inputs}
     plan.steps = with_runs_cut(plan.steps, inputs, outputs)
-    if native:
-        plan.steps = with_arenas(plan.steps, outputs)
+    if native or order is not None:
+        plan.steps = with_arenas(plan.steps, outputs, order)
     plan.steps = with_drops(plan.steps, inputs, outputs | _called_with(plan.steps), outputs | program.numbers)
     return plan
 

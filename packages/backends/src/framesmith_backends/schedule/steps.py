@@ -21,10 +21,19 @@ class Allocate:
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """A buffer that no other step than a run sees: where it begins in the run's arena, and its size, in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """Kernels and products run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
 
-    `inner` are buffers that no other step sees: each lies so many bytes from the start of the last of `buffers`.
+    `inner` are buffers that no other step sees, in the arena, which is the last of `buffers`.
     `shared` are others of these: each lies where one of `buffers` lay, which is dead by then.
     """
 
@@ -32,7 +41,7 @@ class Run:
     items: tuple[Item, ...]
     buffers: tuple[str, ...]
     numbers: tuple[Symbol | Number, ...] = ()
-    inner: tuple[tuple[str, int], ...] = ()
+    inner: tuple[Inner, ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -42,7 +51,7 @@ class Run:
     @property
     def places(self) -> dict[str, int]:
         """Where the entry finds every buffer of the items: those that it is given come first, then the inner ones."""
-        found = {name: at for at, name in enumerate((*self.buffers, *(name for name, _ in self.inner)))}
+        found = {name: at for at, name in enumerate((*self.buffers, *(one.name for one in self.inner)))}
         return found | {name: found[first] for name, first in self.shared}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.size import Size, Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.module import Module, number_lines
+from framesmith_backends.render.llvm.module import Module, inner_lines, number_lines
 from framesmith_backends.render.llvm.runtime import NUMBERS
 from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
@@ -70,8 +70,12 @@ def add_launches(
     handles: int,
     device: int,
     numbers: Sequence[Symbol | Number] = (),
+    inner: Sequence[int] = (),
 ) -> None:
-    """An entry taking `count` tensors, then numbers, that launches the kernels in order on a device's stream."""
+    """An entry taking `count` tensors, then numbers, that launches the kernels in order on a device's stream.
+
+    The buffers after the tensors lie in the last of these, `inner` bytes from its start.
+    """
     m.declarations.update(dict.fromkeys(DECLARATIONS))
     table = f"@{handles_name(name)}"
     m.declarations[f"{table} = global [{handles + 1} x ptr] zeroinitializer"] = None
@@ -94,11 +98,13 @@ def add_launches(
     b.line("store i32 %asked, ptr %code")
     b.line("br label %failed")
     _block(b, "launch")
+    for line in inner_lines(m, name, count, inner):
+        b.line(line.strip())
     b.line("%stream = load ptr, ptr %stream.slot")
     most = 0
     for number, launch in enumerate(launches):
         most = max(most, len(launch.forms[0].kernel.parameters) + SCRATCH_PARAMETERS)
-        _launch(b, number, launch, table, known, numbers, count)
+        _launch(b, number, launch, table, known, numbers, count + len(inner))
     b.line("%sum = load i32, ptr %code")
     _branch(b, b.compare("eq", Value("%sum", "i32"), 0), "done", "failed")
     _block(b, "failed")
@@ -110,7 +116,7 @@ def add_launches(
     b.line("call void @Py_IncRef(ptr @_Py_NoneStruct)")
     b.line("ret ptr @_Py_NoneStruct")
     places = [
-        f"%table = alloca [{count} x ptr], align 16", f"%parameters = alloca [{most} x ptr], align 16",
+        f"%table = alloca [{count + len(inner)} x ptr], align 16", f"%parameters = alloca [{most} x ptr], align 16",
         f"%known = alloca [{max(len(numbers), 1)} x i64], align 16", "%first = alloca i64", "%nothing = alloca ptr",
         "%stream.slot = alloca ptr", "%device = alloca i32", "%code = alloca i32",
         "store i32 0, ptr %code", "store ptr null, ptr %nothing", "store i32 -1, ptr %device",

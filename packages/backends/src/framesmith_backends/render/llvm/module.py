@@ -159,7 +159,7 @@ def add_entry(
         "entry:",
         f"  %table = alloca [{count + len(inner)} x ptr], align 16",
     ]
-    body = _inner_lines(m, name, count, inner)
+    body = inner_lines(m, name, count, inner)
     has_products = any(isinstance(launch.item, Product) for launch in launches)
     if has_products:
         m.declarations.update(dict.fromkeys(BLAS))
@@ -276,7 +276,7 @@ def _counts_lines(launches: Sequence[Launch]) -> list[str]:
     ]  # fmt: skip
 
 
-def _inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[str]:
+def inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[str]:
     """Fill the table's places after the first `count`."""
     if not inner:
         return []

@@ -45,10 +45,11 @@ ELEMENTS = "elements"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A Triton function and the buffers that it is launched on, in the order of its pointers."""
+    """A Triton function, the buffers that it is launched on, in the order of its pointers, and the items it runs."""
 
     kernel: TritonKernel
     buffers: tuple[str, ...]
+    items: tuple[str, ...]
 
 
 def launches(
@@ -67,7 +68,7 @@ def launches(
         members = [kernels[k] for k in one.members]
         functions = [rendered[kernel.name] for kernel in members]
         if len(members) == 1 or sum(map(_programs, functions)) > MOST_PROGRAMS:
-            found += [Launch(f, _buffers(kernel)) for kernel, f in zip(members, functions, strict=True)]
+            found += [Launch(f, _buffers(kernel), (kernel.name,)) for kernel, f in zip(members, functions, strict=True)]
         else:
             alike = [kernel for kernel in members if isinstance(kernel, Kernel)]
             found.append(_together(one.form, alike, functions))
@@ -122,7 +123,7 @@ def _together(form: SharedForm, kernels: Sequence[Kernel], functions: Sequence[T
     starts = [*accumulate(programs, initial=0)][:-1]
     helpers, choice = _choice([*targets, "place"], rows, starts)
     lines = [*helpers, found.head, "    number = tl.program_id(0)", *choice, *body]
-    return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names))
+    return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels))
 
 
 def _choice(
