@@ -281,3 +281,23 @@ def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch:
     for capability in (86, 89):
         with pytest.raises(ValueError, match=f"sm_{capability} has {99 << 10} for a launch"):
             cubins.cubin(kernel, False, capability)
+
+
+def test_code_for_aligned_numbers_is_that_of_kernels_with_the_same_ones() -> None:
+    """The source does not say which numbers were divisible while tracing; code that takes more of them for so reads
+    whole vectors at places that are not aligned."""
+    from framesmith_backends.launch.cubins import cubins
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.t() + y
+
+    kernels = []
+    for columns in (48, 41):
+        gm = trace_symbolic(function, [torch.rand(64, columns), torch.rand(columns, 64)])
+        (kernel,) = CUDA.explain(gm).kernels
+        kernels.append(kernel)
+    assert kernels[0].source == kernels[1].source and kernels[0].aligned != kernels[1].aligned
+    many, few = (one.code for one in cubins([(kernel, True) for kernel in kernels], 80))
+    assert many != few
+    general = [one.code for one in cubins([(kernel, False) for kernel in kernels], 80)]
+    assert general[0] == general[1]

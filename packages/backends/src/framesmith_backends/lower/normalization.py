@@ -142,7 +142,7 @@ def native_group_norm_backward(
     """One pass over both tensors adds up each channel of each image; of those sums everything else is made.
 
     On GPUs it stays ATen's: a model's training step with these kernels ended in an illegal memory access on an H200,
-    for a reason that is not known yet; no check without a device shows any.
+    for a reason that is not known yet. Interpreted, and emulated as PTX, they access nothing but their tensors.
     """
     if s.machine.on_gpu:
         raise Decline("gradients of group norms on GPUs")

@@ -1,0 +1,124 @@
+"""A device with a driver that emulates: native entries launch on it what they would launch on a GPU.
+
+Its machine code is the text of PTX. Parameters are read where the launch says they lie, in the sizes that the kernel
+has for them, and addresses have to be those of tensors that the entry was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from ptx.launching import run_grid
+from ptx.program import Program, parse
+
+from framesmith_backends.cuda import TritonStages, kernel_runs
+from framesmith_backends.launch import cuda_native
+from framesmith_backends.launch.cubins import Cubin
+from framesmith_backends.launch.source import executed, write
+from framesmith_backends.launch.triton_jit import compiled
+from framesmith_backends.render.triton.kernel import TritonKernel
+
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *[ctypes.c_size_t] * 3)
+_DEVICE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+_STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t))
+
+
+@dataclass
+class Device:
+    """`launched` are the names of functions, in order; `given` the tensors of the entry that runs."""
+
+    capability: int = 80
+    launched: list[str] = field(default_factory=list)
+    given: list[torch.Tensor] = field(default_factory=list)
+    loaded: list[tuple[Cubin, Program]] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        def on_device(place: Any) -> int:
+            place[0] = 0
+            return 0
+
+        def on_stream(device: int, place: Any) -> int:
+            place[0] = 77
+            return 0
+
+        self.functions = {
+            "cuLaunchKernel": _LAUNCH(self._launch), "cuCtxGetDevice": _DEVICE(on_device),
+            "aoti_torch_get_current_cuda_stream": _STREAM(on_stream),
+        }  # fmt: skip
+
+    def compile(self, stages: TritonStages) -> Callable[[list[torch.Tensor]], Any]:
+        """The graph's launch list with native entries; tensors that these cannot take are an error."""
+        source, space = write(stages.plan, stages.graph)
+        runs = kernel_runs(stages)
+        with mock.patch.object(cuda_native, "cubins", self._cubins):
+            instead = {run.step.entry: _refuse for run in runs}
+            entries = cuda_native.native_entries(runs, instead, 0, self.capability, self) if runs else {}  # type: ignore[arg-type]
+        return executed(source, space | {name: self._entry(entry) for name, entry in entries.items()})
+
+    def _entry(self, entry: Any) -> Callable[..., None]:
+        def run(*values: Any) -> None:
+            self.given, self.error = [v for v in values if isinstance(v, torch.Tensor)], None
+            try:
+                entry(*values)
+            except RuntimeError:
+                if self.error is not None:
+                    raise self.error from None
+                raise
+
+        return run
+
+    # What native entries ask of a driver.
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(self.functions[name], ctypes.c_void_p).value or 0
+
+    def kernel(self, cubin: Cubin, device: int) -> int:
+        self.loaded.append((cubin, parse(cubin.code.decode())))
+        return len(self.loaded)
+
+    def _cubins(self, wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
+        found = []
+        for kernel, aligned in wanted:
+            made = compiled(kernel, capability, aligned)
+            found.append(Cubin(made.metadata.name, 32 * kernel.warps, made.metadata.shared, made.asm["ptx"].encode()))
+        return found
+
+    def _launch(self, function: int, *rest: int) -> int:
+        try:
+            self._emulate(function, *rest)
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
+
+    def _emulate(self, function: int, x: int, y: int, z: int, threads: int, *rest: int) -> None:
+        cubin, program = self.loaded[function - 1]
+        shared, stream, places, extra = rest[2:]
+        assert (y, z, rest[:2], stream, extra) == (1, 1, (1, 1), 77, 0)
+        assert (threads, shared) == (program.threads, cubin.shared), (
+            "launched in another shape than it was compiled for"
+        )
+        addresses = (ctypes.c_size_t * len(program.parameters)).from_address(places)
+        sizes = program.parameters
+        data = [ctypes.string_at(at, size) for at, (_, size) in zip(addresses, sizes.values(), strict=True)]
+        known = {tensor.data_ptr(): tensor for tensor in self.given}
+        values: list[Any] = []
+        for name, some in zip(sizes, data, strict=True):
+            number = int.from_bytes(some, "little")
+            if name not in program.pointers or number == 0:
+                values.append(some)
+                continue
+            assert number in known, f"{program.name}: {name} is no tensor's address"
+            values.append(known[number])
+        self.launched.append(program.name)
+        run_grid(program, shared, range(x), x, values)
+
+
+def _refuse(*values: Any) -> None:
+    raise AssertionError("an entry cannot launch on what it was given")

@@ -1,0 +1,335 @@
+"""Memory of a device as bytes, with what a device or a careful reader would object to.
+
+Addresses lie in one range for each space, so that a generic one tells its space. Every access is checked to lie within
+what is known there, to be aligned to its own size, not to read what was never written (shared and local memory), and to
+be ordered after what other threads did at the same address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, Any]
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+#: Where spaces begin. What is computed with 32 bits of a global address does not come near it again.
+GLOBAL, SHARED, LOCAL = 0x7F12_3400_0000, 0x400, 0x1000_0000
+#: Bytes between tensors that belong to none.
+REDZONE = 1 << 16
+NOBODY, SEVERAL = -1, -2
+
+
+class Fault(Exception):
+    """Something that a device would end the program for, or may compute wrongly by; `thread` is counted in the grid."""
+
+    def __init__(self, kind: str, thread: int, where: str) -> None:
+        super().__init__(f"{kind}: {where}")
+        self.kind, self.thread, self.where = kind, thread, where
+
+
+@dataclass(slots=True)
+class Clock:
+    """What orders accesses: the instruction's number, and when blocks and warps last met.
+
+    `first` is the first thread of those that run, `block` how many threads a block has. `acted` are the threads that
+    wrote anything or told others; `suspects` faults that are none if those who read late did not.
+    """
+
+    block: int
+    first: int
+    blocks_met: Array
+    warps_met: Array
+    acted: Array
+    now: int = 1
+    at: Any = None
+    suspects: list[tuple[Any, Fault]] = field(default_factory=list)
+
+    def unordered(self, other: Array, when: Array, thread: Array) -> Array:
+        """Whether what `other` did, of the same block, may be at the same time as what `thread` does now."""
+        mine, theirs = thread - self.first, other - self.first
+        block = mine // self.block
+        known = (
+            (theirs >= 0) & (theirs < len(self.warps_met) * 32) & (theirs // self.block == block) & (other != thread)
+        )
+        free = known & (when >= self.blocks_met[block])
+        in_warp = mine // 32 == theirs // 32
+        return free & ~(in_warp & (when < self.warps_met[mine // 32]))
+
+
+class Races:
+    """Of each unit of memory who wrote and read it last, and when; and which blocks ever did."""
+
+    def __init__(self, units: int, across: bool) -> None:
+        def nobody() -> Array:
+            return np.full(units, NOBODY, np.int32)
+
+        def never() -> Array:
+            return np.zeros(units, np.int32)
+
+        self.writer, self.reader, self.other = nobody(), nobody(), nobody()
+        self.written, self.read, self.read_other = never(), never(), never()
+        self.across = across
+        #: In global memory, where the last write was over what others of the block read without a barrier. Where a
+        #: tensor is smaller than a block, all its threads read it, and only those go on that write.
+        self.late: Array | None = None
+        if across:
+            self.writers, self.readers, self.updaters = nobody(), nobody(), nobody()
+        self.updater, self.updated = nobody(), never()
+
+    def on_read(self, unit: Array, thread: Array, clock: Clock) -> tuple[str, Array] | None:
+        bad = clock.unordered(self.writer[unit], self.written[unit], thread)
+        bad |= clock.unordered(self.updater[unit], self.updated[unit], thread)
+        if self.across:
+            block = (thread // clock.block).astype(np.int32)
+            for theirs in (self.writers[unit], self.updaters[unit]):
+                bad |= (theirs != NOBODY) & (theirs != block)
+            self._note(self.readers, unit, block)
+        changed = self.reader[unit] != thread
+        if changed.any():
+            moved = unit[changed]
+            self.other[moved], self.read_other[moved] = self.reader[moved], self.read[moved]
+        self.reader[unit] = thread
+        self.read[unit] = clock.now
+        also = self.reader[unit] != thread
+        if also.any():
+            self.other[unit[also]] = thread[also]
+            self.read_other[unit[also]] = clock.now
+        return ("data race: reads what another thread wrote, without a barrier between", bad) if bad.any() else None
+
+    def on_write(self, unit: Array, thread: Array, clock: Clock, same: Array) -> tuple[str, Array] | None:
+        """`same` says where what is written is what was there, which nobody can tell from no write."""
+        bad = clock.unordered(self.writer[unit], self.written[unit], thread) & ~same
+        bad |= clock.unordered(self.updater[unit], self.updated[unit], thread)
+        late = clock.unordered(self.reader[unit], self.read[unit], thread)
+        late |= clock.unordered(self.other[unit], self.read_other[unit], thread)
+        late &= ~same
+        self.late = late if self.across and late.any() else None
+        bad |= late & (not self.across)
+        if self.across:
+            block = (thread // clock.block).astype(np.int32)
+            theirs = self.writers[unit]
+            bad |= (theirs != NOBODY) & (theirs != block) & ~same
+            for theirs in (self.readers[unit], self.updaters[unit]):
+                bad |= (theirs != NOBODY) & (theirs != block)
+            self._note(self.writers, unit, block)
+        self.writer[unit] = thread
+        self.written[unit] = clock.now
+        return (
+            ("data race: writes what another thread reads or writes, without a barrier between", bad)
+            if bad.any()
+            else None
+        )
+
+    def on_update(self, unit: Array, thread: Array, clock: Clock) -> tuple[str, Array] | None:
+        """For atomic operations, which are in no order among themselves."""
+        bad = clock.unordered(self.writer[unit], self.written[unit], thread)
+        bad |= clock.unordered(self.reader[unit], self.read[unit], thread)
+        if self.across:
+            block = (thread // clock.block).astype(np.int32)
+            for theirs in (self.readers[unit], self.writers[unit]):
+                bad |= (theirs != NOBODY) & (theirs != block)
+            self._note(self.updaters, unit, block)
+        self.updater[unit] = thread
+        self.updated[unit] = clock.now
+        return ("data race: an atomic operation beside a plain one", bad) if bad.any() else None
+
+    @staticmethod
+    def _note(blocks: Array, unit: Array, block: Array) -> None:
+        known = blocks[unit]
+        blocks[unit] = np.where((known == NOBODY) | (known == block), block, SEVERAL)
+        also = (blocks[unit] != block) & (blocks[unit] != SEVERAL)
+        if also.any():
+            blocks[unit[also]] = SEVERAL
+
+
+@dataclass(slots=True)
+class Space:
+    """`rows` pieces of memory of `size` bytes, one for each block or thread (global memory has one), from `base` on."""
+
+    name: str
+    base: int
+    size: int
+    rows: int
+    unit: int
+    owner: Callable[[Array], Array]
+    races: Races | None
+    data: Array = field(init=False)
+    known: Array | None = None
+
+    def __post_init__(self) -> None:
+        self.size = -(-max(self.size, 16) // 16) * 16
+        whole = np.full(self.size * self.rows // 8 + 2, 0xCDCDCDCDCDCDCDCD, np.uint64).view(np.uint8)
+        start = -whole.ctypes.data % 16
+        self.data = whole[start : start + self.size * self.rows]
+
+    def places(self, address: Array, width: int, threads: Array, vector: int = 0) -> Array:
+        """Numbers of elements of `width` bytes in `data`, for accesses of `vector` bytes."""
+        vector = vector or width
+        offset = address.astype(np.int64) - self.base
+        odd = offset % vector != 0
+        if odd.any():
+            self._refuse(f"misaligned address for {vector} bytes", odd, address, threads)
+        bad = self._outside(offset, vector)
+        if bad.any():
+            self._refuse(f"access of {vector} bytes out of bounds", bad, address, threads)
+        return (self.owner(threads) * self.size + offset) // width
+
+    def _outside(self, offset: Array, vector: int) -> Array:
+        return (offset < 0) | (offset + vector > self.size)
+
+    def _refuse(self, kind: str, bad: Array, address: Array, threads: Array) -> None:
+        at = int(np.flatnonzero(bad)[0])
+        raise Fault(kind, int(threads[at]), f"{self.describe(int(address[at]))} ({int(bad.sum())} threads)")
+
+    def describe(self, address: int) -> str:
+        return f"byte {address - self.base} of {self.name} memory, which has {self.size}"
+
+    def _raced(self, found: tuple[str, Array] | None, address: Array, threads: Array) -> None:
+        if found is not None:
+            self._refuse(found[0], found[1], address, threads)
+
+    def load(self, address: Array, width: int, threads: Array, clock: Clock, count: int = 1) -> list[Array]:
+        """`count` neighbouring elements for each thread."""
+        place = self.places(address, width, threads, width * count)
+        view = self.data.view(UNSIGNED[width])
+        first = place * width // self.unit
+        for k in range(max(width * count // self.unit, 1)):
+            if self.known is not None:
+                unknown = ~self.known[first + k]
+                if unknown.any():
+                    self._refuse("reads memory that was never written", unknown, address, threads)
+            if self.races is not None:
+                self._raced(self.races.on_read(first + k, threads, clock), address, threads)
+        return [view[place + k] for k in range(count)]
+
+    def store(self, address: Array, width: int, threads: Array, clock: Clock, values: Sequence[Array]) -> None:
+        place = self.places(address, width, threads, width * len(values))
+        view = self.data.view(UNSIGNED[width])
+        clock.acted[threads - clock.first] = True
+        for k, value in enumerate(values):
+            same = view[place + k] == value
+            unit = (place + k) * width // self.unit
+            for j in range(max(width // self.unit, 1)):
+                if self.races is not None:
+                    self._raced(self.races.on_write(unit + j, threads, clock, same), address, threads)
+                    if self.races.late is not None:
+                        clock.suspects += self._late(self.races.late, address, threads, clock)
+                if self.known is not None:
+                    self.known[unit + j] = True
+            view[place + k] = value
+            lost = view[place + k] != value
+            if lost.any() and self.races is not None:
+                self._refuse("data race: threads write different values at once", lost, address, threads)
+
+    def _late(self, late: Array, address: Array, threads: Array, clock: Clock) -> list[tuple[Any, Fault]]:
+        kind = "data race: writes what another thread reads, without a barrier between"
+        return [(clock.at, Fault(kind, int(threads[k]), self.describe(int(address[k])))) for k in np.flatnonzero(late)]
+
+    def update(
+        self, address: Array, width: int, threads: Array, clock: Clock, change: Callable[[Array, Array], Array]
+    ) -> Array:
+        """What was there before `change(there, which thread)`, threads one after another where they meet."""
+        place = self.places(address, width, threads)
+        view = self.data.view(UNSIGNED[width])
+        clock.acted[threads - clock.first] = True
+        if self.races is not None:
+            for j in range(max(width // self.unit, 1)):
+                self._raced(self.races.on_update(place * width // self.unit + j, threads, clock), address, threads)
+        before = np.empty(len(place), view.dtype)
+        left = np.arange(len(place))
+        while len(left):
+            _, at = np.unique(place[left], return_index=True)
+            now = left[at]
+            before[now] = view[place[now]]
+            view[place[now]] = change(before[now], now)
+            left = np.delete(left, at)
+        return before
+
+
+class GlobalSpace(Space):
+    """The tensors of a launch, and its static arrays, with red zones between.
+
+    Bytes between the first and the last element belong to a tensor; those that overlap are one piece.
+    """
+
+    __slots__ = ("ends", "names", "starts", "tensors")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], constants: dict[str, bytes], unit: int) -> None:
+        spans = [_span(tensor) for tensor in tensors]
+        merged: list[list[int]] = []  # spans that overlap, or share a storage's neighbourhood, keep their distances
+        for start, end in sorted(set(spans)):
+            if merged and start < merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        at, moved = REDZONE, []
+        for start, end in merged:
+            at += (start - at) % 256
+            moved.append((start, end, at))
+            at += end - start + REDZONE
+        arrays = {}
+        for name, data in constants.items():
+            at += -at % 256
+            arrays[name] = (at, data)
+            at += len(data) + REDZONE
+        super().__init__("global", GLOBAL, at, 1, unit, lambda threads: np.zeros(1, np.int64), None)
+        self.races = Races(self.size // unit, True)
+        self.tensors = [(start, end, offset) for start, end, offset in moved if end > start]
+        for start, end, offset in self.tensors:
+            self.data[offset : offset + end - start] = _bytes_at(start, end - start)
+        for offset, data in arrays.values():
+            self.data[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        own = [(offset, offset + end - start) for start, end, offset in self.tensors]
+        own += [(offset, offset + len(data)) for offset, data in arrays.values()]
+        self.starts = np.array([a for a, _ in own] or [0], np.int64)
+        self.ends = np.array([b for _, b in own] or [0], np.int64)
+        self.names = [self._name(k, spans) for k in range(len(self.tensors))] + list(arrays)
+
+    def _name(self, at: int, spans: Sequence[tuple[int, int]]) -> str:
+        start, end, _ = self.tensors[at]
+        return " and ".join(f"p{k}" for k, (a, b) in enumerate(spans) if start <= a < end and b > a)
+
+    def address_of(self, tensor: torch.Tensor) -> int:
+        here = tensor.data_ptr()
+        for start, end, offset in self.tensors:
+            if start <= here < end:
+                return GLOBAL + offset + here - start
+        return GLOBAL + here % 256  # without elements
+
+    def constant_address(self, name: str) -> int:
+        return GLOBAL + int(self.starts[self.names.index(name)])
+
+    def _outside(self, offset: Array, vector: int) -> Array:
+        owner = np.searchsorted(self.starts, offset, side="right") - 1
+        return (owner < 0) | (offset + vector > self.ends[owner])
+
+    def describe(self, address: int) -> str:
+        offset = address - self.base
+        distance = np.minimum(np.abs(self.starts - offset), np.abs(self.ends - offset))
+        inside = (self.starts <= offset) & (offset < self.ends)
+        at = int(np.argmin(np.where(inside, -1, distance)))
+        size = int(self.ends[at] - self.starts[at])
+        return f"byte {offset - int(self.starts[at])} of {self.names[at]}, which has {size}"
+
+    def write_back(self) -> None:
+        """To the tensors what the program made of their memory."""
+        for start, end, offset in self.tensors:
+            _bytes_at(start, end - start)[:] = self.data[offset : offset + end - start]
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def _bytes_at(address: int, count: int) -> Array:
+    import ctypes
+
+    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))

@@ -1,0 +1,394 @@
+"""Instructions that do more than compute: moves, memory, control, what threads tell each other.
+
+Each takes the threads, the instruction and its place, and says whether the threads go on with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from ptx import matrices
+from ptx.memory import GLOBAL, LOCAL, Fault, Space
+from ptx.numbers import TYPES
+from ptx.program import WIDTHS, Instruction, PtxError
+from ptx.threads import DONE, RUNNING, WAITING, Threads
+
+Array = np.ndarray[Any, Any]
+
+
+def _masked(t: Threads, one: Instruction) -> Array | None:
+    """Numbers among the active threads of those that the guard lets through; None if it lets through all."""
+    where = t.mask(one)
+    return None if where is None else np.flatnonzero(where)
+
+
+def _some(values: Array, chosen: Array | None, count: int) -> Array:
+    values = np.broadcast_to(values, count)
+    return values if chosen is None else values[chosen]
+
+
+def _spread(t: Threads, values: Array, chosen: Array | None) -> tuple[Array, Array | None]:
+    """Values of the chosen threads as values of all active ones, and where they hold."""
+    if chosen is None:
+        return values, None
+    whole = np.zeros(len(t.active), values.dtype)
+    where = np.zeros(len(t.active), bool)
+    whole[chosen], where[chosen] = values, True
+    return whole, where
+
+
+def _move(t: Threads, one: Instruction, at: int) -> bool:
+    target, source = one.operands
+    kind, where = one.parts[-1], t.mask(one)
+    if kind == "pred":
+        t.write(target, t.read(source, "pred"), where)
+    elif target.startswith("{"):
+        registers = t.elements(target)
+        value = t.read(source, kind)
+        size = WIDTHS[kind] // len(registers)
+        for k, register in enumerate(registers):
+            t.write(register, (value >> value.dtype.type(k * size)).astype(f"u{size // 8}"), where)
+    elif source.startswith("{"):
+        parts = t.elements(source)
+        size = WIDTHS[kind] // len(parts)
+        found = np.zeros(1, f"u{WIDTHS[kind] // 8}")[0]
+        for k, part in enumerate(parts):
+            found = found | (t.read(part, f"b{size}").astype(found.dtype) << found.dtype.type(k * size))
+        t.write(target, found, where)
+    else:
+        t.write(target, t.read(source, kind), where)
+    return True
+
+
+def _convert_address(t: Threads, one: Instruction, at: int) -> bool:
+    t.write(one.operands[0], t.read(one.operands[1], one.parts[-1]), t.mask(one))
+    return True
+
+
+_SPACES = ("global", "shared", "local", "param", "const")
+
+
+def _space(t: Threads, one: Instruction, address: Array) -> Space:
+    """The space that the instruction names, else the one in which the addresses lie."""
+    name = next((p.split("::")[0] for p in one.parts if p.split("::")[0] in _SPACES), "")
+    if not name:
+        first = int(address.flat[0])
+        name = "global" if first >= GLOBAL >> 1 else "local" if first >= LOCAL else "shared"
+    if name == "local":
+        if t.local is None:
+            raise PtxError("no local memory")
+        return t.local
+    return t.shared if name == "shared" else t.memory
+
+
+def _count(one: Instruction) -> int:
+    return next((int(p[1]) for p in one.parts if p in ("v2", "v4", "v8")), 1)
+
+
+def _load(t: Threads, one: Instruction, at: int) -> bool:
+    kind, registers = one.parts[-1], t.elements(one.operands[0])
+    if "param" in one.parts:
+        return _load_parameter(t, one, registers)
+    width = WIDTHS[kind] // 8
+    chosen = _masked(t, one)
+    if chosen is not None and not len(chosen):
+        for register in registers:
+            t.read(register, f"b{t.program.registers[register]}")
+        return True
+    address = _some(t.address(one.operands[1]), chosen, len(t.active))
+    threads = t.numbers[t.active] if chosen is None else t.numbers[t.active[chosen]]
+    _check_nothing_pending(t, one, address, width * len(registers), threads)
+    found = _space(t, one, address).load(address, width, threads, t.clock, len(registers))
+    for register, value in zip(registers, found, strict=True):
+        whole, where = _spread(t, value.view(TYPES[kind]), chosen)
+        t.write(register, whole, where)
+    return True
+
+
+def _load_parameter(t: Threads, one: Instruction, registers: list[str]) -> bool:
+    name, _, offset = (part.strip() for part in one.operands[1].strip("[] ").partition("+"))
+    kind = one.parts[-1]
+    width = WIDTHS[kind] // 8
+    start = int(offset or "0")
+    if name not in t.program.parameters:  # of a call
+        for k, register in enumerate(registers):
+            t.write(register, t.read(f"{name}+{start + k * width}", kind), t.mask(one))
+        return True
+    begin, size = t.program.parameters[name]
+    if start + width * len(registers) > size:
+        raise PtxError("reads beyond a parameter")
+    for k, register in enumerate(registers):
+        data = t.parameters[begin + start + k * width : begin + start + (k + 1) * width]
+        t.write(register, np.frombuffer(data, TYPES[kind])[0], t.mask(one))
+    return True
+
+
+def _store_parameter(t: Threads, one: Instruction) -> bool:
+    name, _, offset = (part.strip() for part in one.operands[0].strip("[] ").partition("+"))
+    kind = one.parts[-1]
+    for k, source in enumerate(t.elements(one.operands[1])):
+        place = f"{name}+{int(offset or '0') + k * WIDTHS[kind] // 8}"
+        t.program.registers[place] = WIDTHS[kind]
+        t.write(place, t.read(source, kind), t.mask(one))
+    return True
+
+
+def _store(t: Threads, one: Instruction, at: int) -> bool:
+    if "param" in one.parts:
+        return _store_parameter(t, one)
+    kind = one.parts[-1]
+    chosen = _masked(t, one)
+    if chosen is not None and not len(chosen):
+        return True
+    address = _some(t.address(one.operands[0]), chosen, len(t.active))
+    threads = t.numbers[t.active] if chosen is None else t.numbers[t.active[chosen]]
+    width = WIDTHS[kind] // 8
+    values = [
+        _some(np.asarray(t.read(part, f"b{WIDTHS[kind]}")), chosen, len(t.active))
+        for part in t.elements(one.operands[1])
+    ]
+    _space(t, one, address).store(address, width, threads, t.clock, values)
+    return True
+
+
+# Atomic operations.
+
+
+def _atomic(t: Threads, one: Instruction, at: int) -> bool:
+    kind = one.parts[-1]
+    returns = one.parts[0] == "atom"
+    target, place, *operands = one.operands if returns else ["_", *one.operands]
+    chosen = _masked(t, one)
+    if chosen is not None and not len(chosen):
+        return True
+    address = _some(t.address(place), chosen, len(t.active))
+    threads = t.numbers[t.active] if chosen is None else t.numbers[t.active[chosen]]
+    width = WIDTHS.get(kind, 32 if kind in ("f16x2", "bf16x2") else 16) // 8
+    count = _count(one)
+    vectors = [t.elements(o) for o in operands]
+    t.memory.places(address, width, threads, width * count)
+    results = t.elements(target) if returns else ["_"] * count
+    for k, result in enumerate(results):
+        given = [_some(np.asarray(t.read(v[k], f"b{8 * width}")), chosen, len(t.active)) for v in vectors]
+        found = _space(t, one, address).update(address + k * width, width, threads, t.clock, _change(one, given))
+        whole, where = _spread(t, found, chosen)
+        t.write(result, whole, where)
+    return True
+
+
+def _change(one: Instruction, values: list[Array]) -> Callable[[Array, Array], Array]:
+    """What becomes of what is there."""
+    kind = one.parts[-1]
+    what = next(p for p in one.parts if p in ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec"))
+
+    def change(there: Array, which: Array) -> Array:
+        given = values[0][which]
+        if what == "exch":
+            return given
+        if what == "cas":
+            return np.where(there == given, values[1][which], there)
+        if what in ("and", "or", "xor"):
+            return {"and": there & given, "or": there | given, "xor": there ^ given}[what]
+        if kind not in TYPES or what not in ("add", "min", "max"):
+            raise PtxError("unknown atomic operation")
+        a, b = there.view(TYPES[kind]), np.ascontiguousarray(given).view(TYPES[kind])
+        return {"add": np.add, "min": np.minimum, "max": np.maximum}[what](a, b).view(there.dtype)
+
+    return change
+
+
+# Copies that go on beside the threads.
+
+
+def _copy_beside(t: Threads, one: Instruction, at: int) -> bool:
+    if "commit_group" in one.parts:
+        t.committed[t.active] += 1
+        return True
+    if "wait_group" in one.parts or "wait_all" in one.parts:
+        left = int(one.operands[0], 0) if one.operands else 0
+        _finish(t, left)
+        return True
+    if one.parts[2] not in ("ca", "cg") or "bulk" in one.parts:
+        raise PtxError("unknown form of cp")
+    chosen = _masked(t, one)
+    if chosen is not None and not len(chosen):
+        return True
+    count = len(t.active)
+    size = int(one.operands[2], 0)
+    into = _some(t.address(one.operands[0]), chosen, count)
+    of = _some(t.address(one.operands[1]), chosen, count)
+    active = t.active if chosen is None else t.active[chosen]
+    threads = t.numbers[active]
+    read = np.asarray(size if len(one.operands) < 4 else t.read(one.operands[3], "u32"))
+    read = _some(read, chosen, count).astype(np.int64)
+    if not np.isin(read, (0, size)).all():
+        raise PtxError("copies of a part")
+    if (of[read > 0] % size != 0).any():
+        raise Fault(f"misaligned address for {size} bytes", int(threads[0]), "cp.async")
+    values = np.zeros((size // 4, len(into)), np.uint32)
+    some = read > 0
+    if some.any():
+        for k in range(size // 4):
+            values[k, some] = t.memory.load(of[some] + 4 * k, 4, threads[some], t.clock)[0]
+    t.shared.places(into, 4, threads, size)
+    t.pending.append([active, into, values, t.committed[active].copy()])
+    return True
+
+
+def _finish(t: Threads, left: int) -> None:
+    """What of the active threads' groups is done when all but the last few are."""
+    waiting = np.zeros(len(t.place), bool)
+    waiting[t.active] = True
+    kept = []
+    for active, into, values, group in t.pending:
+        done = waiting[active] & (group < t.committed[active] - left)
+        if done.any():
+            t.shared.store(into[done], 4, t.numbers[active[done]], t.clock, [v[done] for v in values])
+        rest = ~done
+        if rest.any():
+            kept.append([active[rest], into[rest], values[:, rest], group[rest]])
+    t.pending = kept
+
+
+def _check_nothing_pending(t: Threads, one: Instruction, address: Array, size: int, threads: Array) -> None:
+    if not t.pending or not any(p.startswith("shared") for p in one.parts):
+        return
+    block = threads // t.program.threads
+    mine = block * (1 << 32) + address // 4
+    for active, into, values, _ in t.pending:
+        theirs = (t.numbers[active] // t.program.threads) * (1 << 32) + into // 4
+        for k in range(len(values)):
+            for j in range(max(size // 4, 1)):
+                bad = np.isin(mine + j, theirs + k)
+                if bad.any():
+                    thread = int(threads[np.flatnonzero(bad)[0]])
+                    raise Fault("reads what is being copied", thread, t.shared.describe(int(address[bad][0])))
+
+
+# Control.
+
+
+def _branch(t: Threads, one: Instruction, at: int) -> bool:
+    where = t.mask(one)
+    t.place[t.active] = one.target if where is None else np.where(where, one.target, at + 1)
+    return False
+
+
+def _return(t: Threads, one: Instruction, at: int) -> bool:
+    where = t.mask(one)
+    t.place[t.active] = at + 1
+    t.state[t.active if where is None else t.active[where]] = DONE
+    _release(t)
+    return False
+
+
+def _barrier(t: Threads, one: Instruction, at: int) -> bool:
+    if "warp" in one.parts:
+        warps = t.active // 32
+        t.clock.warps_met[warps] = t.clock.now
+        return True
+    if t.mask(one) is not None or "sync" not in one.parts or len(one.operands) > 1 or one.operands[0] != "0":
+        raise PtxError("unknown form of barrier")
+    t.place[t.active] = at + 1
+    t.state[t.active] = WAITING
+    _release(t)
+    return False
+
+
+def _release(t: Threads) -> None:
+    """Blocks go on of which nobody is still to come."""
+    blocks = t.state.reshape(t.blocks, -1)
+    waiting = (blocks == WAITING).any(1) & (blocks != RUNNING).all(1)
+    if waiting.any():
+        places = np.where(blocks == WAITING, t.place.reshape(t.blocks, -1), -1)[waiting]
+        most = places.max(1, keepdims=True)
+        if ((places >= 0) & (places != most)).any():
+            block = int(np.flatnonzero(waiting)[0])
+            raise Fault(
+                "threads of a block wait at different barriers", int(t.numbers[block * t.program.threads]), "bar.sync"
+            )
+        chosen = blocks[waiting]
+        chosen[chosen == WAITING] = RUNNING
+        blocks[waiting] = chosen
+        t.state = blocks.reshape(-1)
+        t.clock.blocks_met[waiting] = t.clock.now + 1
+
+
+def _call(t: Threads, one: Instruction, at: int) -> bool:
+    if "__assertfail" in one.text:
+        raise Fault("an assertion of the kernel fails", int(t.numbers[t.active[0]]), "__assertfail")
+    raise PtxError("unknown function")
+
+
+def _nothing(t: Threads, one: Instruction, at: int) -> bool:
+    return True
+
+
+# Between the threads of a warp.
+
+
+def _shuffle(t: Threads, one: Instruction, at: int) -> bool:
+    if t.mask(one) is not None:
+        raise PtxError("a shuffle under a predicate")
+    target, source, by, clamp, _ = one.operands
+    target, _, valid = target.partition("|")
+    t.read(source, "b32")  # as much of it as there is
+    whole = t.registers[source]
+    lane = t.active % 32
+    offset = np.broadcast_to(t.read(by, "s32"), t.active.shape).astype(np.int64)
+    limits = np.broadcast_to(t.read(clamp, "u32"), t.active.shape).astype(np.int64)
+    segment, bound = limits >> 8 & 31, limits & 31
+    least, most = lane & segment, (lane & segment) | (bound & ~segment)
+    how = one.parts[2]
+    wanted = {"bfly": lane ^ offset, "up": lane - offset, "down": lane + offset, "idx": least | (offset & ~segment)}[
+        how
+    ]
+    inside = wanted >= most if how == "up" else wanted <= most
+    chosen = t.active - lane + np.where(inside, wanted, lane)
+    t.clock.acted[t.active] = True
+    running = np.zeros(len(t.place), bool)
+    running[t.active] = True
+    if not running[chosen].all():
+        raise Fault("a shuffle from a thread that is not there", int(t.numbers[t.active[0]]), one.text)
+    t.write(target, whole[chosen])
+    if valid:
+        t.write(valid, inside)
+    return True
+
+
+def _by_warp(t: Threads, values: Array) -> Array:
+    """Rows of 32 of what the active threads have; all of a warp have to be there."""
+    if len(t.active) % 32 or (t.active.reshape(-1, 32) % 32 != np.arange(32)).any():
+        raise PtxError("a part of a warp")
+    return np.broadcast_to(values, t.active.shape).reshape(-1, 32)
+
+
+def _vote(t: Threads, one: Instruction, at: int) -> bool:
+    given = _by_warp(t, t.read(one.operands[1], "pred"))
+    if "ballot" in one.parts:
+        found = (given.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32)
+    else:
+        found = given.any(1) if "any" in one.parts else given.all(1)
+    t.write(one.operands[0], np.repeat(found, 32))
+    return True
+
+
+def _reduce(t: Threads, one: Instruction, at: int) -> bool:
+    kind, what = one.parts[-1], one.parts[2]
+    given = _by_warp(t, t.read(one.operands[1], kind))
+    rows = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or}
+    t.write(
+        one.operands[0], np.repeat((rows | {"xor": np.bitwise_xor})[what].reduce(given, axis=1).astype(given.dtype), 32)
+    )
+    return True
+
+
+OPERATIONS: Mapping[str, Callable[[Threads, Instruction, int], bool]] = {
+    "mov": _move, "cvta": _convert_address, "ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic,
+    "cp": _copy_beside, "bra": _branch, "ret": _return, "exit": _return, "bar": _barrier, "barrier": _barrier,
+    "call": _call, "membar": _nothing, "fence": _nothing, "prefetch": _nothing, "shfl": _shuffle, "vote": _vote,
+    "redux": _reduce, "ldmatrix": matrices.load, "stmatrix": matrices.store,
+    "mma": matrices.multiply,
+}  # fmt: skip
