@@ -275,13 +275,7 @@ class Threads:
         where = self.mask(one)
         target, *operands = one.operands
         if name == "setp":
-            kinds = [OPERANDS["setp"].get(k, kind) for k in range(len(operands))]
-            given = [of_bf16(self.read(o, "b16")) if k == "bf16" else self.read(o, k) for o, k in zip(operands, kinds)]
-            found = compared(one.parts, given)
-            first, _, second = target.partition("|")
-            self.write(first, found, where)
-            if second:
-                self.write(second, ~found, where)
+            self._compare(one, target, operands, where)
             return
         if name == "cvt":
             found = converted(one.parts, lambda k: self.read(operands[0], k), lambda k: self.read(operands[1], k))
@@ -300,6 +294,26 @@ class Threads:
                 kinds[2] = f"{kind[0]}{2 * WIDTHS[kind]}"
             found = ROWS[name](one.parts, [self.read(o, k) for o, k in zip(operands, kinds)])
         self.write(target, found, where)
+
+    def _compare(self, one: Instruction, target: str, operands: list[str], where: Array | None) -> None:
+        """setp: one number, to a predicate and its opposite; or a pair, to a predicate each."""
+        kind = one.parts[-1]
+        first, _, second = target.partition("|")
+        if kind.endswith("x2"):
+            if len(operands) != 2:
+                raise PtxError("unknown form of comparison")
+            bits = [np.asarray(self.read(o, "b32")) for o in operands]
+            for k, predicate in enumerate((first, second)):
+                part = [(b >> np.uint32(16 * k)).astype(np.uint16) for b in bits]
+                given = [of_bf16(p) if kind == "bf16x2" else p.view(TYPES[kind[:-2]]) for p in part]
+                self.write(predicate, compared(one.parts, given), where)
+            return
+        kinds = [OPERANDS["setp"].get(k, kind) for k in range(len(operands))]
+        given = [of_bf16(self.read(o, "b16")) if k == "bf16" else self.read(o, k) for o, k in zip(operands, kinds)]
+        found = compared(one.parts, given)
+        self.write(first, found, where)
+        if second:
+            self.write(second, ~found, where)
 
     def _halves(self, one: Instruction, operands: list[str]) -> Array:
         """Arithmetic of bfloat16, computed in float32, and of pairs of numbers."""
