@@ -35,6 +35,10 @@ EXAMPLE = "example_value"
 #: Where placeholders of torch-level graphs say, in `meta`, that the code behind the graph may write to the tensor.
 REWRITTEN = "rewritten"
 
+#: Where nodes of a joint graph that a backend has laid out anew say, in `meta`, that the backward pass computes them,
+#: though they depend on no gradient. Of such a node nothing is saved.
+COMPUTED_LATE = "computed_late"
+
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.sets import Launch
+from framesmith_backends.rewrite.attention_gradient import with_weights_again
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
 from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
 from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
@@ -110,13 +112,17 @@ class CudaBackend:
     def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """The graph of a training step, before it is cut into forward and backward, with images laid out anew.
 
-        In it logarithms of probabilities are taken apart.
+        In it logarithms of probabilities are taken apart, and weights of attention are computed in both.
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        apart = with_log_softmax_apart(graph)
-        graph = graph if apart is None else apart
-        laid_out = with_channels_last(graph, ON_CUDA) if chosen["images"] == "auto" else None
-        return apart if laid_out is None else laid_out
+        passes: list[Callable[[fx.Graph], fx.Graph | None]] = [with_log_softmax_apart, _with_weights_again]
+        if chosen["images"] == "auto":
+            passes.append(partial(with_channels_last, preference=ON_CUDA))
+        laid_out = None
+        for one in passes:
+            made = one(graph if laid_out is None else laid_out)
+            laid_out = laid_out if made is None else made
+        return laid_out
 
     def compile(
         self,
@@ -159,6 +165,10 @@ class CudaBackend:
             return stages
         kind = device_of(graph)
         return replace(stages, parts=tuple(_explained(part, mode, kind) for part in parts))
+
+
+def _with_weights_again(graph: fx.Graph) -> fx.Graph | None:
+    return with_weights_again(graph, _attends)
 
 
 def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:

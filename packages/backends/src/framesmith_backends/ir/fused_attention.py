@@ -12,11 +12,21 @@ from dataclasses import dataclass, replace
 from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
 from framesmith_backends.ir.fused_product import ACCUMULATOR
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Param
+from framesmith_backends.ir.kernel import Param, Store
 from framesmith_backends.ir.program import Place
 from framesmith_backends.ir.size import Symbol
 
 LOWEST = float("-inf")
+#: The names of what is known of a row when all of its scores are.
+LARGEST, TOTAL, BLIND = "largest", "total", "blind"
+#: More elements of a head do not fit into a program's registers; of float32.
+MOST_DEPTH, MOST_FLOATS = 256, 128
+
+
+def why_not_deep(depth: int, factors: str) -> str | None:
+    """Why heads of so many elements, of queries and keys of this type, do not fit into a program; None if they do."""
+    most = MOST_FLOATS if factors == "f32" else MOST_DEPTH
+    return f"heads of {depth} elements, where {most} fit" if depth > most else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,8 @@ class FusedAttention:
     """result[z, m, e] = sum over n of weight[z, m, n] * v[z, n, e]; weights are softmax along n of the scores.
 
     `dtype` is that of the values, the weights and the result, `factors` that of queries and keys. Where all scores of a
-    row are -inf its result is 0 if `blind_rows`, else NaN.
+    row are -inf its result is 0 if `blind_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
+    LARGEST score, to the TOTAL of exponentials below that, and to whether it is BLIND.
     """
 
     name: str
@@ -53,13 +64,21 @@ class FusedAttention:
     blind_rows: bool
     result: str
     tile: AttentionTile
+    kept: tuple[Store, ...] = ()
+
+    @property
+    def operands(self) -> tuple[tuple[Place, str], ...]:
+        """What is multiplied, and the types of its elements."""
+        return (self.queries, self.factors), (self.keys, self.factors), (self.values, self.dtype)
 
     @property
     def params(self) -> tuple[Param, ...]:
         found = {place.source: Param(place.source, self.factors, False) for place in (self.queries, self.keys)}
         found[self.values.source] = Param(self.values.source, self.dtype, False)
         found |= {load.source: Param(load.source, load.dtype, False) for load in loads(self.scores)}
-        return (*found.values(), Param(self.result, self.dtype, True))
+        found |= {load.source: Param(load.source, load.dtype, False) for one in self.kept for load in loads(one.value)}
+        kept = (Param(one.buffer, "f32", True) for one in self.kept)
+        return (*found.values(), Param(self.result, self.dtype, True), *kept)
 
     @property
     def numbers(self) -> tuple[Symbol | Number, ...]:
@@ -83,6 +102,7 @@ class FusedAttention:
             values=self.values.on(names),
             scores=on_buffers(self.scores, names),
             result=names.get(self.result, self.result),
+            kept=tuple(Store(names.get(s.buffer, s.buffer), s.index, on_buffers(s.value, names)) for s in self.kept),
         )
 
     @property
@@ -98,4 +118,5 @@ class FusedAttention:
         sizes = f"{self.batch.size} x [{self.rows.size}, {self.columns.size}]"
         operands = ", ".join(f"{one.source} by {list(one.strides)}" for one in (self.queries, self.keys, self.values))
         head = f"attention {self.name}: {sizes} of {operands}, {self.factors}, {self.dtype}, {self.tile.text()}"
-        return f"{head}\n  {self.result} of scores {self.scores!r}"
+        kept = "".join(f"\n  {one.buffer}[{one.index}] = {one.value!r}" for one in self.kept)
+        return f"{head}\n  {self.result} of scores {self.scores!r}{kept}"

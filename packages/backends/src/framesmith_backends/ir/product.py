@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Param
 from framesmith_backends.ir.program import Place
@@ -73,6 +74,6 @@ class Product:
 
 
 #: What a GPU runs as a kernel.
-OnGpu = Kernel | FusedProduct | FusedAttention
+OnGpu = Kernel | FusedProduct | FusedAttention | FusedAttentionGradient
 #: What a native entry runs, one after the other.
 Item = OnGpu | Product

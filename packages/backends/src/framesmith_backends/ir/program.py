@@ -51,6 +51,13 @@ class Place:
         """The place in a buffer of another name."""
         return replace(self, source=names.get(self.source, self.source))
 
+    @property
+    def transposed(self) -> Place:
+        """The place with its last two dimensions exchanged."""
+        *shape, m, n = self.shape
+        *strides, down, right = self.strides
+        return replace(self, shape=(*shape, n, m), strides=(*strides, right, down))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Def:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
-from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_attention import BLIND, LARGEST, TOTAL, FusedAttention
+from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
@@ -222,5 +223,48 @@ def _attention_problems(attention: FusedAttention) -> Iterable[str]:
     unknown = variables(attention.scores) - {*loops}
     if unknown:
         yield f"variables {sorted(v.name for v in unknown)} where only {[v.name for v in loops]} are known"
-    if any(param.name == attention.result for param in attention.params if not param.written):
+    written = {attention.result, *(one.buffer for one in attention.kept)}
+    if any(param.name in written for param in attention.params if not param.written):
+        yield "an operand is written to"
+    for one in attention.kept:
+        known = {LARGEST, TOTAL, BLIND}
+        if {node.name for node in walk(one.value) if isinstance(node, Ref)} - known or one.value.dtype != "f32":
+            yield f"{one.buffer} of what is not known of a row"
+        if loops[2] in variables(one.value) or loops[2] in index.variables(one.index):
+            yield f"{one.buffer} for each column"
+
+
+def verify_fused_attention_gradient(gradient: FusedAttentionGradient) -> None:
+    """Operands agree in their sizes, tiles are powers of two, and values are float32, of products and their place."""
+    for problem in _gradient_problems(gradient):
+        raise Malformed(f"attention gradient {gradient.name}: {problem}")
+
+
+def _gradient_problems(gradient: FusedAttentionGradient) -> Iterable[str]:
+    tile, loops = gradient.tile, (gradient.batch, gradient.own, gradient.other)
+    batch, own, other = (loop.size for loop in loops)
+    known = {one.name for one in gradient.products}
+    wanted = [(one.own, (batch, own, one.own.shape[-1])) for one in gradient.products]
+    wanted += [(one.other, (batch, one.own.shape[-1], other)) for one in gradient.products]
+    wanted += [(one.factor, (batch, other, one.factor.shape[-1])) for one in gradient.sums]
+    wanted += [(one.result, (batch, own, one.factor.shape[-1])) for one in gradient.sums]
+    for place, shape in wanted:
+        if place.shape != shape or len(place.strides) != len(shape):
+            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
+    for count in (tile.rows, tile.columns, tile.warps):
+        if count < 1 or count & (count - 1):
+            yield f"a tile of {tile.text()}"
+    for one in gradient.sums:
+        if one.value.dtype != "f32":
+            yield f"values of {one.value.dtype}"
+        stray = {node.name for node in walk(one.value) if isinstance(node, Ref)} - known
+        if stray:
+            yield f"values of {sorted(stray)}"
+        unknown = variables(one.value) - {*loops}
+        if unknown:
+            yield f"variables {sorted(v.name for v in unknown)} where only {[v.name for v in loops]} are known"
+    if not gradient.sums:
+        yield "nothing is summed up"
+    written = [one.result.source for one in gradient.sums]
+    if len({*written}) != len(written) or any(p.name in written for p in gradient.params if not p.written):
         yield "an operand is written to"

@@ -8,9 +8,11 @@ from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.render.triton.attention import render_attention
+from framesmith_backends.render.triton.attention_gradient import render_attention_gradient
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.sets import Launch, launches
@@ -63,6 +65,8 @@ def rendered(item: OnGpu) -> TritonKernel:
     name = f"triton_{item.name}"
     if isinstance(item, FusedAttention):
         return render_attention(item, name)
+    if isinstance(item, FusedAttentionGradient):
+        return render_attention_gradient(item, name)
     return render_product(item, name) if isinstance(item, FusedProduct) else render_triton(item, name)
 
 

@@ -7,21 +7,29 @@ reads. Sizes do not change, and the first product is of float32, or of half type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Cast, Const, Expr, Load, Op, Ref, loads, substitute, transform
-from framesmith_backends.ir.fused_attention import LOWEST, AttentionTile, FusedAttention
+from framesmith_backends.ir.expr import Cast, Const, Expr, Load, Op, Ref, loads, substitute, transform, variables, walk
+from framesmith_backends.ir.fused_attention import (
+    BLIND,
+    LARGEST,
+    LOWEST,
+    TOTAL,
+    AttentionTile,
+    FusedAttention,
+    why_not_deep,
+)
+from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
+from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
-from framesmith_backends.ir.program import Program, contiguous_strides
+from framesmith_backends.ir.program import Place, Program, contiguous_strides
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.fused_products import positions, product_of, written_by_effects
 from framesmith_backends.schedule.group import CallNode, Group, Node
 
-#: More elements of a head do not fit into a program's registers; of float32.
-MOST_DEPTH, MOST_FLOATS = 256, 128
 HALF = ("f16", "bf16")
 
 #: Whether attention whose queries and keys are of a type is to be one kernel on a device.
@@ -30,31 +38,44 @@ Attends = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Attention that runs at the node numbered `at`, and the calls and groups that it makes.
+    """Attention, or gradients of it: what runs at nodes by their numbers, and the calls and groups that it makes.
 
     `halves` are operands that are kept as they were before they were cast, `unread` those that are read where they lie.
+    Results of `late` nodes are there at those nodes that they are given here with. Of groups that compute something
+    else too there is what is `left`, by their numbers.
     """
 
-    item: FusedAttention
-    at: int
+    items: Mapping[int, FusedAttention | FusedAttentionGradient]
     calls: frozenset[str]
     groups: frozenset[int]
     halves: frozenset[str]
     unread: frozenset[str]
+    late: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, Group] = field(default_factory=dict)
+
+    @property
+    def buffers(self) -> set[str]:
+        """What is read and written."""
+        return {param.name for item in self.items.values() for param in item.params}
+
+    @property
+    def factors(self) -> set[str]:
+        """The types of what is multiplied."""
+        return {kind for item in self.items.values() for _, kind in item.operands}
 
 
 def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) -> list[Found]:
     """The attention among the nodes."""
     if not any(isinstance(node, CallNode) for node in nodes):
         return []
-    readers = _readers(program, nodes)
+    readers = readers_of(program, nodes)
     written = written_by_effects(program)
     makers = {one.name: node for node in nodes if isinstance(node, Group) for one in node.members}
     calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
     found = []
     for node in calls.values():
         one = _attention(program, node, readers, makers, calls, stored)
-        if one is not None and written.isdisjoint(param.name for param in one.item.params):
+        if one is not None and written.isdisjoint(one.buffers):
             found.append(one)
     return found
 
@@ -69,6 +90,9 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
         assert isinstance(d.body, Cast)
         layouts[name] = replace(layouts[name], dtype=d.body.value.dtype)
         defs[name] = replace(d, body=d.body.value, layout=layouts[name])
+    left = {number: node for one in found for number, node in one.left.items()}
+    gone = {number for one in found for number in one.groups} - {*left}
+    nodes = [left.get(node.number, node) for node in nodes if node.number not in gone]
     kept: list[Node] = []
     for node in nodes:
         if not isinstance(node, Group) or {d.name for d in node.members}.isdisjoint(names | unread):
@@ -77,12 +101,10 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
         members = [defs[d.name] if d.name in names else d for d in node.members if d.name not in unread]
         if members:
             kept.append(replace(node, members=members))
-    gone = {number for one in found for number in one.groups}
-    kept = [node for node in kept if node.number not in gone]
     return replace(program, defs=defs, layouts=layouts), kept
 
 
-def _readers(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int]]:
+def readers_of(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int]]:
     """For each buffer the numbers of the nodes that read it, through views as well; -1 for whoever gets results."""
     found: dict[str, list[int]] = {}
 
@@ -115,14 +137,14 @@ def _attention(
     group = makers.get(means.a.source) if means is not None else None
     if means is None or group is None or group.reduced is None or readers[means.a.source] != [node.number]:
         return None
-    written = [one.name for one in group.members if one.name in stored]
-    if written != [means.a.source] or any(d.failure is not None or d.updates is not None for d in group.members):
+    if means.a.source not in stored or any(d.failure is not None or d.updates is not None for d in group.members):
         return None
-    kernel = build_kernel("softmax", program, group, stored, scratch=False)
+    kernel = with_equal_reductions_once(build_kernel("softmax", program, group, stored, scratch=False))
+    kernel, others = _without_others(kernel, means.a.source, calls)
     softmax = _softmax(kernel)
     if softmax is None:
         return None
-    scores, blind_rows = softmax
+    scores, blind_rows, names = softmax
     first = [load.source for load in loads(scores) if load.source in calls]
     if len(set(first)) != 1 or readers[first[0]] != [group.number]:
         return None
@@ -130,27 +152,29 @@ def _attention(
     product = None if made.call.effect else product_of(program, made.call)
     if product is None or product.dtype != "f32" or not _fit(product, means):
         return None
-    moved = _moved(kernel, scores, made.call.name, product)
+    moved = _moved(kernel, scores, made.call.name, product, names)
     if moved is None:
         return None
-    halves = [_half(program, place.source, readers, made.number) for place in (product.a, product.b)]
-    kind = halves[0] if halves[0] == halves[1] else None
-    if max(product.depth, _depth(means)) > (MOST_FLOATS if kind is None else MOST_DEPTH):
+    scores, kept = moved
+    half = Half(program, readers, (made.number,), stored)
+    kinds = [half.kind(place.source) for place in (product.a, product.b)]
+    if kinds[0] is None or kinds[0] != kinds[1]:
+        kinds, queries, keys = ["f32"], product.a, product.b
+    else:
+        (queries, _), (keys, _) = half.place(product.a), half.place(product.b)
+    kind = kinds[0]
+    assert kind is not None
+    if why_not_deep(max(product.depth, _depth(means)), kind) is not None:
         return None
-    operands = [product.a, product.b]
-    lying = [None if kind is None else _lying(program, place.source, stored) for place in operands]
-    queries, keys = (
-        place if source is None else replace(place, source=source)
-        for place, source in zip(operands, lying, strict=True)
-    )
     item = FusedAttention(
-        f"attention_{means.name}", queries, keys, means.b, kind or "f32", means.dtype, product.batch,
-        product.rows, product.columns, moved, blind_rows, node.call.name, tile_for(product.depth, _depth(means), kind),
+        f"attention_{means.name}", queries, keys, means.b, kind, means.dtype, product.batch,
+        product.rows, product.columns, scores, blind_rows, node.call.name, tile_for(product.depth, _depth(means), kind),
+        kept,
     )  # fmt: skip
-    names = {place.source for place in operands} if kind is not None else set()
-    unread = {place.source for place, source in zip(operands, lying, strict=True) if source is not None}
     made_here = frozenset((made.call.name, node.call.name))
-    return Found(item, node.number, made_here, frozenset((group.number,)), frozenset(names - unread), frozenset(unread))
+    halves, unread = frozenset(half.names - half.unread), frozenset(half.unread)
+    left = {group.number: _left(group, others)} if others else {}
+    return Found({node.number: item}, made_here, frozenset((group.number,)), halves, unread, left=left)
 
 
 def _depth(means: FusedProduct) -> int:
@@ -159,10 +183,10 @@ def _depth(means: FusedProduct) -> int:
     return size
 
 
-def tile_for(depth: int, values: int, half: str | None) -> AttentionTile:
+def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
     """The tile, by how much of registers and shared memory rows of these lengths take."""
     longest = max(depth, values)
-    if half is not None:
+    if factors != "f32":
         return AttentionTile(128, 64, 8, 3) if longest <= 128 else AttentionTile(64, 32, 4, 2)
     return AttentionTile(64, 32, 4, 2) if longest <= 64 else AttentionTile(32, 32, 4, 2)
 
@@ -172,24 +196,52 @@ def _fit(product: FusedProduct, means: FusedProduct) -> bool:
     shape = (product.batch.size, product.rows.size, product.columns.size)
     if means.a.shape != shape or means.a.strides != contiguous_strides(shape) or means.a.offset != 0:
         return False
-    return _is_plain(means)
+    return is_plain(means)
 
 
-def _is_plain(means: FusedProduct) -> bool:
+def is_plain(means: FusedProduct) -> bool:
     """Whether nothing is added to the product, nor is it scaled."""
     (store,) = means.epilogue.passes[0].stores
     value = store.value.value if isinstance(store.value, Cast) else store.value
     return value == Ref(ACCUMULATOR, "f32")
 
 
-def _half(program: Program, name: str, readers: Mapping[str, list[int]], only: int) -> str | None:
-    """The half type that a definition casts to float32, for that reader alone; None of others."""
-    d = program.defs.get(name)
-    if d is None or readers.get(name) != [only] or d.reduction is not None or d.updates is not None:
-        return None
-    body = d.body
-    cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in HALF
-    return body.value.dtype if cast and isinstance(body, Cast) else None
+@dataclass(slots=True)
+class Half:
+    """Reads operands as the halves that they were before they were cast to float32, for these `inside` nodes alone.
+
+    `names` are casts that are not made, `unread` those among them whose elements are read where they lie.
+    """
+
+    program: Program
+    readers: Mapping[str, list[int]]
+    inside: Collection[int]
+    stored: frozenset[str]
+    names: set[str] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)
+
+    def kind(self, name: str) -> str | None:
+        """The half type that a definition casts to float32; None of others."""
+        d = self.program.defs.get(name)
+        if d is None or not {*self.readers.get(name, ())} <= {*self.inside}:
+            return None
+        if d.reduction is not None or d.updates is not None or name in self.program.outputs:
+            return None
+        body = d.body
+        cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in HALF
+        return body.value.dtype if cast and isinstance(body, Cast) else None
+
+    def place(self, place: Place) -> tuple[Place, str]:
+        """Where the operand is read, and the type of its elements there."""
+        kind = self.kind(place.source)
+        if kind is None:
+            return place, self.program.layouts[place.source].dtype
+        self.names.add(place.source)
+        source = _lying(self.program, place.source, self.stored)
+        if source is None:
+            return place, kind
+        self.unread.add(place.source)
+        return replace(place, source=source), kind
 
 
 def _lying(program: Program, name: str, stored: frozenset[str]) -> str | None:
@@ -204,31 +256,79 @@ def _lying(program: Program, name: str, stored: frozenset[str]) -> str | None:
     return load.source if alike and (load.source not in program.defs or load.source in stored) else None
 
 
-def _softmax(kernel: Kernel) -> tuple[Expr, bool] | None:
-    """What the kernel computes softmax of along its rows, in float32, and whether rows of -inf are zeros."""
+def _without_others(kernel: Kernel, weights: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
+    """The kernel without stores of what neither a product nor a reduction is in, and the names of these."""
+
+    def apart(store: Store) -> bool:
+        reduced = any(isinstance(part, Ref) for part in walk(store.value))
+        return store.buffer != weights and not reduced and all(one.source not in calls for one in loads(store.value))
+
+    others = {store.buffer for one in kernel.passes for store in one.stores if apart(store)}
+    passes = [
+        replace(one, stores=tuple(store for store in one.stores if store.buffer not in others)) for one in kernel.passes
+    ]
+    return replace(kernel, passes=tuple(passes)), others
+
+
+def _left(group: Group, names: set[str]) -> Group:
+    """The group with these members alone, and those that they are computed of."""
+    needed, members = {*names}, []
+    for d in reversed(group.members):
+        if d.name in needed:
+            members.append(d)
+            needed.update(load.source for load in loads(d.body))
+    return replace(group, members=members[::-1], reduced=None)
+
+
+def with_equal_reductions_once(kernel: Kernel) -> Kernel:
+    """The kernel with reductions of the same values made once."""
+    names: dict[str, str] = {}
+    known: dict[tuple[str, Expr], str] = {}
+
+    def rule(e: Expr) -> Expr | None:
+        return Ref(names[e.name], e.dtype) if isinstance(e, Ref) and names.get(e.name, e.name) != e.name else None
+
+    def changed(e: Expr) -> Expr:
+        return transform(e, rule)
+
+    passes = []
+    for one in kernel.passes:
+        made = one.rewritten(changed, lambda store: Store(store.buffer, store.index, changed(store.value)))
+        for sums in made.reductions:
+            names[sums.name] = known.setdefault((sums.kind, sums.value), sums.name)
+        passes.append(replace(made, reductions=tuple(r for r in made.reductions if names[r.name] == r.name)))
+    return replace(kernel, passes=tuple(passes))
+
+
+def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
+    """What the kernel computes softmax of along its rows, in float32, and whether rows of -inf are zeros.
+
+    Third, what its reductions are, by their names.
+    """
     if len(kernel.passes) != 3 or kernel.scratch or kernel.down or kernel.numbers or len(kernel.row) != 1:
         return None
     tops, sums, last = kernel.passes
-    plain = all(not (one.before or one.checks or one.scans or one.columns) for one in kernel.passes)
-    if not plain or tops.stores or sums.stores or last.reductions or len(last.stores) != 1 or len(sums.reductions) != 1:
+    plain = all(not (one.checks or one.scans or one.columns) for one in kernel.passes)
+    if not plain or any((*tops.stores, *tops.before, *sums.stores, *sums.before, *last.reductions)):
         return None
     largest = [one for one in tops.reductions if one.kind == "max" and one.value.dtype == "f32"]
-    if len(largest) != 1:
+    if len(largest) != 1 or len(last.stores) != 1 or len(sums.reductions) != 1:
         return None
     (top,) = largest
     power = Op("exp", top.value - Ref(top.name, "f32"))
     (total,) = sums.reductions
     if total.kind != "sum" or total.value != power:
         return None
+    names = {top.name: LARGEST, total.name: TOTAL}
     blind = [one for one in tops.reductions if one is not top]
     value = _without_cast(last.stores[0])
     share = power / Ref(total.name, "f32")
     if not blind:
-        return (top.value, False) if value == share else None
+        return (top.value, False, names) if value == share else None
     hidden = _hides(blind, top.value)
     if hidden is None or value != Op("where", Ref(hidden.name, "b1"), Const(0, "f32"), share):
         return None
-    return top.value, True
+    return top.value, True, {**names, hidden.name: BLIND}
 
 
 def _without_cast(store: Store) -> Expr:
@@ -243,8 +343,19 @@ def _hides(blind: Sequence[Accumulate], scores: Expr) -> Accumulate | None:
     return one if is_it and not rest else None
 
 
-def _moved(kernel: Kernel, scores: Expr, name: str, product: FusedProduct) -> Expr | None:
-    """The scores over the loops of the product, of which each point reads that one element, and all do."""
+def by_rows(where: Mapping[Var, Ix], along: Var, product: FusedProduct) -> dict[Var, Ix]:
+    """The same positions, of which but that along a row is the same for all of it: in fewer variables."""
+    first = {product.columns: index.ZERO}
+    return {var: ix if var is along else index.substitute(ix, first) for var, ix in where.items()}
+
+
+def _moved(
+    kernel: Kernel, scores: Expr, name: str, product: FusedProduct, names: Mapping[str, str]
+) -> tuple[Expr, tuple[Store, ...]] | None:
+    """The scores over the loops of the product, of which each point reads that one element, and all do.
+
+    With them what is kept of each row besides, of reductions by the `names` that these have.
+    """
     read = {load for load in loads(scores) if load.source == name}
     if len(read) != 1:
         return None
@@ -253,11 +364,21 @@ def _moved(kernel: Kernel, scores: Expr, name: str, product: FusedProduct) -> Ex
     if where is None or load.guard is not None:
         return None
     (along,) = kernel.row
-    (store,) = kernel.passes[-1].stores
+    last = kernel.passes[-1]
+    (store,) = last.stores
     if store.index != load.index[0] or where[along] != index.of(product.columns):
         return None
+    where = by_rows(where, along, product)
 
     def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Ref):
+            return Ref(names.get(e.name, e.name), e.dtype)
         return Ref(ACCUMULATOR, "f32") if e == load else None
 
-    return substitute(transform(scores, rule), where)
+    kept = []
+    for one in last.before:
+        value, place = substitute(transform(one.value, rule), where), index.substitute(one.index, where)
+        if value.dtype != "f32" or not (variables(value) | index.variables(place)) <= {product.batch, product.rows}:
+            return None
+        kept.append(Store(one.buffer, place, value))
+    return substitute(transform(scores, rule), where), tuple(kept)

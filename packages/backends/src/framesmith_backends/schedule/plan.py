@@ -12,6 +12,7 @@ from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.product import Item, Product
@@ -21,6 +22,7 @@ from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, O
 from framesmith_backends.schedule.alike import Alike
 from framesmith_backends.schedule.arena import Order, with_arenas
 from framesmith_backends.schedule.attention import Attends, attentions, with_operands
+from framesmith_backends.schedule.attention_gradient import attention_gradients, moved_after
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.cuts import run_of, with_runs_cut
@@ -74,6 +76,11 @@ class Plan:
     def attentions(self) -> list[FusedAttention]:
         runs = [step for step in self.steps if isinstance(step, Run)]
         return [item for run in runs for item in run.items if isinstance(item, FusedAttention)]
+
+    @property
+    def attention_gradients(self) -> list[FusedAttentionGradient]:
+        runs = [step for step in self.steps if isinstance(step, Run)]
+        return [item for run in runs for item in run.items if isinstance(item, FusedAttentionGradient)]
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -221,11 +228,17 @@ def _attention(
     """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes."""
     if attends is None:
         return program, nodes, {}, set()
-    found = attentions(program, nodes, stored)
-    taken = [one for one in found if attends(one.item.factors, program.layouts[one.item.result].device)]
+    found = [*attentions(program, nodes, stored), *attention_gradients(program, nodes, stored)]
+    taken = []
+    for one in found:
+        device = next(program.layouts[item.params[-1].name].device for item in one.items.values())
+        order = moved_after(nodes, one)
+        if order is not None and all(attends(kind, device) for kind in one.factors):
+            nodes = order
+            taken.append(one)
     program, nodes = with_operands(program, nodes, taken)
     gone = {name for one in taken for name in one.calls}
-    return program, nodes, {one.at: (one.item,) for one in taken}, gone
+    return program, nodes, {at: (item,) for one in taken for at, item in one.items.items()}, gone
 
 
 def _fused(

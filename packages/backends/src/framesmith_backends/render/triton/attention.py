@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Index, Load, walk
-from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.expr import Expr, Index, Load, Ref, variables, walk
+from framesmith_backends.ir.fused_attention import BLIND, LARGEST, TOTAL, AttentionTile, FusedAttention
 from framesmith_backends.ir.fused_product import ACCUMULATOR
+from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place, contiguous_strides
 from framesmith_backends.render.nested_lines import flat
@@ -23,6 +24,9 @@ from framesmith_backends.render.triton.emit import emit
 from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
+
+#: Which rows saw nothing, not even a NaN.
+BLIND_ROWS = '(top == float("-inf")) & (total == 0.0)'
 
 #: `tl.dot` takes no fewer elements along any side.
 LEAST_SIDE = 16
@@ -38,7 +42,7 @@ def render_attention(item: FusedAttention, name: str) -> TritonKernel:
     for k, param in enumerate(item.params):
         w.pointers[param.name] = f"p{k}"
     _head(w, item, down)
-    _columns(w, item, _bounds(w, item))
+    _columns(w, item, bounds(w, item.seen, item.rows, item.columns, tile))
     _result(w, item)
     head = f"def {name}({', '.join(f'p{k}' for k in range(len(item.params)))}):"
     source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
@@ -52,7 +56,7 @@ def _size(size: object) -> int:
     return size
 
 
-def _side(length: int) -> int:
+def side(length: int) -> int:
     """The power of two that covers a side of a product."""
     return max(LEAST_SIDE, 1 << (length - 1).bit_length())
 
@@ -84,26 +88,26 @@ def _head(w: Writing, item: FusedAttention, down: int) -> None:
     w.line(f"batch = pid // {down}")
     # The last rows, which see most where what comes later is hidden, are begun first.
     w.line(f"rows = ({down - 1} - pid % {down}) * {tile.rows} + tl.arange(0, {tile.rows})")
-    w.line(f"depth = tl.arange(0, {_side(depth)}).to({w.integer})")
-    w.line(f"elements = tl.arange(0, {_side(length)}).to({w.integer})")
+    w.line(f"depth = tl.arange(0, {side(depth)}).to({w.integer})")
+    w.line(f"elements = tl.arange(0, {side(length)}).to({w.integer})")
     w.level_of[item.batch] = w.level_of[item.rows] = 0
     w.variables[item.batch] = "batch"
     w.variables[item.rows] = w.fresh("rows[:, None]", w.here)
     if _size(item.rows.size) % tile.rows:
         w.masks[item.rows] = w.fresh(f"{w.variables[item.rows]} < {item.rows.size}", w.here)
-    masks = [w.masks.get(item.rows), _short("depth[None, :]", depth)]
-    w.line(f"q = {_read(w, item.queries, 'rows[:, None]', 'depth[None, :]', masks)}")
+    masks = [w.masks.get(item.rows), short("depth[None, :]", depth)]
+    w.line(f"q = {read_operand(w, item.queries, 'rows[:, None]', 'depth[None, :]', masks)}")
     w.line(f'top = tl.full([{tile.rows}], float("-inf"), tl.float32)')
     w.line(f"total = tl.zeros([{tile.rows}], tl.float32)")
-    w.line(f"means = tl.zeros([{tile.rows}, {_side(length)}], tl.float32)")
+    w.line(f"means = tl.zeros([{tile.rows}, {side(length)}], tl.float32)")
 
 
-def _short(name: str, length: int) -> str | None:
+def short(name: str, length: int) -> str | None:
     """What of a side is there; None for all of it."""
-    return f"({name} < {length})" if length != _side(length) else None
+    return f"({name} < {length})" if length != side(length) else None
 
 
-def _read(w: Writing, place: Place, first: str, second: str, masks: list[str | None]) -> str:
+def read_operand(w: Writing, place: Place, first: str, second: str, masks: list[str | None]) -> str:
     batch, *steps = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
     parts = [f"{name} * {step}" for name, step in zip((first, second), steps, strict=True)]
     start = [str(place.offset)] if place.offset != 0 else []
@@ -112,64 +116,56 @@ def _read(w: Writing, place: Place, first: str, second: str, masks: list[str | N
     return f"tl.load({w.pointers[place.source]} + ({where}){f', mask={mask}, other=0.0' if mask else ''})"
 
 
-def _bounds(w: Writing, item: FusedAttention) -> str:
-    """Over which blocks of columns the loop goes; see Note [First and last]."""
-    seen, blocks = item.seen, -(-_size(item.columns.size) // item.tile.columns)
-    if seen is None or blocks == 1 or not _is_cheap(item):
+def bounds(w: Writing, seen: Expr | None, own: Var, other: Var, tile: AttentionTile) -> str:
+    """Over which blocks of the other side the loop goes; see Note [First and last]."""
+    blocks = -(-_size(other.size) // tile.columns)
+    if seen is None or blocks == 1 or not _is_cheap(seen, own, other):
         return f"range(0, {blocks})"
     w.line(f"first = {blocks}")
     w.line("last = 0")
-    _open(w, item, f"range(0, {blocks})")
-    shown = f"tl.broadcast_to({emit(w, seen)}, [{item.tile.rows}, {item.tile.columns}])"
+    open_blocks(w, other, tile, f"range(0, {blocks})")
+    shown = f"tl.broadcast_to({emit(w, seen)}, [{tile.rows}, {tile.columns}])"
     within = w.mask(w.tile.variables)
     shown = shown if within is None else f"{shown} & {within}"
     w.line(f"some = tl.max(tl.max(({shown}).to(tl.int32), 1), 0)")
     w.line("first = tl.where(some > 0, tl.minimum(first, block), first)")
     w.line("last = tl.where(some > 0, block + 1, last)")
-    _close(w, item)
+    close_blocks(w, other)
     return "range(fs.integer(first), fs.integer(last))"
 
 
-def _is_cheap(item: FusedAttention) -> bool:
+def _is_cheap(seen: Expr, own: Var, other: Var) -> bool:
     """Whether the mask reads nothing that is another for each row and each column."""
-    assert item.seen is not None
-    both = {item.rows, item.columns}
-    return not any(isinstance(part, Load) and both <= _variables(part) for part in walk(item.seen))
+    return not any(isinstance(part, Load) and {own, other} <= variables(part) for part in walk(seen))
 
 
-def _variables(load: Load) -> set[object]:
-    parts = [part for part in walk(load) if isinstance(part, (Load, Index))]
-    ixs = [ix for part in parts for ix in (part.index if isinstance(part, Load) else (part.ix,))]
-    return {var for ix in ixs for var in index.variables(ix)}
-
-
-def _open(w: Writing, item: FusedAttention, over: str) -> None:
-    """Open a loop over blocks of columns."""
+def open_blocks(w: Writing, other: Var, tile: AttentionTile, over: str) -> None:
+    """Open a loop over blocks of the tile's columns."""
     head = "    " * w.here.indent + f"for block in {over}:"
     w.scopes.append(Scope([], w.here.indent + 1))
     w.here.names["head"] = head  # written when the loop is closed, after what its body needs from outside
-    w.line(f"columns = tl.arange(0, {item.tile.columns}).to({w.integer})")
-    w.line(f"columns += tl.full([], block, {w.integer}) * {item.tile.columns}")
-    w.level_of[item.columns] = 1
-    w.variables[item.columns] = w.fresh("columns[None, :]", w.here)
-    if _size(item.columns.size) % item.tile.columns:
-        w.masks[item.columns] = w.fresh(f"{w.variables[item.columns]} < {item.columns.size}", w.here)
+    w.line(f"columns = tl.arange(0, {tile.columns}).to({w.integer})")
+    w.line(f"columns += tl.full([], block, {w.integer}) * {tile.columns}")
+    w.level_of[other] = 1
+    w.variables[other] = w.fresh("columns[None, :]", w.here)
+    if _size(other.size) % tile.columns:
+        w.masks[other] = w.fresh(f"{w.variables[other]} < {other.size}", w.here)
 
 
-def _close(w: Writing, item: FusedAttention) -> None:
+def close_blocks(w: Writing, other: Var) -> None:
     inner = w.scopes.pop()
     w.here.lines += [inner.names["head"], inner.lines]
-    w.masks.pop(item.columns, None)
+    w.masks.pop(other, None)
 
 
 def _columns(w: Writing, item: FusedAttention, over: str) -> None:
     """The loop over columns; see Note [Running softmax]."""
     tile, depth, length = item.tile, _size(item.keys.shape[1]), _size(item.values.shape[2])
-    _open(w, item, over)
+    open_blocks(w, item.columns, tile, over)
     within = w.masks.get(item.columns)
-    masks = [_short("depth[:, None]", depth), within]
-    w.line(f"k = {_read(w, item.keys, 'depth[:, None]', 'columns[None, :]', masks)}")
-    w.line(f"products = tl.dot(q, k{_precision(item.factors)})")
+    masks = [short("depth[:, None]", depth), within]
+    w.line(f"k = {read_operand(w, item.keys, 'depth[:, None]', 'columns[None, :]', masks)}")
+    w.line(f"products = tl.dot(q, k{precision(item.factors)})")
     w.refs[ACCUMULATOR], w.ref_levels[ACCUMULATOR] = "products", 1
     scores = f"tl.broadcast_to({emit(w, item.scores)}, [{tile.rows}, {tile.columns}])"
     w.line(f"x = {scores}" if within is None else f'x = tl.where({within}, {scores}, float("-inf"))')
@@ -180,14 +176,15 @@ def _columns(w: Writing, item: FusedAttention, over: str) -> None:
     w.line("total = total * factor + tl.sum(weights, 1)")
     rows = "columns[:, None]"
     beyond = f"({rows} < {item.columns.size})" if within is not None else None
-    w.line(f"v = {_read(w, item.values, rows, 'elements[None, :]', [beyond, _short('elements[None, :]', length)])}")
+    masks = [beyond, short("elements[None, :]", length)]
+    w.line(f"v = {read_operand(w, item.values, rows, 'elements[None, :]', masks)}")
     kind = TYPES[item.dtype]
-    w.line(f"means = tl.dot(weights.to({kind}), v, means * factor[:, None]{_precision(item.dtype)})")
+    w.line(f"means = tl.dot(weights.to({kind}), v, means * factor[:, None]{precision(item.dtype)})")
     w.line("top = larger")
-    _close(w, item)
+    close_blocks(w, item.columns)
 
 
-def _precision(dtype: str) -> str:
+def precision(dtype: str) -> str:
     """There is attention of float32 where torch's settings allow products of it to be rounded."""
     return ', input_precision="tf32"' if dtype == "f32" else ""
 
@@ -196,10 +193,17 @@ def _result(w: Writing, item: FusedAttention) -> None:
     length = _size(item.values.shape[2])
     w.line("means = means / total[:, None]")
     if item.blind_rows:
-        w.line('means = tl.where((top == float("-inf"))[:, None] & (total == 0.0)[:, None], 0.0, means)')
+        w.line(f"means = tl.where(({BLIND_ROWS})[:, None], 0.0, means)")
     batch, row, _ = contiguous_strides((_size(item.batch.size), _size(item.rows.size), length))
     where = f"batch * {batch} + rows[:, None] * {row} + elements[None, :]"
-    masks = [w.masks.get(item.rows), _short("elements[None, :]", length)]
+    masks = [w.masks.get(item.rows), short("elements[None, :]", length)]
     mask = " & ".join(f"({one})" for one in masks if one)
     stored = f"means.to({TYPES[item.dtype]})"
     w.line(f"tl.store({w.pointers[item.result]} + ({where}), {stored}{f', mask={mask}' if mask else ''})")
+    w.refs |= {LARGEST: "top[:, None]", TOTAL: "total[:, None]"}
+    if any(isinstance(part, Ref) and part.name == BLIND for one in item.kept for part in walk(one.value)):
+        w.refs[BLIND] = w.fresh(f"({BLIND_ROWS})[:, None]", w.here)
+    for one in item.kept:
+        place, value = (f"tl.broadcast_to({emit(w, e)}, [{item.tile.rows}, 1])" for e in (Index(one.index), one.value))
+        below = f", mask={w.masks[item.rows]}" if item.rows in w.masks else ""
+        w.line(f"tl.store({w.pointers[one.buffer]} + {place}, {value}{below})")

@@ -1,0 +1,365 @@
+"""Attention in training steps: the backward pass computes weights again, and nothing of their size is kept.
+
+Autograd keeps the weights, and what the derivatives of the scores' changes read. Instead the logarithm of each row's
+sum is kept: with a second product of queries and keys, and the same changes of it, weights are exp(scores - sum). The
+sum over a row of weights by their gradients is that of results by their gradients, of which a row is shorter.
+
+So it is where the schedule makes one kernel of the forward pass (`schedule/attention.py`), and scores' gradients go to
+products alone: those of tables that scores read are sums of another kind, for which they have to be in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from framesmith_aten.contract import COMPUTED_LATE
+from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.operators import is_pointwise, is_random, is_view
+from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.ir.fused_attention import why_not_deep
+from framesmith_backends.rewrite.replacing import replaced
+
+aten = torch.ops.aten
+
+#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
+Attends = Callable[[str, str], bool]
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Attention of which a gradient is computed.
+
+    Of the `product`, `scores` are computed by `changes`, in order; `softmax` of these are the weights, which are those
+    of `chain`, one after the other, until `means` multiplies values by them. `blind` tells of rows that see nothing,
+    where these are zeros. `slope` is the backward operation of softmax, None where weights alone are read.
+    """
+
+    product: fx.Node
+    changes: tuple[fx.Node, ...]
+    softmax: fx.Node
+    blind: fx.Node | None
+    chain: tuple[fx.Node, ...]
+    means: fx.Node
+    slope: fx.Node | None
+
+    @property
+    def scores(self) -> fx.Node:
+        return self.changes[-1] if self.changes else self.product
+
+
+def with_weights_again(graph: fx.Graph, attends: Attends) -> fx.Graph | None:
+    """A graph of a training step whose backward pass computes weights of attention again; None where there are none."""
+    if not any(node.target is aten._softmax.default for node in graph.nodes):
+        return None
+    new = replaced(graph, {})
+    softmaxes = new.find_nodes(op="call_function", target=aten._softmax.default)
+    found = [one for one in map(trained, softmaxes) if isinstance(one, Trained) and _is_taken(one, attends)]
+    for one in found:
+        _rewrite(new, one)
+    eliminate_dead(new)
+    return new if found else None
+
+
+def _is_taken(one: Trained, attends: Attends) -> bool:
+    kinds = {half_before_cast(operand) for operand in one.product.args[:2]}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    return attends("f32" if kind is None else FROM_TORCH[kind], one.product.meta["val"].device.type)
+
+
+def half_before_cast(node: object) -> torch.dtype | None:
+    """The half type that the node's elements were of before they were cast, through views; None of others."""
+    while isinstance(node, fx.Node) and is_view(node.target):
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target is not aten._to_copy.default:
+        return None
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    kind = source.meta["val"].dtype
+    return kind if kind in HALF else None
+
+
+def trained(softmax: fx.Node) -> Trained | str:
+    """The attention that takes softmax there; why there is none, or none of which weights need not be kept."""
+    scores, dim, *_ = softmax.args
+    value = softmax.meta["val"]
+    assert isinstance(scores, fx.Node) and isinstance(dim, int)
+    if is_late(softmax) or has_symbols(value) or value.dtype != torch.float32 or dim not in (-1, value.dim() - 1):
+        return "another softmax"
+    if not (value.is_contiguous() and scores.meta["val"].is_contiguous()):
+        return "scores that do not lie in rows"
+    weights, blind = _unless_blind(softmax)
+    chain = _until_product(weights)
+    if isinstance(chain, str):
+        return chain
+    *before, means = chain
+    changed = _changes(scores)
+    if isinstance(changed, str):
+        return changed
+    product, changes = changed
+    if why := _why_not_alone((product, *changes), softmax, blind):
+        return why
+    if why := _why_sizes(product, means):
+        return why
+    one = Trained(product, changes, softmax, blind, (softmax, weights, *before), means, None)
+    return _with_slope(one)
+
+
+def is_late(node: fx.Node) -> bool:
+    """Whether the node is of the backward pass."""
+    return node.meta.get("phase") == "backward"
+
+
+def _early_users(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if not is_late(user)]
+
+
+def _late_users(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if is_late(user)]
+
+
+def _unless_blind(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
+    """The weights, and what tells of rows of -inf, of which they are zeros then."""
+    users = _early_users(softmax)
+    if len(users) != 1 or users[0].target is not aten.where.self or users[0].args[2] is not softmax:
+        return softmax, None
+    blind, zeros, _ = users[0].args
+    known = isinstance(blind, fx.Node) and isinstance(zeros, fx.Node) and zeros.target is aten.full.default
+    if not known or zeros.args[1] != 0 or blind.target is not aten.all.dim or blind.args[2:] != (True,):  # type: ignore[union-attr]
+        return softmax, None
+    lowest = blind.args[0]  # type: ignore[union-attr]
+    is_it = isinstance(lowest, fx.Node) and lowest.target is aten.eq.Scalar
+    is_it = is_it and lowest.args == (softmax.args[0], -torch.inf)  # type: ignore[union-attr]
+    return (users[0], blind) if is_it else (softmax, None)  # type: ignore[return-value]
+
+
+def _until_product(weights: fx.Node) -> Sequence[fx.Node] | str:
+    """What the weights become until they are multiplied by values, and that product."""
+    found: list[fx.Node] = []
+    node = weights
+    while True:
+        users = _early_users(node)
+        if len(users) != 1:
+            return "weights are read by others too"
+        (user,) = users
+        if user.target is aten.bmm.default:
+            return [*found, user] if user.args[0] is node and user.args[1] is not node else "weights are not the rows"
+        if user.target not in (aten._to_copy.default, aten.view.default):
+            return f"weights become those of {user.target}"
+        found.append(user)
+        node = user
+
+
+def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
+    """The product that scores are computed of, and what computes them of it, in order."""
+    products: dict[fx.Node, None] = {}
+    seen: dict[fx.Node, None] = {}
+    pending = [scores]
+    while pending:
+        node = pending.pop()
+        if node in seen or node in products:
+            continue
+        if node.target is aten.bmm.default:
+            products[node] = None
+        elif node.op == "call_function" and (is_pointwise(node.target) or is_view(node.target)):
+            seen[node] = None
+            pending += node.all_input_nodes
+    if len(products) != 1:
+        return "scores of another number of products than one"
+    (product,) = products
+    depends = {product}
+    changes = []
+    for node in scores.graph.nodes:
+        if node in seen and not depends.isdisjoint(node.all_input_nodes):
+            depends.add(node)
+            changes.append(node)
+    if any(is_random(node.target) for node in changes):
+        return "random numbers"
+    return product, tuple(changes)
+
+
+def _why_not_alone(nodes: Sequence[fx.Node], softmax: fx.Node, blind: fx.Node | None) -> str | None:
+    """Why the scores are needed for something else, or None."""
+    known = {*nodes, softmax}
+    if blind is not None:
+        known |= {blind, *blind.all_input_nodes}
+        if _early_users(blind) != [next(iter(_early_users(softmax)))]:
+            return "it is read where nothing is seen"
+    others = [user for node in nodes for user in _early_users(node) if user not in known]
+    return f"scores are read by {others[0].target} too" if others else None
+
+
+def _why_sizes(product: fx.Node, means: fx.Node) -> str | None:
+    first, second = product.meta["val"], means.meta["val"]
+    operands = [node.meta["val"] for node in (*product.args, *means.args)]  # type: ignore[union-attr]
+    if first.dtype != torch.float32 or any(has_symbols(one) or 0 in one.shape for one in (first, second, *operands)):
+        return "scores of another type, or of sizes that change"
+    if operands[2].shape != first.shape:
+        return "the second product is of other rows"
+    if second.shape[2] == first.shape[2]:
+        return "as many keys as elements of a value: sums over either would share a kernel"
+    halves = [half_before_cast(node) for node in product.args[:2]]
+    kind = FROM_TORCH[halves[0]] if halves[0] is not None and halves[0] == halves[1] else "f32"
+    return why_not_deep(max(operands[0].shape[2], second.shape[2]), kind)
+
+
+def _with_slope(one: Trained) -> Trained | str:
+    """The attention with the backward operation of its softmax, if gradients go from there to products alone."""
+    chain = [*dict.fromkeys(one.chain)]
+    slopes = {
+        user
+        for node in chain
+        for user in _late_users(node)
+        if user.target is aten._softmax_backward_data.default and user.args[1] is node
+    }
+    if not slopes:
+        reads = any(map(_late_users, chain))
+        return one if reads else "no gradient"
+    if len(slopes) > 1:
+        return "several gradients"
+    (slope,) = slopes
+    gradient, weights, _, _ = slope.args
+    steps: list[Any] = [gradient]
+    while isinstance(steps[-1], fx.Node) and steps[-1].target in (aten._to_copy.default, aten.view.default):
+        steps.append(steps[-1].args[0])
+    made = steps[-1]
+    if not isinstance(made, fx.Node) or made.target is not aten.bmm.default or not is_late(made):
+        return "weights' gradient is not that of their product alone"
+    if any([*node.users] != [user] for node, user in zip(steps, (slope, *steps), strict=False)):
+        return "weights' gradient is read by others too"
+    turned = made.args[1]
+    values = turned.args[0] if isinstance(turned, fx.Node) and turned.target is aten.permute.default else None
+    if values is not one.means.args[1] or list(turned.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
+        return "weights' gradient is of other values"
+    if weights is not one.chain[1]:
+        return "softmax's gradient is of other weights"
+    if not (slope.meta["val"].is_contiguous() and steps[0].meta["val"].is_contiguous()):
+        return "gradients that do not lie in rows"
+    why = _why_not_to_products(slope)
+    return why or Trained(one.product, one.changes, one.softmax, one.blind, one.chain, one.means, slope)
+
+
+def _why_not_to_products(slope: fx.Node) -> str | None:
+    """Why the scores' gradient is needed for something else than products, or None."""
+    pending, seen = [slope], {slope}
+    while pending:
+        node = pending.pop()
+        for user in node.users:
+            if user.target is aten.bmm.default:
+                continue
+            if user.op != "call_function" or not (is_pointwise(user.target) or is_view(user.target)):
+                return f"the scores' gradient is read by {user.target}"
+            if user not in seen:
+                seen.add(user)
+                pending.append(user)
+    return None
+
+
+class _Writer:
+    """Writes calls before a node of the graph."""
+
+    def __init__(self, graph: fx.Graph, before: fx.Node, like: fx.Node) -> None:
+        self.graph, self.before, self.meta = graph, before, like.meta
+
+    def call(self, target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        with self.graph.inserting_before(self.before):
+            made = self.graph.call_function(target, args, kwargs)
+        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
+        made.meta = {**self.meta, "val": target(*values, **kwargs)}
+        return made
+
+    def again(self, node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
+        """The same computation of what stands for its operands."""
+        with self.graph.inserting_before(self.before):
+            made = self.graph.node_copy(node, lambda n: instead.get(n, n))
+        made.meta = {**node.meta, "phase": self.meta["phase"]}
+        return made
+
+
+def _rewrite(graph: fx.Graph, one: Trained) -> None:
+    """Let the backward pass read a second product, and what is computed of it."""
+    parts = [*_casts(one), one.product, *one.changes, *dict.fromkeys(one.chain)]
+    readers = {user for node in parts for user in _late_users(node)}
+    first = next(node for node in graph.nodes if node in readers)
+    kept = _logarithms(_Writer(graph, next(iter(_early_users(one.softmax))), one.softmax), one)
+    w = _Writer(graph, first, first)
+    instead: dict[fx.Node, fx.Node] = {}
+    for node in (*_casts(one), one.product, *one.changes):
+        instead[node] = w.again(node, instead)
+        instead[node].meta[COMPUTED_LATE] = True
+    weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, instead[one.scores], kept))
+    # Views of what they stand for are views of them: they have its memory, as far as fakes have any.
+    weights.meta["val"] = one.chain[1].meta["val"]
+    instead[one.chain[0]] = instead[one.chain[1]] = weights
+    for node in one.chain[2:]:
+        instead[node] = w.again(node, instead)
+    if one.slope is not None:
+        _write_slope(graph, one, weights)
+    for node, copy in instead.items():
+        for user in _late_users(node):
+            if user not in {*instead.values()}:
+                user.replace_input_with(node, copy)
+
+
+def _casts(one: Trained) -> list[fx.Node]:
+    """What makes float32 of queries and keys of a half type, in order: the halves are kept, not these."""
+    found: dict[fx.Node, None] = {}
+    for operand in one.product.args[:2]:
+        if half_before_cast(operand) is None:
+            continue
+        steps = [operand]
+        while isinstance(steps[-1], fx.Node) and steps[-1].target is not aten._to_copy.default:
+            steps.append(steps[-1].args[0])
+        found.update((step, None) for step in reversed(steps) if isinstance(step, fx.Node))
+    return list(found)
+
+
+def _logarithms(w: _Writer, one: Trained) -> fx.Node:
+    """The logarithm of each row's sum of exponentials, as the schedule knows it; 0 of rows that see nothing."""
+    top = w.call(aten.amax.default, one.scores, [-1], True)
+    powers = w.call(aten.exp.default, w.call(aten.sub.Tensor, one.scores, top))
+    total = w.call(aten.sum.dim_IntList, powers, [-1], True)
+    logarithms = w.call(aten.add.Tensor, top, w.call(aten.log.default, total))
+    return logarithms if one.blind is None else w.call(aten.masked_fill.Scalar, logarithms, one.blind, 0)
+
+
+def _write_slope(graph: fx.Graph, one: Trained, weights: fx.Node) -> None:
+    """`weights * (gradient - sum of weights by gradients)`, that sum being the one of results by their gradients."""
+    assert one.slope is not None
+    made = one.slope.args[0]
+    while isinstance(made, fx.Node) and made.target is not aten.bmm.default:
+        made = made.args[0]
+    assert isinstance(made, fx.Node)
+    w = _Writer(graph, one.slope, one.slope)
+    gradient, results = (_in_float32(w, node) for node in (made.args[0], one.means))
+    sums = w.call(aten.sum.dim_IntList, w.call(aten.mul.Tensor, gradient, results), [-1], True)
+    sums = w.call(aten.view.default, sums, [*weights.meta["val"].shape[:-1], 1])
+    below = w.call(aten.sub.Tensor, one.slope.args[0], sums)
+    product = w.call(aten.mul.Tensor, below, weights)
+    product.meta["val"] = one.slope.meta["val"]
+    one.slope.replace_all_uses_with(product)
+
+
+def _in_float32(w: _Writer, node: Any) -> fx.Node:
+    """The node's values in float32; it is the node that is kept, and not these."""
+    if node.meta["val"].dtype == torch.float32:
+        return node  # type: ignore[no-any-return]
+    made = w.call(aten._to_copy.default, node, dtype=torch.float32)
+    made.meta[COMPUTED_LATE] = True
+    return made
+
+
+def declined(graph: fx.Graph) -> Iterator[str]:
+    """Why weights of softmax are kept, one reason for each."""
+    for node in graph.find_nodes(op="call_function", target=aten._softmax.default):
+        found = trained(node)
+        if isinstance(found, str):
+            yield found
