@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import framesmith
 from framesmith_backends import cuda
 from framesmith_backends.ir.fused_attention import AttentionTile
 from framesmith_backends.ir.verify import verify_fused_attention, verify_fused_attention_gradient
 from framesmith_backends.schedule import attention, attention_gradient
-from integration_tests.sweeps import a_part
+from framesmith_dynamo.values.tensors import flex_attention as flex_values
+from integration_tests.sweeps import LONG, a_part
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Tensor = torch.Tensor
@@ -220,6 +222,41 @@ def check_second_derivatives() -> None:
         same(twice(framesmith.compile(function, backend="cuda", fullgraph=True)), twice(function), 1e-3)
 
 
+def check_flex_attention() -> None:
+    """torch's function, which takes no gradients on the CPU but as it is asked here."""
+    inputs, function = inputs_and_function("heads share keys")
+    refuses = flex_values._why_refused
+
+    def run(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 40, 40, device="cpu")
+        found = flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s - x[h], block_mask=mask, enable_gqa=True)
+        assert isinstance(found, Tensor)
+        return found
+
+    flex_values._why_refused = lambda tensors, shares: refuses([x.detach() for x in tensors], shares)
+    try:
+        with watched(small=True) as stages:
+            found = step(framesmith.compile(run, backend="cuda", fullgraph=True), inputs)
+    finally:
+        flex_values._why_refused = refuses
+    check_plans(CASES["heads share keys"], stages)
+    same(found, step(function, inputs), 5e-2)
+
+
+def check_sums_of_rows() -> None:
+    inputs = [x.detach() for x in inputs_and_function("causal")[0]]
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        mask = create_block_mask(lambda b, h, i, j: (i >= j) & (i % 3 != 0), None, None, 40, 40, device="cpu")
+        return flex_attention(q, k, v, block_mask=mask, return_lse=True)
+
+    with watched(small=True) as stages:
+        found = framesmith.compile(run, backend="cuda", fullgraph=True)(*inputs)
+        wanted = run(*inputs)
+    assert len(stages[0].plan.attentions) == 1
+    same(found, wanted, 2e-2)
+
+
 def check_hooks() -> None:
     """Gradients that are kept, and those that hooks see and change, of what is computed before and after."""
     inputs, function = inputs_and_function("causal")
@@ -252,15 +289,17 @@ def check_twice() -> None:
 
 
 #: In the tiles that are chosen for these sizes.
-CHOSEN = ("slopes, causal", "heads share keys", "80", "of float16")
+CHOSEN = ("slopes, causal", "80", "of float16")[:: 1 if LONG else 2]
 
 
 def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
-    for name in a_part(CASES, 2):
+    for name in a_part(CASES, 5):
         yield name, lambda name=name: check(name)  # type: ignore[misc]
     for name in CHOSEN:
         yield f"{name}, as chosen", lambda name=name: check(name, small=False)  # type: ignore[misc]
     yield "second derivatives", check_second_derivatives
+    yield "flex attention", check_flex_attention
+    yield "flex attention with sums of rows", check_sums_of_rows
     yield "hooks", check_hooks
     yield "twice", check_twice
 

@@ -249,6 +249,18 @@ PROGRAMS: dict[str, Program] = {
         )
         for depth, dtype in ((64, torch.bfloat16), (80, torch.float16), (128, torch.bfloat16), (64, torch.float32))
     },
+    **{
+        f"gradients of flex attention, heads of {depth} in {dtype}": Program(
+            flexible,
+            lambda depth=depth, dtype=dtype: (  # type: ignore[misc]
+                R(2, 4, 150, depth).to(dtype).requires_grad_(),
+                *(R(2, 2, 200, depth).to(dtype).requires_grad_() for _ in range(2)),
+                R(4),
+            ),
+            50.0,
+        )
+        for depth, dtype in ((64, torch.bfloat16), (80, torch.float16), (128, torch.bfloat16), (64, torch.float32))
+    },
     "flex attention with gradients": Program(
         flexible,
         lambda: (

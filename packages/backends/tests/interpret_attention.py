@@ -42,6 +42,8 @@ class Case:
     computed: bool = False
     #: What is read of the weights besides.
     also: Callable[[torch.Tensor], torch.Tensor] | None = None
+    #: Whether the logarithm of each row's sum and its largest score are results too.
+    sums: bool = False
 
 
 def hidden(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -81,6 +83,8 @@ CASES: dict[str, Case] = {
     "turned": Case(lambda s, h, i, j: hidden(s, i >= j), turned=True),
     "computed before": Case(lambda s, h, i, j, x: s - x.exp()[h] * (i - j), ((2,),), computed=True),
     "computed before, turned": Case(lambda s, h, i, j: s, computed=True, turned=True, shared=1),
+    "sums of rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j)), sums=True),
+    "sums of rows, infinite ones too": Case(lambda s, h, i, j: torch.where(i == j, math.inf, s), sums=True),
     # Weights that others read as well, or that are something else, are made as before.
     "weights are read": Case(lambda s, h, i, j: s, count=0, also=lambda w: w.float().mean(1)),
     "heads of 300": Case(lambda s, h, i, j: s, depth=300, length=8, heads=1, shared=1, count=0),
@@ -102,6 +106,8 @@ def function_of(case: Case) -> Callable[..., Any]:
         weights = (torch._safe_softmax if case.safe else torch.softmax)(scores, -1).to(q.dtype)
         means = weights.view(batch, shared, heads // shared * queries, keys) @ v
         means = means.view(batch, heads, queries, v.shape[3])
+        if case.sums:
+            return means, scores.logsumexp(-1), scores.amax(-1)
         return means if case.also is None else (means, case.also(weights))
 
     return run
@@ -139,6 +145,8 @@ def check(name: str, dtype: torch.dtype, tile: AttentionTile | None = None) -> N
     for one, other, true in zip(found, wanted, exact, strict=True):
         assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
         assert torch.equal(one.isnan(), other.isnan()), "NaN elsewhere"
+        assert torch.equal(one.isinf(), other.isinf()), "infinite elsewhere"
+        one, other, true = (torch.where(other.isinf(), 0, x) for x in (one, other, true))
         step = torch.finfo(dtype).eps * max(1.0, float(true.nan_to_num().abs().max()))
         mine, its = ((result.double() - true).nan_to_num().abs().max() for result in (one, other))
         assert mine <= 1.5 * its + 4 * step, (mine, its, step)

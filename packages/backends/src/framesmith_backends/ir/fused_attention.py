@@ -18,7 +18,7 @@ from framesmith_backends.ir.size import Symbol
 
 LOWEST = float("-inf")
 #: The names of what is known of a row when all of its scores are.
-LARGEST, TOTAL, BLIND = "largest", "total", "blind"
+LARGEST, TOTAL, FINITE_TOTAL, BLIND = "largest", "total", "finite_total", "blind"
 #: More elements of a head do not fit into a program's registers; of float32.
 MOST_DEPTH, MOST_FLOATS = 256, 128
 
@@ -48,7 +48,8 @@ class FusedAttention:
 
     `dtype` is that of the values, the weights and the result, `factors` that of queries and keys. Where all scores of a
     row are -inf its result is 0 if `blind_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
-    LARGEST score, to the TOTAL of exponentials below that, and to whether it is BLIND.
+    LARGEST score, to the TOTAL of exponentials below that (the FINITE_TOTAL: below 0 where that is infinite), and to
+    whether it is BLIND.
     """
 
     name: str

@@ -14,6 +14,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Cast, Const, Expr, Load, Op, Ref, loads, substitute, transform, variables, walk
 from framesmith_backends.ir.fused_attention import (
     BLIND,
+    FINITE_TOTAL,
     LARGEST,
     LOWEST,
     TOTAL,
@@ -309,17 +310,21 @@ def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
         return None
     tops, sums, last = kernel.passes
     plain = all(not (one.checks or one.scans or one.columns) for one in kernel.passes)
-    if not plain or any((*tops.stores, *tops.before, *sums.stores, *sums.before, *last.reductions)):
+    if not plain or any((*tops.stores, *tops.before, *sums.stores, *last.reductions)):
         return None
     largest = [one for one in tops.reductions if one.kind == "max" and one.value.dtype == "f32"]
-    if len(largest) != 1 or len(last.stores) != 1 or len(sums.reductions) != 1:
+    if len(largest) != 1 or len(last.stores) != 1:
         return None
     (top,) = largest
-    power = Op("exp", top.value - Ref(top.name, "f32"))
-    (total,) = sums.reductions
-    if total.kind != "sum" or total.value != power:
+    below = Ref(top.name, "f32")
+    power, finite = (Op("exp", top.value - base) for base in (below, _unless_infinite(below)))
+    totals = {one.value: one for one in sums.reductions if one.kind == "sum" and one.value in (power, finite)}
+    if power not in totals or len(totals) != len(sums.reductions):
         return None
+    total = totals[power]
     names = {top.name: LARGEST, total.name: TOTAL}
+    if finite in totals:
+        names[totals[finite].name] = FINITE_TOTAL
     blind = [one for one in tops.reductions if one is not top]
     value = _without_cast(last.stores[0])
     share = power / Ref(total.name, "f32")
@@ -329,6 +334,11 @@ def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
     if hidden is None or value != Op("where", Ref(hidden.name, "b1"), Const(0, "f32"), share):
         return None
     return top.value, True, {**names, hidden.name: BLIND}
+
+
+def _unless_infinite(e: Expr) -> Expr:
+    """The number, or 0 where it is infinite: what logsumexp takes from each score."""
+    return Op("where", Op("eq", Op("abs", e), Const(float("inf"), "f32")), Const(0, "f32"), e)
 
 
 def _without_cast(store: Store) -> Expr:
@@ -376,7 +386,7 @@ def _moved(
         return Ref(ACCUMULATOR, "f32") if e == load else None
 
     kept = []
-    for one in last.before:
+    for one in (*kernel.passes[1].before, *last.before):
         value, place = substitute(transform(one.value, rule), where), index.substitute(one.index, where)
         if value.dtype != "f32" or not (variables(value) | index.variables(place)) <= {product.batch, product.rows}:
             return None

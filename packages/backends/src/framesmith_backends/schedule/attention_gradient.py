@@ -26,6 +26,33 @@ from framesmith_backends.schedule.pieces import in_pieces
 
 ROWS, COLUMNS = "rows", "columns"
 
+#: The type of what is multiplied, and the side -> for rows of at most so many elements a tile in which nothing spills.
+TILES: dict[tuple[str, str], tuple[tuple[int, AttentionTile], ...]] = {
+    ("bf16", ROWS): (
+        (64, AttentionTile(128, 64, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 2)),
+        (256, AttentionTile(64, 32, 8, 1)),
+    ),
+    ("bf16", COLUMNS): (
+        (64, AttentionTile(128, 32, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 2)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    # Gradients of scores are multiplied in float32.
+    ("f16", ROWS): (
+        (64, AttentionTile(128, 64, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 1)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    ("f16", COLUMNS): (
+        (64, AttentionTile(128, 32, 8, 2)),
+        (128, AttentionTile(64, 32, 8, 2)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    ("f32", ROWS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 8, 1))),
+    ("f32", COLUMNS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 4, 1))),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -230,12 +257,12 @@ def _item(
         sums.append(SideSum(value, factor, kind, rounded, one.result, one.dtype))
     depths = [*(one.own.shape[2] for one in products), *(one.factor.shape[2] for one in sums)]
     longest = max(depth for depth in depths if isinstance(depth, int))
-    kinds = {kind for _, kind in ((None, one.dtype) for one in products)} | {one.stored for one in sums}
-    if why_not_deep(longest, "f32" if "f32" in kinds else min(kinds)) is not None:
+    kinds = {one.dtype for one in products} | {one.stored for one in sums}
+    kind = next(kind for kind in ("f32", "f16", "bf16") if kind in kinds)
+    if why_not_deep(longest, kind) is not None:
         return None
     name = f"attention_gradient_{side}_{first.name}"
-    is_wide = any("f32" in (one.stored, one.dtype) for one in sums) or "f32" in kinds
-    tile = gradient_tile(side, longest, is_wide)
+    tile = gradient_tile(side, longest, kind)
     last_first = side == ROWS
     return FusedAttentionGradient(name, first.batch, own, other, tuple(products), tuple(sums), tile, last_first)
 
@@ -244,13 +271,9 @@ def _refs(value: Expr) -> list[Ref]:
     return [part for part in walk(value) if isinstance(part, Ref)]
 
 
-def gradient_tile(side: str, longest: int, is_wide: bool) -> AttentionTile:
-    """The tile, by the longest rows that are multiplied; `is_wide`: some of them in float32."""
-    if is_wide:
-        return AttentionTile(32, 32, 4, 1)
-    if longest <= 64 or (side == ROWS and longest <= 128):
-        return AttentionTile(128, 64, 8, 2)
-    return AttentionTile(64, 64, 8, 2) if longest <= 128 else AttentionTile(32, 32, 4, 1)
+def gradient_tile(side: str, longest: int, kind: str) -> AttentionTile:
+    """The tile, by the longest rows that are multiplied, and the widest type of their elements."""
+    return next(tile for most, tile in TILES[kind, side] if longest <= most)
 
 
 def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:

@@ -70,14 +70,18 @@ def attend(
         scores = torch.where(seen, scores, torch.full((), -math.inf, dtype=kind, device=query.device))
     scores = scores.expand(batch, heads, queries, keys)
     largest = scores.detach().amax(-1)
-    blind = largest == -math.inf
-    # A row in which nothing is seen gives no gradient: zeros stand for it.
-    sums = torch.where(blind, -math.inf, torch.where(blind.unsqueeze(-1), 0, scores).logsumexp(-1))
+    sums = _sums(scores, largest) if scores.requires_grad else scores.logsumexp(-1)
     weights = torch._safe_softmax(scores, -1).to(query.dtype)
     shared, depth = value.shape[1], value.shape[3]
     rows = weights if heads == shared else weights.view(batch, shared, heads // shared * queries, keys)
     means = (rows @ value.to(query.dtype).expand(batch, shared, keys, depth)).view(batch, heads, queries, depth)
     return means, sums, largest
+
+
+def _sums(scores: Tensor, largest: Tensor) -> Tensor:
+    """The logarithm of each row's sum of exponentials; a row in which nothing is seen, all -inf, gives no gradient."""
+    blind = largest == -math.inf
+    return torch.where(blind, -math.inf, torch.where(blind.unsqueeze(-1), 0, scores).logsumexp(-1))
 
 
 def ordered_as(result: Tensor, order: tuple[int, ...], back: tuple[int, ...], fresh: bool) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Ref, variables, walk
-from framesmith_backends.ir.fused_attention import BLIND, LARGEST, TOTAL, AttentionTile, FusedAttention
+from framesmith_backends.ir.fused_attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, AttentionTile, FusedAttention
 from framesmith_backends.ir.fused_product import ACCUMULATOR
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
@@ -27,6 +27,9 @@ from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: Which rows saw nothing, not even a NaN.
 BLIND_ROWS = '(top == float("-inf")) & (total == 0.0)'
+
+#: Sums of exponentials, infinite where the largest is: less than that is taken from each.
+INFINITE_SUMS = 'tl.where(top == float("inf"), float("inf"), total)'
 
 #: `tl.dot` takes no fewer elements along any side.
 LEAST_SIDE = 16
@@ -201,8 +204,10 @@ def _result(w: Writing, item: FusedAttention) -> None:
     stored = f"means.to({TYPES[item.dtype]})"
     w.line(f"tl.store({w.pointers[item.result]} + ({where}), {stored}{f', mask={mask}' if mask else ''})")
     w.refs |= {LARGEST: "top[:, None]", TOTAL: "total[:, None]"}
-    if any(isinstance(part, Ref) and part.name == BLIND for one in item.kept for part in walk(one.value)):
-        w.refs[BLIND] = w.fresh(f"({BLIND_ROWS})[:, None]", w.here)
+    read = {part.name for one in item.kept for part in walk(one.value) if isinstance(part, Ref)}
+    for name, value in ((BLIND, BLIND_ROWS), (FINITE_TOTAL, INFINITE_SUMS)):
+        if name in read:
+            w.refs[name] = w.fresh(f"({value})[:, None]", w.here)
     for one in item.kept:
         place, value = (f"tl.broadcast_to({emit(w, e)}, [{item.tile.rows}, 1])" for e in (Index(one.index), one.value))
         below = f", mask={w.masks[item.rows]}" if item.rows in w.masks else ""
