@@ -18,7 +18,8 @@ from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Place, Program, contiguous_strides
 from framesmith_backends.ir.size import Size
-from framesmith_backends.schedule.attention import Found, Half, by_rows, is_plain, readers_of
+from framesmith_backends.schedule.attention import Found, by_rows, is_plain
+from framesmith_backends.schedule.attention_operands import Half, readers_of
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.fused_products import positions, product_of, why_not_epilogue, written_by_effects
 from framesmith_backends.schedule.group import CallNode, Group, Node
