@@ -1,6 +1,7 @@
 """A product of matrices on a GPU as one kernel with what is computed of it: `Ref(ACCUMULATOR)` is its element.
 
-Operands are places in buffers, of three dimensions: the number of the product, rows, columns. The epilogue is a kernel
+Operands are places in buffers, of three dimensions: the number of the product, rows, columns. Or they are computed on
+the way in, of what lies elsewhere: by an expression over the loops of the operand. The epilogue is a kernel
 whose loops are those of the result; it stores what is needed of each element, and reads what it needs besides.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.expr import Expr, Number, loads, on_buffers
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel, Param
 from framesmith_backends.ir.program import Place
@@ -17,13 +18,16 @@ from framesmith_backends.ir.size import Symbol
 
 #: The name of the sum, in float32, in an epilogue.
 ACCUMULATOR = "product"
+#: What operands are called in text, by whether the first, the second, or both are meant.
+OPERANDS = {(True, False): "a", (False, True): "b", (True, True): "a and b"}
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
     """How a product is cut: rows, columns and depth of a program's tile, its warps, and how far loads run ahead.
 
-    With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up.
+    With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up. `computed` says of each
+    operand whether it is computed on the way in.
     """
 
     rows: int
@@ -32,17 +36,21 @@ class TileShape:
     warps: int
     stages: int
     splits: int = 1
+    computed: tuple[bool, bool] = (False, False)
 
     def text(self) -> str:
         parts = f" in {self.splits} parts" if self.splits > 1 else ""
-        return f"{self.rows}x{self.columns}x{self.depth}{parts}, {self.warps} warps, {self.stages} stages"
+        within = f", {OPERANDS[self.computed]} on the way in" if any(self.computed) else ""
+        return f"{self.rows}x{self.columns}x{self.depth}{parts}, {self.warps} warps, {self.stages} stages{within}"
 
 
 @dataclass(frozen=True, slots=True)
 class FusedProduct:
     """sum over k of a[z, m, k] * b[z, k, n], and the epilogue of it; z is `batch`, or `batch` within `part`.
 
-    Only such tiles are asked of it as `part` allows: of a depth that is cut, `part` is the loop over the parts.
+    Only such tiles are asked of it as `part` allows: of a depth that is cut, `part` is the loop over the parts. An
+    operand that its tile has as computed is what `prologues` has for it, over (batch, rows, along) or (batch, along,
+    columns), and not read at its place, which has the shape alone then.
     """
 
     name: str
@@ -56,10 +64,27 @@ class FusedProduct:
     epilogue: Kernel
     tile: TileShape
     part: Var | None = None
+    prologues: tuple[Expr | None, Expr | None] = (None, None)
+
+    @property
+    def along(self) -> Var:
+        """The loop over the depth, in prologues."""
+        return Var("pk", self.depth)
+
+    @property
+    def operands(self) -> tuple[tuple[Place, Expr | None], tuple[Place, Expr | None]]:
+        """Each operand's place, and what computes it; None where it is read at its place."""
+        first, second = self.prologues
+        return (self.a, first), (self.b, second)
 
     @property
     def params(self) -> tuple[Param, ...]:
-        found = {place.source: Param(place.source, self.dtype, False) for place in (self.a, self.b)}
+        found: dict[str, Param] = {}
+        for place, value in self.operands:
+            if value is None:
+                found[place.source] = Param(place.source, self.dtype, False)
+            else:
+                found |= {load.source: Param(load.source, load.dtype, False) for load in loads(value)}
         found |= {param.name: param for param in self.epilogue.params}
         return (*(p for p in found.values() if not p.written), *(p for p in found.values() if p.written))
 
@@ -77,14 +102,19 @@ class FusedProduct:
 
     def on(self, names: Mapping[str, str]) -> FusedProduct:
         """The product on buffers of other names."""
-        return replace(self, a=self.a.on(names), b=self.b.on(names), epilogue=self.epilogue.on(names))
+        first, second = (None if one is None else on_buffers(one, names) for one in self.prologues)
+        a, b = self.a.on(names), self.b.on(names)
+        return replace(self, a=a, b=b, epilogue=self.epilogue.on(names), prologues=(first, second))
 
     def text(self) -> str:
         (z, m, k), n = self.a.shape, self.b.shape[2]
-        head = f"product {self.name}: {z} x [{m}, {k}] {_text(self.a)} @ [{k}, {n}] {_text(self.b)}"
+        a, b = (_text(*operand) for operand in self.operands)
+        head = f"product {self.name}: {z} x [{m}, {k}] {a} @ [{k}, {n}] {b}"
         return f"{head}, {self.dtype}, {self.tile.text()}\n{self.epilogue.text()}"
 
 
-def _text(place: Place) -> str:
+def _text(place: Place, value: Expr | None) -> str:
+    if value is not None:
+        return f"({value!r})"
     start = f"+{place.offset}" if place.offset != 0 else ""
     return f"{place.source}{start} by {list(place.strides)}"

@@ -16,6 +16,7 @@ from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
 from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
 from framesmith_backends.ir.index import Div, Ix, Picked, Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
@@ -201,6 +202,33 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     behind = tuple(1 if v in kernel.down else hint(v.size) for v in (*kernel.outer, *kernel.row))
     for store in kernel.after:
         _write(store, evaluate(store.value, grid, memory, refs), grid, memory, behind)
+
+
+def run_fused_product(product: FusedProduct, memory: Memory) -> None:
+    """Run the product and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once."""
+    columns = product.columns
+    loops = (product.batch, product.rows, product.along), (product.batch, product.along, columns)
+    (a, b) = (_operand(product, k, own, memory) for k, own in enumerate(loops))
+    parts = 1 if product.part is None else hint(product.part.size)
+    depth = product.tile.depth * -(-product.depth // (product.tile.depth * parts))
+    sums = [a[..., k : k + depth] @ b[:, k : k + depth] for k in range(0, depth * parts, depth)]
+    refs = {ACCUMULATOR: sums[0] if product.part is None else torch.stack(sums)}
+    outer = product.epilogue.outer
+    full = tuple(hint(v.size) for v in outer)
+    _run_pass(product.epilogue.passes[0], grid_of(outer), memory, refs, {}, set(), full, len(outer))
+
+
+def _operand(product: FusedProduct, which: int, loops: tuple[Var, Var, Var], memory: Memory) -> torch.Tensor:
+    """The first or the second operand, as it lies in memory or as it is computed."""
+    place, value = product.operands[which]
+    if value is None:
+        value = Load(
+            place.source,
+            (index.total(zip(map(index.of, loops), place.strides, strict=True), place.offset),),
+            product.dtype,
+        )
+    found = evaluate(value, grid_of(loops), memory, {})
+    return found.expand([hint(v.size) for v in loops]).float()
 
 
 def _combined_down(

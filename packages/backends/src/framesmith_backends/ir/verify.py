@@ -169,6 +169,28 @@ def verify_fused_product(product: FusedProduct) -> None:
     readable = {p.name for p in kernel.params}
     for problem in _pass_problems(kernel, kernel.passes[0], written, readable, {ACCUMULATOR}):
         raise Malformed(f"product {product.name}, epilogue: {problem}")
+    for problem in _prologue_problems(product, written):
+        raise Malformed(f"product {product.name}, prologue: {problem}")
+
+
+def _prologue_problems(product: FusedProduct, written: set[str]) -> Iterable[str]:
+    """What is computed on the way in has the product's type, the operand's loops, and reads nothing that is written."""
+    batch, rows, along, columns = product.batch, product.rows, product.along, product.columns
+    if tuple(value is not None for value in product.prologues) != product.tile.computed:
+        yield f"{sum(value is not None for value in product.prologues)} of them for {product.tile.text()}"
+    for value, loops in zip(product.prologues, ((batch, rows, along), (batch, along, columns)), strict=True):
+        if value is None:
+            continue
+        if value.dtype != product.dtype:
+            yield f"it is {value.dtype}, the product {product.dtype}"
+        for node in walk(value):
+            if isinstance(node, Load) and (node.source in written or len(node.index) != 1):
+                yield f"{node!r} is written to, or not flat"
+            if isinstance(node, Ref):
+                yield f"{node!r} refers to nothing"
+        stray = variables(value) - {*loops}
+        if stray:
+            yield f"variables {sorted(v.name for v in stray)} where only {[v.name for v in loops]} are known"
 
 
 def _product_problems(product: FusedProduct) -> Iterable[str]:
@@ -193,7 +215,7 @@ def _product_problems(product: FusedProduct) -> Iterable[str]:
     stored = [store.buffer for one in passes for store in one.stores]
     if not stored or len({*stored}) != len(stored):
         yield f"its epilogue stores to {stored}"
-    if {product.a.source, product.b.source} & {*stored}:
+    if {place.source for place, value in product.operands if value is None} & {*stored}:
         yield "an operand is written to"
 
 

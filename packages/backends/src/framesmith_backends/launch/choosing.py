@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from framesmith_aten.contract import OnError
 from framesmith_backends import storage
 from framesmith_backends.ir.fused_product import TileShape
+from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.program import Program
 from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.render.triton.kernel import render_triton
@@ -103,8 +104,12 @@ class Choices:
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
         capability = CAPABILITY if self.clock is None else self.clock.capability
-        found = candidates(one.product, capability, PROCESSORS if self.clock is None else self.clock.processors)
-        return found if one.kernel is not None else found[:MOST_ALONE]
+        processors = PROCESSORS if self.clock is None else self.clock.processors
+        found: list[TileShape] = []
+        for way in one.ways:
+            some = candidates(one.in_tiles(replace(one.product.tile, computed=way)), capability, processors)
+            found += some if one.kernel is not None else some[:MOST_ALONE]
+        return found
 
     def _timed(self, clock: Clock, fresh: Mapping[str, Trial], program: Program) -> dict[str, Times]:
         """What the clock tells of each, kept on disk."""
@@ -125,7 +130,9 @@ class Choices:
 
     def _tell(self, trial: Trial, times: Times, chosen: TileShape | None) -> None:
         one = trial.fusable
-        lines = [f"{one.call.name}: {one.call.node.target}{' and its kernel' if one.kernel is not None else ''}"]
+        parts = [str(one.call.node.target), *(["its kernel"] if one.kernel is not None else [])]
+        parts += [f"what computes {', '.join(operands)}"] if (operands := _computable(one)) else []
+        lines = [f"{one.call.name}: {' and '.join(parts)}"]
         if not times:
             lines.append(f"  unmeasured: {PRESENT}; to be measured: {'; '.join(tile.text() for tile in trial.tiles)}")
         best = PRESENT if chosen is None else chosen.text()
@@ -136,6 +143,11 @@ class Choices:
     def text(self) -> str:
         """What was chosen among, with the times."""
         return "\n".join(line for lines in self.told.values() for line in lines)
+
+
+def _computable(one: Fusable) -> list[str]:
+    """The operands that may be computed on the way in, by what they are called in the names of tiles."""
+    return [name for name, own in zip("ab", one.prologues, strict=True) if own is not None]
 
 
 def fastest(times: Times, tiles: Sequence[TileShape]) -> TileShape | None:
@@ -151,13 +163,17 @@ def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
     """What the times depend on, as a digest: equal for products that are alike but for names."""
     one = trial.fusable
     product = one.product
-    names = [param.name for param in product.params]
+    computed = [one.in_tiles(replace(product.tile, computed=way)) for way in one.ways[1:]]
+    before = [render_triton(kernel, "kernel") for kernel in one.before()]
+    forms = [render_product(form, "kernel") for form in (product, *computed)] + before
+    items: list[OnGpu] = [product, *computed, *one.before()]
+    names = dict.fromkeys(param.name for item in items for param in item.params)
     buffers = [(program.layouts[name].shape, program.layouts[name].strides, name in program.inputs) for name in names]
-    form = render_product(product, "kernel")
+    texts = tuple((form.source, form.pointers, form.grid, form.warps) for form in forms)
     after = None if one.kernel is None else render_triton(one.kernel, "kernel")
     present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
     tiles = tuple(tile.text() for tile in trial.tiles)
-    parts = (FORMAT, form.source, form.pointers, present, buffers, tiles, about, support_digest())
+    parts = (FORMAT, texts, present, buffers, tiles, about, support_digest())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -43,6 +43,8 @@ BUDGET, ROUNDS = 1.5, 7
 MOST_LAUNCHES, SPAN = 16, 2e-3
 #: Copies of inputs take no more bytes than this, and so much of the cache; all buffers this part of what is free.
 MOST_COPIED, BEYOND_CACHE, SHARE_OF_FREE = 512 << 20, 1.25, 4
+#: The name of what the present form launches before its call.
+BEFORE = "before"
 #: Forms that take so much longer than the best one in a round are out.
 OUT = 1.3
 #: Results of a form that are not near those of the present one, and how many there may be.
@@ -97,8 +99,10 @@ class DeviceClock:
             if run.step.entry in entries:
                 found[at][name] = _launching(entries[run.step.entry], run.step.buffers)
         for trial, own in zip(trials, found, strict=True):
-            if trial.fusable.kernel is None or PRESENT in own:
-                own[PRESENT] = _with_call(trial, program, own.get(PRESENT))
+            before, after = own.pop(BEFORE, None), own.pop(PRESENT, None)
+            one = trial.fusable
+            if (one.kernel is None or after is not None) and (not one.before() or before is not None):
+                own[PRESENT] = _with_call(trial, program, before, after)
         return found
 
     def entries(self, runs: Sequence[KernelRun]) -> Mapping[str, object]:
@@ -124,11 +128,14 @@ class DeviceClock:
 
 
 def _items(trial: Trial) -> Iterator[tuple[str, tuple[Item, ...]]]:
-    """What is launched in each form."""
-    if trial.fusable.kernel is not None:
-        yield PRESENT, (trial.fusable.kernel,)
+    """What is launched in each form; of the present one, what is launched behind the call, and before it."""
+    one = trial.fusable
+    if one.kernel is not None:
+        yield PRESENT, (one.kernel,)
+    if one.before():
+        yield BEFORE, one.before()
     for tile in trial.tiles:
-        yield tile.text(), trial.fusable.items(tile)
+        yield tile.text(), (*one.before(tile), *one.items(tile))
 
 
 def _run(entry: str, items: Sequence[Item]) -> KernelRun:
@@ -161,8 +168,8 @@ def _launching(entry: object, names: Sequence[str]) -> LaunchedForm:
     return launch
 
 
-def _with_call(trial: Trial, program: Program, after: LaunchedForm | None) -> LaunchedForm:
-    """The ATen call, and then the kernel."""
+def _with_call(trial: Trial, program: Program, before: LaunchedForm | None, after: LaunchedForm | None) -> LaunchedForm:
+    """The kernels before the ATen call, that, and then the kernel behind it."""
     node, name = trial.fusable.call.node, trial.fusable.call.name
     places = {id(arg): place_of(program, arg) for arg in node.all_input_nodes}
     target: Any = node.target
@@ -174,6 +181,8 @@ def _with_call(trial: Trial, program: Program, after: LaunchedForm | None) -> La
             (offset,) = _ints((place.offset,))
             return buffers[place.source].as_strided(_ints(place.shape), _ints(place.strides), offset)
 
+        if before is not None:
+            before(buffers)
         args = fx.node.map_arg(node.args, tensor)
         result: torch.Tensor = target(*args, **node.kwargs)
         if after is not None:
@@ -224,7 +233,8 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 def _layouts(trial: Trial, program: Program) -> dict[str, Layout]:
     """Those of all buffers that any form has."""
     one = trial.fusable
-    params = [*one.product.params, *(one.kernel.params if one.kernel is not None else ())]
+    kernels = (*one.before(), *([one.kernel] if one.kernel is not None else []))
+    params = [*one.product.params, *(param for kernel in kernels for param in kernel.params)]
     found = {param.name: program.layouts[param.name] for param in params if param.name != one.call.name}
     found[one.call.name] = program.layouts[one.call.name]
     for tile in trial.tiles:
@@ -253,11 +263,16 @@ def _ints(sizes: Sequence[Size]) -> tuple[int, ...]:
 
 
 def _made(layout: Layout, device: torch.device, generator: torch.Generator) -> torch.Tensor:
-    """A tensor of the layout: random numbers, or zeros, which are places wherever places are asked for."""
+    """A tensor of the layout: random numbers, or zeros, which are places wherever places are asked for.
+
+    Truths and integers of 8 bits are 0 or 1: they are masks and weights, and where they are places these are checked.
+    """
     dtype = DTYPES[layout.dtype].torch
     flat = torch.zeros(_span(layout), dtype=dtype, device=device)
     if dtype.is_floating_point:
         flat.normal_(generator=generator)
+    elif flat.itemsize == 1:
+        flat.random_(0, 2, generator=generator)
     return flat.as_strided(_ints(layout.shape), _ints(layout.strides))
 
 

@@ -44,22 +44,59 @@ class Operands:
 
 
 @dataclass(frozen=True, slots=True)
+class Prologue:
+    """What computes an operand, for one product alone: the kernel of the node `at`, or `value` on the way in."""
+
+    kernel: Kernel
+    value: Expr
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fusable:
     """A product that may run with the node numbered `at`, which is its reader or itself.
 
     In the present form that is the call, and then `kernel`. `product` has some tile; it is computed in the one chosen.
+    An operand that has a prologue is computed by that one's kernel, or within the product.
     """
 
     call: Call
     kernel: Kernel | None
     product: FusedProduct
     at: int
+    prologues: tuple[Prologue | None, Prologue | None] = (None, None)
+
+    @property
+    def ways(self) -> list[tuple[bool, bool]]:
+        """Which operands may be computed on the way in; one kernel for both is left out for both."""
+        first, second = (one is not None for one in self.prologues)
+        found = [(a, b) for a in (False, True)[: 1 + first] for b in (False, True)[: 1 + second]]
+        together = first and second and len(self._nodes((True, True))) == 1
+        return [(a, b) for a, b in found if a == b or not together]
+
+    def _nodes(self, computed: tuple[bool, bool]) -> dict[int, Kernel]:
+        """The kernels that compute those operands, by their nodes' numbers."""
+        both = zip(self.prologues, computed, strict=True)
+        return {one.at: one.kernel for one, is_meant in both if one is not None and is_meant}
+
+    def taken(self, tile: TileShape) -> frozenset[int]:
+        """The nodes whose kernels are not launched, as what they compute is computed on the way in."""
+        return frozenset(self._nodes(tile.computed))
+
+    def before(self, tile: TileShape | None = None) -> tuple[Kernel, ...]:
+        """The kernels that compute operands beforehand, in such tiles or in the present form."""
+        gone = frozenset[int]() if tile is None else self.taken(tile)
+        return tuple(kernel for at, kernel in self._nodes((True, True)).items() if at not in gone)
+
+    def in_tiles(self, tile: TileShape) -> FusedProduct:
+        """The product in such tiles, its depth not yet cut."""
+        both = zip(self.prologues, tile.computed, strict=True)
+        first, second = (one.value if one is not None and within else None for one, within in both)
+        return replace(self.product, tile=tile, prologues=(first, second))
 
     def items(self, tile: TileShape) -> tuple[Item, ...]:
-        """What computes all of it in such tiles."""
-        if tile.splits == 1:
-            return (replace(self.product, tile=tile),)
-        return in_parts(replace(self.product, tile=tile))
+        """What computes all of it in such tiles, but for the kernels before."""
+        return (self.in_tiles(tile),) if tile.splits == 1 else in_parts(self.in_tiles(tile))
 
     def added(self, tile: TileShape, device: str) -> dict[str, Layout]:
         """The layouts of buffers that these need besides."""

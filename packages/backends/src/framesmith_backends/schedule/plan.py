@@ -34,6 +34,7 @@ from framesmith_backends.schedule.liveness import needed
 from framesmith_backends.schedule.order import as_late
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import native_product
+from framesmith_backends.schedule.prologues import with_prologues
 from framesmith_backends.schedule.reuse import with_drops
 from framesmith_backends.schedule.rows import with_rows
 from framesmith_backends.schedule.scans import with_scans_turned
@@ -170,8 +171,9 @@ def make_plan(
     if choose is not None:
         rest = [node for node in nodes if not isinstance(node, CallNode) or node.call.name not in gone]
         taken = {param.name for items in fused.values() for item in items for param in item.params}
-        program, products_fused, calls_fused = _fused(program, rest, stored, choose, taken)
+        program, products_fused, calls_fused, kernels_fused = _fused(program, rest, stored, choose, taken)
         fused, gone = fused | products_fused, gone | calls_fused
+        nodes = [node for node in nodes if node.number not in kernels_fused]
     views = _late_views(program, nodes, {*products, *gone})
     calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *gone, *views}
     nodes = as_late(nodes, program, stored, calls_made, fused)
@@ -243,8 +245,8 @@ def _attention(
 
 def _fused(
     program: Program, nodes: list[Node], stored: frozenset[str], choose: Choose, read: Collection[str]
-) -> tuple[Program, dict[int, tuple[Item, ...]], set[str]]:
-    """The program with buffers for them, the items that run at nodes by their numbers, and calls that these make.
+) -> tuple[Program, dict[int, tuple[Item, ...]], set[str], set[int]]:
+    """The program with buffers for them, the items that run at nodes by their numbers, calls and nodes within these.
 
     `read` are buffers that others than the nodes read.
     """
@@ -252,13 +254,15 @@ def _fused(
     calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
     needed = {name for call in calls for name in _view_step(program, call).call.needs}.union(read)
     found = fusable_products(program, nodes, stored, needed)
+    found = with_prologues(program, nodes, found, stored, read)
     tiles = choose(found, program) if found else {}
     taken = [one for one in found if one.call.name in tiles]
     layouts = dict(program.layouts)
     for one in taken:
         layouts |= one.added(tiles[one.call.name], layouts[one.call.name].device)
     items = {one.at: one.items(tiles[one.call.name]) for one in taken}
-    return replace(program, layouts=layouts), items, {one.call.name for one in taken}
+    within = {number for one in taken for number in one.taken(tiles[one.call.name])}
+    return replace(program, layouts=layouts), items, {one.call.name for one in taken}, within
 
 
 def _late_views(program: Program, nodes: list[Node], products: Collection[str]) -> dict[str, bool]:

@@ -1,7 +1,9 @@
 """A product with its epilogue as the source of a Triton function: a program for each tile of the result.
 
 Programs are numbered so that neighbours read the same rows and columns, which are then in the cache. Sums are kept in
-float32, in one order whatever runs when. What lies beyond the matrices is read as zeros and not stored.
+float32, in one order whatever runs when. What lies beyond the matrices is read as zeros and not stored. An operand that
+is computed on the way in is 0 beyond the depth, whatever its expression comes to there; rows and columns beyond the
+result are not stored, and reach no others.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from dataclasses import replace
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
-from framesmith_backends.ir.kernel import Store
+from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit, position_text
@@ -57,9 +60,16 @@ def _reaches(product: FusedProduct) -> bool:
     """Whether a place of an operand or of the epilogue may be beyond 32 bits, tails of tiles included."""
     tile, far = product.tile, reaches(product.epilogue)
     beyond = ((1, tile.rows, tile.depth * tile.splits * 2), (1, tile.depth * tile.splits * 2, tile.columns))
-    for place, more in zip((product.a, product.b), beyond, strict=True):
-        far = far or _last(place, more) >= 1 << 31
+    for (place, value), more in zip(product.operands, beyond, strict=True):
+        far = far or (_last(place, more) >= 1 << 31 if value is None else _reaches_computing(product, value))
     return far
+
+
+def _reaches_computing(product: FusedProduct, value: Expr) -> bool:
+    """The same of what an operand is computed of."""
+    loops = product.batch, product.rows, product.along, product.columns
+    passes = (Pass((), (), (Store("operand", index.ZERO, value),)),)
+    return reaches(Kernel("operand", (), loops[:3], (), None, passes))
 
 
 def _last(place: Place, more: tuple[int, ...]) -> int:
@@ -116,31 +126,70 @@ def _multiply(w: Writing, product: FusedProduct) -> None:
     steps = -(-_count(k, tile.depth) // tile.splits)  # of each part
     start = f"part * {steps * tile.depth}" if product.part is not None else ""
     _lines(w, f"along = depth{f' + {start}' if start else ''}")
-    for which, place in (("a", product.a), ("b", product.b)):
-        z, first, second = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
-        parts = ("rows[:, None]", "along[None, :]") if which == "a" else ("along[:, None]", "columns[None, :]")
-        where = [_times(part, step) for part, step in zip(parts, (first, second), strict=True)]
-        base = [str(place.offset)] if place.offset != 0 else []
-        base += [_times("batch", z)] if z != 0 else []
-        shape = (tile.rows, tile.depth) if which == "a" else (tile.depth, tile.columns)
-        places = f"tl.broadcast_to({' + '.join([*base, *where])}, [{shape[0]}, {shape[1]}])"
-        _lines(w, f"{which}_places = {w.pointers[place.source]} + {places}")
+    for which, (place, value) in zip("ab", product.operands, strict=True):
+        if value is None:
+            _places(w, product, which, place)
     tail = k % (steps * tile.depth * tile.splits) != 0
-    masks = {"a": [w.masks.get(product.rows)], "b": [w.masks.get(product.columns)]}
-    _lines(w, f"sums = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)", f"for k in range(0, {steps}):")
+    _lines(w, f"sums = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
+    body = Scope([], 2)
     if tail:
-        _lines(w, f"    left = {k} - k * {tile.depth}{f' - {start}' if start else ''}")
-        masks["a"].append("(depth[None, :] < left)")
-        masks["b"].append("(depth[:, None] < left)")
-    for which in ("a", "b"):
-        mask = " & ".join(f"({one})" for one in masks[which] if one)
-        _lines(w, f"    {which} = tl.load({which}_places{f', mask={mask}, other=0.0' if mask else ''})")
+        w.line(f"left = {k} - k * {tile.depth}{f' - {start}' if start else ''}", body)
+    if any(tile.computed):
+        w.line(f"here = along + k * {tile.depth}", body)
+    inside = {"a": "(depth[None, :] < left)", "b": "(depth[:, None] < left)"} if tail else {}
+    for which, (_, value) in zip("ab", product.operands, strict=True):
+        if value is not None:
+            _compute(w, product, which, value, inside.get(which), body)
+            continue
+        own = w.masks.get(product.rows if which == "a" else product.columns)
+        mask = " & ".join(f"({one})" for one in (own, inside.get(which)) if one)
+        w.line(f"{which} = tl.load({which}_places{f', mask={mask}, other=0.0' if mask else ''})", body)
     precision = ', input_precision="tf32"' if product.dtype == "f32" else ""
-    _lines(w, f"    sums = tl.dot(a, b, sums{precision})")
-    for which, place, axis in (("a", product.a, 2), ("b", product.b, 1)):
+    w.line(f"sums = tl.dot(a, b, sums{precision})", body)
+    for which, (place, value), axis in zip("ab", product.operands, (2, 1), strict=True):
         step = place.strides[axis] if place.shape[axis] != 1 else 0
-        _lines(w, f"    {which}_places += {_times(str(tile.depth), step)}")
+        if value is None:
+            w.line(f"{which}_places += {_times(str(tile.depth), step)}", body)
+    _lines(w, f"for k in range(0, {steps}):")  # behind what the body has named before the loop
+    w.here.lines.append(body.lines)
     w.refs[ACCUMULATOR] = "sums"
+
+
+def _places(w: Writing, product: FusedProduct, which: str, place: Place) -> None:
+    """The addresses of the first tile of an operand that is read as it lies."""
+    z, first, second = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
+    parts = ("rows[:, None]", "along[None, :]") if which == "a" else ("along[:, None]", "columns[None, :]")
+    where = [_times(part, step) for part, step in zip(parts, (first, second), strict=True)]
+    base = [str(place.offset)] if place.offset != 0 else []
+    base += [_times("batch", z)] if z != 0 else []
+    tile = product.tile
+    shape = (tile.rows, tile.depth) if which == "a" else (tile.depth, tile.columns)
+    places = f"tl.broadcast_to({' + '.join([*base, *where])}, [{shape[0]}, {shape[1]}])"
+    w.line(f"{which}_places = {w.pointers[place.source]} + {places}")
+
+
+def _compute(w: Writing, product: FusedProduct, which: str, value: Expr, inside: str | None, body: Scope) -> None:
+    """A tile of an operand that is computed; what of it is the same at every depth is computed before the loop."""
+    tile, along = product.tile, product.along
+    deep, other = (
+        Axis(along, tile.depth),
+        (product.rows, tile.rows) if which == "a" else (product.columns, tile.columns),
+    )
+    axes = (Axis(*other), deep) if which == "a" else (deep, Axis(*other))
+    spread = "[None, :]" if which == "a" else "[:, None]"
+    masks = {var: mask for var, mask in w.masks.items() if var is other[0]}
+    if inside is not None:
+        masks[along] = inside
+    own = replace(
+        w, tile=Tile(axes), scopes=[w.scopes[0], Scope(body.lines, body.indent)], level_of={**w.level_of, along: 1},
+        variables={**w.variables, along: f"here{spread}"}, masks=masks,
+    )  # fmt: skip
+    text = emit(own, value)
+    if DTYPES[product.dtype].compute != product.dtype:
+        text = f"{text}.to({TYPES[product.dtype]})"
+    text = f"tl.broadcast_to({text}, [{axes[0].block}, {axes[1].block}])"
+    own.line(f"{which} = {text if inside is None else f'tl.where({inside}, {text}, 0.0)'}")
+    w.count = own.count
 
 
 def _times(text: str, step: object) -> str:

@@ -1,12 +1,13 @@
 """Which tiles of a product are worth measuring: a short list by a model of the time that each takes.
 
-Of the model only the order counts. A tile takes as long as its multiplications or its reads of the cache, whichever is
-more, and tiles go in waves over the processors.
+Of the model only the order counts. A tile takes as long as its multiplications and what it computes of its operands, or
+its reads of the cache, whichever is more, and tiles go in waves over the processors.
 """
 
 from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Expr, cost, loads, variables
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
 from framesmith_backends.render.triton.devices import most_shared
 
@@ -18,28 +19,35 @@ TILES = (
     (16, 32, 512, 2, 3),
 )  # fmt: skip
 SPLITS = (1, 2, 4, 8)
-#: So many of them are measured.
-MOST_CANDIDATES = 6
-#: What a processor multiplies in a nanosecond with tall tiles, reads from the cache, and what a launch or tile takes.
-RATE, READ, START = 6000.0, 50.0, 700.0
+#: So many of them are measured, and with operands that are computed on the way in.
+MOST_CANDIDATES, MOST_COMPUTED = 6, 3
+#: What a processor multiplies in a nanosecond with tall tiles, reads from the cache, what a launch or tile takes, and
+#: for how many elements it does a step of an expression in a nanosecond.
+RATE, READ, START, STEPS = 6000.0, 50.0, 700.0, 200.0
+#: Beside what it computes of operands a thread has no more sums than these, and of what costs so much it has no more
+#: elements at once.
+MOST_SUMS, DEAR, MOST_DEAR = 64, 16, 64
+#: From this compute capability on tensor cores have memory for sums.
+TENSOR_MEMORY = 100
 #: Of tiles with fewer rows than a step of the tensor cores, so many count as if they were there.
 STEP = 64
 
 
 def candidates(product: FusedProduct, capability: int, processors: int) -> list[TileShape]:
-    """The tiles to be measured, those first that should be fastest."""
+    """The tiles to be measured, those first that should be fastest; they compute what operands the product computes."""
     itemsize = DTYPES[product.dtype].itemsize
     found: list[tuple[float, TileShape]] = []
     for rows, columns, width, warps, stages in TILES:
         depth = min(width // itemsize, max(16, _covering(product.depth)))
         for splits in SPLITS:
-            tile = TileShape(rows, columns, depth, warps, stages, splits)
+            tile = TileShape(rows, columns, depth, warps, stages, splits, product.tile.computed)
             if why_not(product, tile, capability) is None:
                 found.append((modelled(product, tile, processors), tile))
     found.sort(key=lambda pair: pair[0])
     chosen: list[TileShape] = []
+    most = MOST_COMPUTED if any(product.tile.computed) else MOST_CANDIDATES
     for _, tile in found:
-        if len(chosen) < MOST_CANDIDATES and not any(_alike(tile, other) for other in chosen):
+        if len(chosen) < most and not any(_alike(tile, other) for other in chosen):
             chosen.append(tile)
     return chosen
 
@@ -52,15 +60,47 @@ def _alike(tile: TileShape, other: TileShape) -> bool:
 
 def why_not(product: FusedProduct, tile: TileShape, capability: int) -> str | None:
     """Why the product is not computed in such tiles, or None."""
-    itemsize = DTYPES[product.dtype].itemsize
-    if (tile.rows + tile.columns) * tile.depth * itemsize * tile.stages > most_shared(capability):
+    if shared_bytes(product, tile) > most_shared(capability):
         return "more shared memory than a launch has"
     rows, columns = product.rows.size, product.columns.size
     assert isinstance(rows, int) and isinstance(columns, int)
     if tile.rows > max(16, _covering(rows)) or tile.columns > max(32, _covering(columns)):
         return "larger than the product"
+    if any(tile.computed) and not _fits_registers(product, tile, capability):
+        return "more registers than there are"
     too_flat = tile.splits > 1 and product.depth < tile.splits * tile.depth * 4
     return "too little depth to be cut" if too_flat else None
+
+
+def shared_bytes(product: FusedProduct, tile: TileShape) -> int:
+    """Of what is read ahead, and of an operand that is computed, which has no stages."""
+    lengths, itemsize = (tile.rows, tile.columns), DTYPES[product.dtype].itemsize
+    read = sum(length * size for length, size in zip(lengths, bytes_read(product), strict=True)) * tile.stages
+    made = sum(length * itemsize for length, own in zip(lengths, tile.computed, strict=True) if own)
+    return tile.depth * (read + made)
+
+
+def _fits_registers(product: FusedProduct, tile: TileShape, capability: int) -> bool:
+    """Whether what is computed has room beside the sums. From sm_100 on these are in memory of the tensor cores."""
+    threads = 32 * tile.warps
+    computed = sum(length for length, own in zip((tile.rows, tile.columns), tile.computed, strict=True) if own)
+    dear = max(cost(value) for value in product.prologues if value is not None) >= DEAR
+    if capability < TENSOR_MEMORY and tile.rows * tile.columns > MOST_SUMS * threads:
+        return False
+    return not dear or computed * tile.depth <= MOST_DEAR * threads
+
+
+def bytes_read(product: FusedProduct) -> tuple[int, int]:
+    """Bytes that are read for an element of each operand: of those that are another for each of them."""
+    itemsize = DTYPES[product.dtype].itemsize
+    first, second = (itemsize if value is None else _bytes_read(product, value) for _, value in product.operands)
+    return first, second
+
+
+def _bytes_read(product: FusedProduct, value: Expr) -> int:
+    loops = {product.along, product.rows}, {product.along, product.columns}
+    read = (one for one in loads(value) if any(own <= variables(one) for own in loops))
+    return sum(DTYPES[one.dtype].itemsize for one in read)
 
 
 def modelled(product: FusedProduct, tile: TileShape, processors: int) -> float:
@@ -72,7 +112,12 @@ def modelled(product: FusedProduct, tile: TileShape, processors: int) -> float:
     itemsize = DTYPES[product.dtype].itemsize
     rate = RATE * (2 / itemsize) * (1.0 if tile.rows * tile.columns >= 128 * 128 else 0.85)
     multiplied = 2 * max(tile.rows, STEP) * tile.columns * depth / rate
-    read = (tile.rows + tile.columns) * depth * itemsize / READ
+    lengths = (tile.rows, tile.columns)
+    read = sum(length * size for length, size in zip(lengths, bytes_read(product), strict=True)) * depth / READ
+    steps = sum(
+        length * cost(value) for length, value in zip(lengths, product.prologues, strict=True) if value is not None
+    )
+    multiplied += steps * depth / STEPS
     together = max(1, min(programs // processors, SHARED_TILES // (tile.rows * tile.columns)))
     waves = -(-programs // (processors * together))
     parts = START + 2 * tile.splits * rows * columns * batch * 4 / (processors * READ) if tile.splits > 1 else 0

@@ -1,0 +1,121 @@
+"""Operands of a GPU's products that a pointwise kernel computes for one product alone: as expressions of its loops.
+
+Such a kernel writes nothing but the operand, which is no result of the graph. A kernel that is the reader of another
+product stays that: there each element is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.expr import loads, substitute
+from framesmith_backends.ir.fused_product import FusedProduct
+from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.program import Program
+from framesmith_backends.schedule.build import build_kernel
+from framesmith_backends.schedule.fused_products import Fusable, Prologue, why_not_epilogue, written_by_effects
+from framesmith_backends.schedule.group import Group, Node
+from framesmith_backends.schedule.pieces import in_pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is asked of every operand.
+
+    `makers` has the group of each definition, `readers` the numbers of the nodes that read a buffer, `read` what
+    others than nodes read, `written` what calls write to.
+    """
+
+    program: Program
+    stored: frozenset[str]
+    makers: Mapping[str, Group]
+    readers: Mapping[str, set[int]]
+    read: frozenset[str]
+    written: frozenset[str]
+
+
+def with_prologues(
+    program: Program, nodes: Sequence[Node], found: Sequence[Fusable], stored: frozenset[str], read: Collection[str]
+) -> list[Fusable]:
+    """The products, each with what may be computed on the way in; `read` are buffers that others than nodes read."""
+    after = {one.at for one in found if one.kernel is not None}
+    groups = [node for node in nodes if isinstance(node, Group) and node.number not in after]
+    makers = {d.name: node for node in groups for d in node.members}
+    outputs = frozenset(_shown(program, name) for name in program.outputs if isinstance(name, str))
+    known = Known(
+        program, stored, makers, _readers(program, nodes), outputs.union(read), frozenset(written_by_effects(program))
+    )
+    numbers = {node.call.name: node.number for node in nodes if not isinstance(node, Group)}
+    complete: list[Fusable] = []
+    for one in found:
+        product, number = one.product, numbers[one.call.name]
+        first = _prologue(known, product, "a", number)
+        second = _prologue(known, product, "b", number)
+        complete.append(replace(one, prologues=(first, second)))
+    return complete
+
+
+def _shown(program: Program, name: str) -> str:
+    """The buffer that a view of known place is of, or what has that name itself."""
+    place = program.places.get(name)
+    return name if place is None else place.source
+
+
+def _readers(program: Program, nodes: Sequence[Node]) -> dict[str, set[int]]:
+    """For each buffer the numbers of the nodes that read it, through views as well."""
+    found: dict[str, set[int]] = {}
+    for node in nodes:
+        if isinstance(node, Group):
+            names = {load.source for one in node.members for load in loads(one.body)}
+        else:
+            names = set() if node.call.name in program.places else {*node.call.needs}
+        for name in names:
+            found.setdefault(_shown(program, name), set()).add(node.number)
+    return found
+
+
+def _prologue(known: Known, product: FusedProduct, which: str, number: int) -> Prologue | None:
+    """What computes that operand of the product, a node of that number; None where it is read where it lies."""
+    batch, rows, along, columns = product.batch, product.rows, product.along, product.columns
+    place, loops = (product.a, (batch, rows, along)) if which == "a" else (product.b, (batch, along, columns))
+    group, name = known.makers.get(place.source), place.source
+    if group is None or known.readers[name] != {number} or name in known.read:
+        return None
+    if any(param.name == name for param in product.epilogue.params):
+        return None  # it is added to the product, too
+    if group.reduced is not None or any(d.failure is not None or d.updates is not None for d in group.members):
+        return None
+    if [d.name for d in group.members if d.name in known.stored] != [name]:
+        return None
+    built = build_kernel(f"before_{product.name}_{which}", known.program, group, known.stored, scratch=False)
+    kernels = in_pieces(built, apart=False)
+    if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
+        return None
+    (kernel,) = kernels
+    if not known.written.isdisjoint(param.name for param in kernel.params):
+        return None
+    where = _at(kernel, index.total(zip(map(index.of, loops), place.strides, strict=True), place.offset))
+    if where is None:
+        return None
+    (store,) = kernel.passes[0].stores
+    return Prologue(kernel, substitute(store.value, where), group.number)
+
+
+def _at(kernel: Kernel, place: Ix) -> dict[Var, Ix] | None:
+    """The loops of the kernel at the point that stores the element of that place; None where that is not to be told."""
+    (store,) = kernel.passes[0].stores
+    steps = [(index.coefficient(store.index, var), var) for var in kernel.outer if var.size != 1]
+    if store.index.const != 0 or not all(isinstance(step, int) and isinstance(var.size, int) for step, var in steps):
+        return None
+    found = {var: index.ZERO for var in kernel.outer if var.size == 1}
+    reach = 1
+    for step, var in sorted(steps, key=lambda pair: pair[0]):  # type: ignore[arg-type, return-value]
+        assert isinstance(step, int) and isinstance(var.size, int)
+        if step < reach:
+            return None
+        found[var] = index.mod(index.floordiv(place, step), var.size)
+        reach = step * var.size
+    return found
