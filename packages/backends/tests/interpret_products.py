@@ -17,6 +17,7 @@ from tracing import trace
 
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.fused_product import TileShape
+from framesmith_backends.ir.verify import verify_fused_product
 from framesmith_backends.launch.choosing import PRESENT, Choices, Trial
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -77,6 +78,7 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes, int]] = {
     "whole tiles": (lambda a, b: torch.mm(a, b).relu(), ((64, 64), (64, 96)), 1),
     "many tiles": (lambda a, b: torch.mm(a, b).relu(), ((330, 16), (16, 70)), 1),
     "read across": (lambda a, b, c: torch.mm(a, b).t().relu() + c, ((20, 64), (64, 40), (40, 20)), 1),
+    "scaled by a number": (lambda x, a, s: (x @ a) * s.exp(), ((40, 33), (33, 50), ()), 1),
     "two products": (lambda x, a, b: F.silu(x @ a) * (x @ b), ((20, 64), (64, 40), (64, 40)), 1),
     "one after another": (lambda x, a, b: ((x @ a).relu() @ b).relu(), ((20, 64), (64, 24), (24, 16)), 2),
     # Read at two places, in several rows, by a call, by a reduction, by two kernels: the present form.
@@ -96,7 +98,20 @@ ALONE: dict[str, tuple[Callable[..., Any], Shapes, int]] = {
     "two that one kernel reads": (lambda x, a, b: F.silu(x @ a) * (x @ b), ((20, 64), (64, 40), (64, 40)), 2),
     "one reads another": (lambda x, a, b: ((c := x @ a).relu(), c @ b), ((20, 64), (64, 24), (24, 8)), 2),
 }
-SPLIT = ("linear, gelu", "batch", "read across", "result and what is made of it", "batch, scaled sum", "one row")
+#: Cases, and among how many programs what is left over is cut: of 20 tiles 6 or all, of 12 2 or 5, both of 2.
+EVENLY = (
+    ("linear, gelu", 7), ("linear, gelu", 47), ("batch", 5), ("read across", 4), ("result and what is made of it", 7),
+    ("batch, scaled sum", 7), ("one row", 8), ("scaled by a number", 7),
+)  # fmt: skip
+SPLIT = (
+    "linear, gelu",
+    "batch",
+    "read across",
+    "result and what is made of it",
+    "batch, scaled sum",
+    "one row",
+    "scaled by a number",
+)
 
 
 def inputs_of(name: str, dtype: torch.dtype, deeper: int = 1) -> list[torch.Tensor]:
@@ -109,7 +124,11 @@ def check(name: str, dtype: torch.dtype, tile: TileShape) -> None:
     function, _, count = (CASES | ALONE)[name]
     inputs = inputs_of(name, dtype)
     stages = stages_of(trace(function, inputs), choose=forced(tile, name in ALONE))
-    assert len(stages.plan.fused_products) == count, (len(stages.plan.fused_products), count)
+    fused = [one for one in stages.plan.fused_products if one.rest is None or one.rest.known]
+    assert len(fused) == count, (len(fused), count)
+    for one in stages.plan.fused_products:
+        if tile.splits != 3:  # which no candidate has
+            verify_fused_product(one)
     found = launcher(stages)(list(inputs))
     wanted, exact = (tuple_of(function(*given)) for given in (inputs, [x.double() for x in inputs]))
     for one, other, true in zip(found, wanted, exact, strict=True):
@@ -135,6 +154,15 @@ def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
         yield name, lambda name=name: check(name, BF16, TILE)  # type: ignore[misc]
         tile = TileShape(16, 16, 16, 4, 2, 2)
         yield f"{name} in 2", lambda name=name, tile=tile: check(name, F32, tile)  # type: ignore[misc]
+    for name in SPLIT:
+        for programs in (3, 100):
+            tile = TileShape(16, 32, 16, 4, 2, programs=programs)
+            yield f"{name} by {programs}", lambda name=name, tile=tile: check(name, F16, tile)  # type: ignore[misc]
+        tile = TileShape(16, 16, 16, 4, 2, 2, programs=2)
+        yield f"{name} in 2 by 2", lambda name=name, tile=tile: check(name, F32, tile)  # type: ignore[misc]
+    for name, shares in EVENLY:
+        tile = TileShape(16, 16, 16, 4, 2, evenly=shares)
+        yield f"{name} evenly by {shares}", lambda name=name, tile=tile: check(name, F32, tile)  # type: ignore[misc]
     for name in SPLIT:
         for parts in (2, 3):
             tile = TileShape(32, 16, 16, 4, 2, parts)

@@ -13,13 +13,15 @@ from attempts import failures_of
 from tracing import trace
 
 from framesmith_backends.cuda import TritonStages, launcher, stages_of
-from framesmith_backends.ir.fused_product import TileShape
+from framesmith_backends.ir.fused_product import FusedProduct, TileShape
 from framesmith_backends.launch.choosing import PRESENT, Choices, Trial
 from framesmith_backends.schedule.fused_products import Fusable
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 TILE = TileShape(32, 32, 32, 4, 2)
+BY_TWO = TileShape(16, 16, 16, 4, 2, programs=2)
 IN_TWO = TileShape(16, 16, 16, 4, 2, 2)
+Tiling = TileShape | Callable[[FusedProduct], TileShape]
 Ways = Sequence[tuple[bool, bool]]
 NONE, FIRST, SECOND, BOTH = (False, False), (True, False), (False, True), (True, True)
 ANY = [NONE, SECOND, FIRST, BOTH]
@@ -28,14 +30,16 @@ ANY = [NONE, SECOND, FIRST, BOTH]
 class Forced(Choices):
     """The same tile for every product, with as many operands on the way in as may be, or those alone of that number."""
 
-    tile, number, ways = TILE, -1, ()
+    tile: Tiling = TILE
+    number, ways = -1, ()
 
     def __call__(self, found: Sequence[Fusable], program: Any) -> Mapping[str, TileShape]:
         self.ways = tuple(one.ways for one in found)  # type: ignore[assignment]
-        return {one.call.name: replace(self.tile, computed=one.ways[self.number]) for one in found}
+        tiles = {one.call.name: self.tile(one.product) if callable(self.tile) else self.tile for one in found}
+        return {one.call.name: replace(tiles[one.call.name], computed=one.ways[self.number]) for one in found}
 
 
-def forced(tile: TileShape = TILE, number: int = -1) -> Forced:
+def forced(tile: Tiling = TILE, number: int = -1) -> Forced:
     found = Forced()
     found.tile, found.number = tile, number  # type: ignore[misc]
     return found
@@ -121,7 +125,7 @@ def inputs_of(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return [made(given) for given in CASES[name][1]]
 
 
-def compiled(name: str, inputs: Sequence[torch.Tensor], tile: TileShape = TILE, number: int = -1) -> TritonStages:
+def compiled(name: str, inputs: Sequence[torch.Tensor], tile: Tiling = TILE, number: int = -1) -> TritonStages:
     """Stages of the case, of whose products all operands that may be are computed on the way in."""
     function, _, ways = CASES[name]
     choose = forced(tile, number)
@@ -154,7 +158,7 @@ def _tuple(value: Any) -> tuple[torch.Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def check(name: str, dtype: torch.dtype, tile: TileShape = TILE, number: int = -1, spoilt: bool = False) -> None:
+def check(name: str, dtype: torch.dtype, tile: Tiling = TILE, number: int = -1, spoilt: bool = False) -> None:
     inputs = inputs_of(name, dtype)
     if spoilt:
         for value, one in zip((torch.inf, torch.nan, -torch.inf), inputs, strict=False):
@@ -172,10 +176,20 @@ def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
         if not any(any(way) for some in ways for way in some):
             continue
         yield f"{name}, spoilt", lambda name=name: check(name, BF16, spoilt=True)  # type: ignore[misc]
+        if number % 3 == 0 or "one" in name:
+            yield f"{name}, by 2", lambda name=name: check(name, F16, BY_TWO, spoilt=True)  # type: ignore[misc]
+            yield f"{name}, evenly", lambda name=name: check(name, F16, evenly, spoilt=True)  # type: ignore[misc]
         yield f"{name}, in 2", lambda name=name: check(name, F16, IN_TWO, spoilt=True)  # type: ignore[misc]
         if len(ways) == 1 and len(ways[0]) == 4:
             for way in (1, 2):
                 yield f"{name}, {way}", lambda name=name, way=way: check(name, F16, TILE, way)  # type: ignore[misc]
+
+
+def evenly(product: FusedProduct) -> TileShape:
+    """Tiles that leave something over to be cut, if there are such."""
+    tiles = (replace(IN_TWO, splits=1, evenly=programs) for programs in range(2, 9))
+    counted = ((tile, replace(product, tile=tile)) for tile in tiles)
+    return next((tile for tile, one in counted if tile.evenly <= one.left_over * one.steps), TILE)
 
 
 def forms(name: str) -> None:
@@ -191,7 +205,8 @@ def forms(name: str) -> None:
     class Noting(Choices):
         def __call__(self, found: Sequence[Fusable], program: Any) -> Mapping[str, TileShape]:
             for one in found:
-                tiles = [replace(tile, computed=way) for way in one.ways for tile in (TILE, IN_TWO)]
+                ways = [TILE, IN_TWO, BY_TWO, evenly(one.product)]
+                tiles = [replace(tile, computed=way) for way in one.ways for tile in ways]
                 trials.append((Trial(one, tuple(tiles)), program))
             return {}
 

@@ -22,7 +22,7 @@ from tracing_symbolic import trace_symbolic
 from framesmith_aten.contract import OnError
 from framesmith_backends import CudaBackend, storage, telling
 from framesmith_backends.cuda import TritonStages, stages_of
-from framesmith_backends.ir.fused_product import FusedProduct, TileShape
+from framesmith_backends.ir.fused_product import FusedProduct, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_fused_product
@@ -30,8 +30,15 @@ from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PRO
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.product import render_product
-from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, candidates
+from framesmith_backends.render.triton.product_tiles import (
+    MOST_CANDIDATES,
+    MOST_EVENLY,
+    MOST_IN_TURN,
+    candidates,
+    shared_bytes,
+)
 from framesmith_backends.schedule.fused_products import Fusable
+from framesmith_backends.schedule.steps import Allocate
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16 = torch.bfloat16
@@ -111,7 +118,7 @@ def storing(product: FusedProduct, *stores: Store) -> Kernel:
 def test_products_are_checked() -> None:
     fusable = fusable_of()
     product, tile = fusable.product, fusable.product.tile
-    for tiled in (tile, replace(tile, splits=4)):
+    for tiled in (tile, replace(tile, splits=4), replace(tile, programs=132), replace(tile, evenly=132)):
         (first, *_) = fusable.items(tiled)
         assert isinstance(first, FusedProduct)
         verify_fused_product(first)
@@ -122,6 +129,9 @@ def test_products_are_checked() -> None:
         (replace(product, depth=product.depth + 1), "instead of"),
         (replace(product, tile=replace(tile, rows=48)), "a tile of 48x"),
         (replace(product, tile=replace(tile, splits=2)), "2 parts of the depth along None"),
+        (replace(product, tile=replace(tile, evenly=132)), "the rest of 64x64x32 evenly by 132"),
+        (replace(product, rest=Rest("rest", known=True)), "the rest of 64x64x32, 4 warps"),
+        (replace(product, tile=replace(tile, evenly=192), rest=Rest("rest", known=True)), "0 tiles in 24 steps"),
         (replace(product, epilogue=replace(product.epilogue, outer=())), "the loops of its epilogue"),
         (replace(product, epilogue=storing(product)), "stores to"),
         (replace(product, epilogue=other), "an operand is written to"),
@@ -149,6 +159,8 @@ def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
         (((70, 77), (50, 77), (50,)), torch.float16, TileShape(64, 64, 32, 4, 3)),
         (LAYER, torch.float32, TileShape(64, 64, 32, 4, 3)),
         (((16, 4096), (64, 4096), (64,)), BF16, TileShape(16, 32, 128, 4, 3, 4)),
+        (LAYER, BF16, TileShape(64, 64, 64, 4, 4, programs=132)),
+        (LAYER, BF16, TileShape(64, 64, 64, 4, 4, evenly=132)),
     ],
 )
 def test_products_compile_to_cubins(shapes: Any, dtype: torch.dtype, tile: TileShape, capability: int) -> None:
@@ -157,10 +169,12 @@ def test_products_compile_to_cubins(shapes: Any, dtype: torch.dtype, tile: TileS
     from framesmith_backends.launch.triton_jit import compiled as code_of
 
     items = [item for item in fusable_of(shapes, dtype).items(tile) if isinstance(item, FusedProduct)]
-    (made,) = (code_of(rendered(item), capability) for item in items)
-    assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= most_shared(capability)
-    wanted = "wgmma.mma_async" if capability == 90 and tile.rows >= 64 else "mma.sync"
-    assert wanted in made.asm["ptx"]
+    assert len(items) == 1 + (tile.evenly > 0)
+    for item in items:
+        made = code_of(rendered(item), capability)
+        assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= shared_bytes(item, tile)
+        wanted = "wgmma.mma_async" if capability == 90 and tile.rows >= 64 else "mma.sync"
+        assert wanted in made.asm["ptx"]
 
 
 @pytest.mark.parametrize("capability", [75, 80, 86, 90, 100])
@@ -170,7 +184,7 @@ def test_few_tiles_that_fit_the_device_are_measured(capability: int, shapes: Any
     tiles = candidates(product, capability, PROCESSORS)
     assert (
         (capability < 80 or tiles)
-        and len(tiles) <= MOST_CANDIDATES
+        and len(tiles) <= MOST_CANDIDATES + MOST_IN_TURN + MOST_EVENLY
         and len({tile.text() for tile in tiles}) == len(tiles)
     )
     for tile in tiles:
@@ -195,6 +209,28 @@ def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
     stages = compiled(StandInClock(**{first: 1e-5 * (MARGIN + 0.01)}))
     assert not stages.plan.fused_products and f"{PRESENT}: 10.00 us, chosen" in stages.products
     assert "op_aten_addmm" in stages.source
+
+
+@pytest.mark.parametrize("kind", ["in turn by", "evenly by"])
+def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
+    shapes = ((2304, 4096), (1024, 4096), (1024,))
+    found = candidates(fusable_of(shapes).product, CAPABILITY, PROCESSORS)
+    tile = next(tile for tile in found if kind in tile.text())
+    assert tile.programs + tile.evenly == PROCESSORS
+    stages = compiled(StandInClock(**{tile.text(): 5e-6}), shapes=shapes)
+    items = stages.plan.fused_products
+    assert all(item.tile == tile for item in items) and len(items) == 1 + (tile.evenly > 0)
+    assert f"{tile.text()}: 5.00 us, chosen" in stages.products
+    assert ("in shares" in stages.text()) == (tile.evenly > 0)
+    layouts = [step.layout for step in stages.plan.steps if isinstance(step, Allocate)]
+    partial = [layout for layout in layouts if layout.dtype == "f32"]
+    assert [layout.shape for layout in partial] == [(tile.evenly, 2, tile.rows, tile.columns)] * (tile.evenly > 0)
+
+
+@pytest.mark.parametrize(("rows", "has"), [(2304, True), (16384, False)])
+def test_what_is_left_over_is_cut_where_processors_would_wait(rows: int, has: bool) -> None:
+    found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).product, CAPABILITY, PROCESSORS)
+    assert any(tile.evenly for tile in found) == has
 
 
 def test_equal_products_are_measured_once() -> None:

@@ -30,7 +30,14 @@ from framesmith_backends.ir.verify import Malformed, verify_fused_product
 from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, PROCESSORS, Choices
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
-from framesmith_backends.render.triton.product_tiles import MOST_CANDIDATES, MOST_COMPUTED, candidates, shared_bytes
+from framesmith_backends.render.triton.product_tiles import (
+    MOST_CANDIDATES,
+    MOST_COMPUTED,
+    MOST_EVENLY,
+    MOST_IN_TURN,
+    candidates,
+    shared_bytes,
+)
 from framesmith_backends.schedule.fused_products import Fusable
 from framesmith_backends.schedule.steps import Allocate, Drop, Run
 
@@ -127,7 +134,7 @@ def test_both_forms_are_measured_and_the_fastest_is_taken() -> None:
     assert stages.products.startswith("mm_default: aten.mm.default and its kernel and what computes b\n")
     assert f"{names[1]}: 6.00 us, chosen" in stages.products
     (trial,) = clock.asked
-    assert len(trial.tiles) <= MOST_CANDIDATES + MOST_COMPUTED
+    assert len(trial.tiles) <= MOST_CANDIDATES + MOST_COMPUTED + MOST_IN_TURN + MOST_EVENLY
 
 
 def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:

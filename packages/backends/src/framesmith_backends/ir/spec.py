@@ -205,7 +205,12 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
 
 
 def run_fused_product(product: FusedProduct, memory: Memory) -> None:
-    """Run the product and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once."""
+    """Run the product and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once.
+
+    Where a rest is cut evenly, the second kernel is all of it: nobody else reads the sums of the first.
+    """
+    if product.rest is not None and not product.rest.known:
+        return
     columns = product.columns
     loops = (product.batch, product.rows, product.along), (product.batch, product.along, columns)
     (a, b) = (_operand(product, k, own, memory) for k, own in enumerate(loops))

@@ -205,6 +205,10 @@ def _product_problems(product: FusedProduct) -> Iterable[str]:
             yield f"a tile of {tile.text()}"
     if (product.part is not None) != (tile.splits > 1):
         yield f"{tile.splits} parts of the depth along {product.part}"
+    if (product.rest is not None) != (tile.evenly > 0) or (tile.evenly > 0 and (tile.splits > 1 or tile.programs > 0)):
+        yield f"the rest of {tile.text()} in {product.rest}"
+    if tile.evenly and not tile.evenly <= product.left_over * product.steps:
+        yield f"{product.left_over} tiles in {product.steps} steps for {tile.text()}"
     if kernel.outer != (*([product.part] if product.part is not None else []), *loops):
         yield f"the loops of its epilogue are {[v.name for v in kernel.outer]}"
     passes = kernel.passes

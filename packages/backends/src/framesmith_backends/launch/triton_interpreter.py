@@ -21,7 +21,12 @@ def functions() -> dict[str, Callable[..., Any]]:
     """What replaces the functions of the same names that devices call."""
     found = {name: _by_numpy(function) for name, function in _NUMPY.items()}
     found |= {f"scan_{name}": _by_accumulating(function) for name, function in _SCANS.items()}
-    return found | {"integer": _scalar(tl.int64), "double": _scalar(tl.float64), "since": _since}
+    return found | {
+        "integer": _scalar(tl.int64),
+        "count": _scalar(tl.int32),
+        "double": _scalar(tl.float64),
+        "since": _since,
+    }
 
 
 def mend() -> None:
@@ -53,10 +58,11 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 def _scalar(dtype: Any) -> Callable[[Any], Any]:
     """A kernel's parameter as a tensor of no dimensions; the interpreter holds integers in 32 bits where they fit."""
 
+    kinds = {tl.int32: np.int32, tl.int64: np.int64, tl.float64: np.float64}
+
     def apply(x: Any) -> Any:
         data = x.handle.data.reshape(()) if isinstance(x, tl.tensor) else np.array(x)
-        kind = np.int64 if dtype is tl.int64 else np.float64
-        return tl.tensor(TensorHandle(data.astype(kind), dtype), dtype)
+        return tl.tensor(TensorHandle(data.astype(kinds[dtype]), dtype), dtype)
 
     return apply
 

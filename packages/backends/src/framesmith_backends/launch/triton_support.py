@@ -309,6 +309,10 @@ else:
         return x.to(tl.int64)
 
     @triton.jit
+    def count(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.int32)
+
+    @triton.jit
     def double(x):  # type: ignore[no-untyped-def]
         return x.to(tl.float64)
 

@@ -15,7 +15,7 @@ from torch import fx
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Cast, Expr, Load, Ref, loads, transform
-from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, TileShape
+from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, Rest, TileShape
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of
 from framesmith_backends.ir.product import Item
@@ -96,14 +96,17 @@ class Fusable:
 
     def items(self, tile: TileShape) -> tuple[Item, ...]:
         """What computes all of it in such tiles, but for the kernels before."""
-        return (self.in_tiles(tile),) if tile.splits == 1 else in_parts(self.in_tiles(tile))
+        whole = self.in_tiles(tile)
+        return in_parts(whole) if tile.splits > 1 else evenly(whole) if tile.evenly else (whole,)
 
     def added(self, tile: TileShape, device: str) -> dict[str, Layout]:
         """The layouts of buffers that these need besides."""
-        if tile.splits == 1:
+        if tile.splits == 1 and not tile.evenly:
             return {}
         one = self.product
         shape = (tile.splits, one.batch.size, one.rows.size, one.columns.size)
+        if tile.evenly:
+            shape = (tile.evenly, 2, tile.rows, tile.columns)
         return {parts_name(one): Layout(shape, contiguous_strides(shape), "f32", device)}
 
 
@@ -321,6 +324,13 @@ def in_parts(product: FusedProduct) -> tuple[Item, ...]:
     stores = tuple(Store(one.buffer, one.index, transform(one.value, rule)) for one in own)
     finish = arrange(_epilogue(f"{product.name}_sum", loops, stores))
     return replace(product, name=f"{product.name}_parts", epilogue=sums, part=part), finish
+
+
+def evenly(product: FusedProduct) -> tuple[Item, ...]:
+    """The product as sums of tiles that are left over, cut evenly along the depth, and all tiles with the epilogue."""
+    name = parts_name(product)
+    first = replace(product, name=f"{product.name}_rest", rest=Rest(name, known=False))
+    return first, replace(product, rest=Rest(name, known=True))
 
 
 def _mm(node: fx.Node) -> Operands | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr
-from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
+from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, Rest
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place
 from framesmith_backends.render.nested_lines import flat
@@ -29,25 +29,23 @@ ROWS_TOGETHER = 8
 def render_product(product: FusedProduct, name: str) -> TritonKernel:
     """The Triton form of the product in its tile."""
     tile = product.tile
-    down, across = _count(product.rows.size, tile.rows), _count(product.columns.size, tile.columns)
-    batch = product.batch.size
-    assert isinstance(batch, int)
     integer = "tl.int64" if _reaches(product) else "tl.int32"
     axes = Tile((Axis(product.rows, tile.rows), Axis(product.columns, tile.columns)))
     w = Writing(product.epilogue, axes, [Scope([], 1)], integer)
     params = product.params
     for k, param in enumerate(params):
         w.pointers[param.name] = f"p{k}"
-    _lines(w, f"pid = tl.program_id(0).to({integer})")
-    _loops(w, product, down, across)
-    _tile(w, product, down, across)
+    lines = w.here.lines
+    grid = _programs(w, product)
+    _loops(w, product)
+    _tile(w, product)
     _multiply(w, product)
-    for store in product.epilogue.passes[0].stores:
-        _store(w, store)
+    if product.rest is None or product.rest.known:
+        for store in product.epilogue.passes[0].stores:
+            _store(w, store)
     head = f"def {name}({', '.join(f'p{k}' for k in range(len(params)))}):"
-    source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
+    source = "\n".join([head, *flat(lines)]) + "\n"
     pointers = tuple(POINTERS[param.dtype] for param in params)
-    grid = down * across * batch * tile.splits
     return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
 
 
@@ -59,6 +57,7 @@ def _count(size: object, block: int) -> int:
 def _reaches(product: FusedProduct) -> bool:
     """Whether a place of an operand or of the epilogue may be beyond 32 bits, tails of tiles included."""
     tile, far = product.tile, reaches(product.epilogue)
+    far = far or (product.left_over * product.steps + 1) * tile.evenly >= 1 << 31
     beyond = ((1, tile.rows, tile.depth * tile.splits * 2), (1, tile.depth * tile.splits * 2, tile.columns))
     for (place, value), more in zip(product.operands, beyond, strict=True):
         far = far or (_last(place, more) >= 1 << 31 if value is None else _reaches_computing(product, value))
@@ -85,22 +84,78 @@ def _lines(w: Writing, *lines: str) -> None:
         w.line(line)
 
 
-def _loops(w: Writing, product: FusedProduct, down: int, across: int) -> None:
+def _programs(w: Writing, product: FusedProduct) -> int:
+    """The number of the tile, of all parts and products, as `pid`; how many programs there are.
+
+    Where programs go over several tiles, what each does with one is a scope of its own.
+    """
+    tile, count = product.tile, product.tiles * product.tile.splits
+    if product.rest is not None and not product.rest.known:
+        _open_share(w, product)
+        return tile.evenly
+    if not tile.programs:
+        _lines(w, f"pid = tl.program_id(0).to({w.integer})")
+        if product.rest is not None:
+            _lines(w, "number = pid")
+        return count
+    # Flattened: loads of the next tile run ahead while the epilogue of this one is computed.
+    _open(w, f"for turn in tl.range(fs.count(tl.program_id(0)), {count}, {tile.programs}, flatten=True):")
+    _lines(w, f"pid = turn + tl.full([], 0, {w.integer})")
+    return min(tile.programs, count)
+
+
+def _open(w: Writing, head: str) -> None:
+    """A loop over tiles: where values are known from here on, but for those that hold for all tiles.
+
+    These are named before the loop, whenever they are met.
+    """
+    outer, inner = w.here, Scope([], w.here.indent + 1)
+    before: list[object] = []
+    outer.lines += [before, "    " * outer.indent + head, inner.lines]
+    outer.lines = before
+    w.scopes.append(inner)
+    w.base = len(w.scopes) - 1
+
+
+def _open_share(w: Writing, product: FusedProduct) -> None:
+    """The steps of a program among those of all tiles that are left over, tile by tile."""
+    steps, programs = product.steps, product.tile.evenly
+    total, whole = product.left_over * steps, product.tiles - product.left_over
+    _lines(
+        w,
+        f"share = tl.program_id(0).to({w.integer})",
+        f"start = share * {total} // {programs}",
+        f"end = (share + 1) * {total} // {programs}",
+    )
+    _open(w, f"for turn in range(fs.count(start // {steps}), fs.count((end - 1) // {steps} + 1)):")
+    _lines(
+        w,
+        f"pid = turn + tl.full([], {whole}, {w.integer})",
+        f"low = tl.maximum(start - turn * {steps}, 0)",
+        f"high = tl.minimum(end - turn * {steps}, {steps})",
+    )
+
+
+def _loops(w: Writing, product: FusedProduct) -> None:
     """The numbers of the part of the depth and of the product; what is left in `pid` is that of the tile."""
-    tiles, batch, splits = down * across, product.batch.size, product.tile.splits
-    w.level_of[product.batch] = 0
+    batch, splits = product.batch.size, product.tile.splits
+    assert isinstance(batch, int)
+    tiles = product.tiles // batch
+    w.level_of[product.batch] = w.base
     w.variables[product.batch] = "batch"
     _lines(w, f"batch = pid // {tiles}", f"pid = pid % {tiles}")
     if product.part is not None:
-        w.level_of[product.part] = 0
+        w.level_of[product.part] = w.base
         w.variables[product.part] = "part"
         _lines(w, f"part = batch // {batch}", f"batch = batch % {batch}")
     assert (product.part is not None) == (splits > 1)
 
 
-def _tile(w: Writing, product: FusedProduct, down: int, across: int) -> None:
+def _tile(w: Writing, product: FusedProduct) -> None:
     """The rows and columns of the tile, and which of them there are."""
-    tile, together = product.tile, min(ROWS_TOGETHER, down)
+    tile = product.tile
+    down, across = _count(product.rows.size, tile.rows), _count(product.columns.size, tile.columns)
+    together = min(ROWS_TOGETHER, down)
     _lines(w, f"first = pid // {together * across} * {together}", f"within = pid % {together * across}")
     if down % together:
         _lines(w, f"height = tl.minimum({down} - first, {together})")
@@ -112,7 +167,7 @@ def _tile(w: Writing, product: FusedProduct, down: int, across: int) -> None:
         f"depth = tl.arange(0, {tile.depth}).to({w.integer})",
     )
     for var, name, spread in ((product.rows, "rows", "[:, None]"), (product.columns, "columns", "[None, :]")):
-        w.level_of[var] = 0
+        w.level_of[var] = w.base
         w.variables[var] = w.fresh(f"{name}{spread}", w.here)
         axis = w.tile.of(var)
         assert axis is not None and isinstance(var.size, int)
@@ -121,22 +176,40 @@ def _tile(w: Writing, product: FusedProduct, down: int, across: int) -> None:
 
 
 def _multiply(w: Writing, product: FusedProduct) -> None:
-    """The loop over the depth."""
-    tile, k = product.tile, product.depth
-    steps = -(-_count(k, tile.depth) // tile.splits)  # of each part
-    start = f"part * {steps * tile.depth}" if product.part is not None else ""
-    _lines(w, f"along = depth{f' + {start}' if start else ''}")
+    """The sums of the tile, along the depth."""
+    tile, k, steps = product.tile, product.depth, product.steps
+    first = f"part * {steps * tile.depth}" if product.part is not None else ""
+    rest = product.rest
+    first = f"low * {tile.depth}" if rest is not None and not rest.known else first
+    _lines(w, f"along = depth{f' + {first}' if first else ''}")
     for which, (place, value) in zip("ab", product.operands, strict=True):
         if value is None:
             _places(w, product, which, place)
-    tail = k % (steps * tile.depth * tile.splits) != 0
     _lines(w, f"sums = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
-    body = Scope([], 2)
+    body = Scope([], w.here.indent + 1)
+    # The number of the step counts from the first one of the part, and from the first of all in shares.
+    start = first if product.part is not None else ""
+    tail = k % (steps * tile.depth * tile.splits) != 0
     if tail:
         w.line(f"left = {k} - k * {tile.depth}{f' - {start}' if start else ''}", body)
     if any(tile.computed):
-        w.line(f"here = along + k * {tile.depth}", body)
-    inside = {"a": "(depth[None, :] < left)", "b": "(depth[:, None] < left)"} if tail else {}
+        w.line(f"here = depth + k * {tile.depth}{f' + {start}' if start else ''}", body)
+    _step(w, product, {"a": "(depth[None, :] < left)", "b": "(depth[:, None] < left)"} if tail else {}, body)
+    bounds = f"0, {steps}"
+    if rest is not None:
+        bounds = "fs.count(low), fs.count(high)"
+    if rest is not None and rest.known:
+        bounds = f"0, fs.count(tl.where(number < {product.tiles - product.left_over}, {steps}, 0))"
+    _lines(w, f"for k in range({bounds}):")  # behind what the body has named before the loop
+    w.here.lines.append(body.lines)
+    if rest is not None:
+        _add_up(w, product, rest)
+    w.refs[ACCUMULATOR] = "sums"
+
+
+def _step(w: Writing, product: FusedProduct, inside: dict[str, str], body: Scope) -> None:
+    """A tile of each operand, and what they multiply to; `inside` says which of their elements are within the depth."""
+    tile = product.tile
     for which, (_, value) in zip("ab", product.operands, strict=True):
         if value is not None:
             _compute(w, product, which, value, inside.get(which), body)
@@ -150,9 +223,25 @@ def _multiply(w: Writing, product: FusedProduct) -> None:
         step = place.strides[axis] if place.shape[axis] != 1 else 0
         if value is None:
             w.line(f"{which}_places += {_times(str(tile.depth), step)}", body)
-    _lines(w, f"for k in range(0, {steps}):")  # behind what the body has named before the loop
-    w.here.lines.append(body.lines)
-    w.refs[ACCUMULATOR] = "sums"
+
+
+def _add_up(w: Writing, product: FusedProduct, rest: Rest) -> None:
+    """The sums of the tile in the buffer of the rest: those of a share stored, or of all shares added."""
+    tile, steps, programs = product.tile, product.steps, product.tile.evenly
+    total, size = product.left_over * steps, tile.rows * tile.columns
+    down, across = f"tl.arange(0, {tile.rows})[:, None]", f"tl.arange(0, {tile.columns})[None, :]"
+    _lines(w, f"cells = {w.pointers[rest.buffer]} + {down} * {tile.columns} + {across}")
+    if not rest.known:
+        _lines(w, f"tl.store(cells + (2 * share + turn - start // {steps}) * {size}, sums)")
+        return
+    _lines(
+        w,
+        f"turn = number - {product.tiles - product.left_over}",
+        f"share = ((turn * {steps} + 1) * {programs} - 1) // {total}",
+        f"shares = tl.where(turn >= 0, ((turn + 1) * {steps} * {programs} - 1) // {total} + 1, share)",
+        "for one in range(fs.count(share), fs.count(shares)):",
+        f"    sums += tl.load(cells + (2 * one + turn - one * {total} // {programs} // {steps}) * {size})",
+    )
 
 
 def _places(w: Writing, product: FusedProduct, which: str, place: Place) -> None:
@@ -181,9 +270,13 @@ def _compute(w: Writing, product: FusedProduct, which: str, value: Expr, inside:
     if inside is not None:
         masks[along] = inside
     own = replace(
-        w, tile=Tile(axes), scopes=[w.scopes[0], Scope(body.lines, body.indent)], level_of={**w.level_of, along: 1},
-        variables={**w.variables, along: f"here{spread}"}, masks=masks,
-    )  # fmt: skip
+        w,
+        tile=Tile(axes),
+        scopes=[*w.scopes, Scope(body.lines, body.indent)],
+        level_of={**w.level_of, along: w.base + 1},
+        variables={**w.variables, along: f"here{spread}"},
+        masks=masks,
+    )
     text = emit(own, value)
     if DTYPES[product.dtype].compute != product.dtype:
         text = f"{text}.to({TYPES[product.dtype]})"

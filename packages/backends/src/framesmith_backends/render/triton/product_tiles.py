@@ -6,6 +6,9 @@ its reads of the cache, whichever is more, and tiles go in waves over the proces
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, cost, loads, variables
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
@@ -19,8 +22,11 @@ TILES = (
     (16, 32, 512, 2, 3),
 )  # fmt: skip
 SPLITS = (1, 2, 4, 8)
-#: So many of them are measured, and with operands that are computed on the way in.
-MOST_CANDIDATES, MOST_COMPUTED = 6, 3
+#: So many of them are measured: with a program for each tile, with operands that are computed on the way in, in turn by
+#: programs that stay, and cut evenly.
+MOST_CANDIDATES, MOST_COMPUTED, MOST_IN_TURN, MOST_EVENLY = 6, 3, 2, 2
+#: Where processors are without work for less than this part of the time, tiles are not cut.
+LEAST_IDLE = 0.05
 #: What a processor multiplies in a nanosecond with tall tiles, reads from the cache, what a launch or tile takes, and
 #: for how many elements it does a step of an expression in a nanosecond.
 RATE, READ, START, STEPS = 6000.0, 50.0, 700.0, 200.0
@@ -34,22 +40,42 @@ STEP = 64
 
 
 def candidates(product: FusedProduct, capability: int, processors: int) -> list[TileShape]:
-    """The tiles to be measured, those first that should be fastest; they compute what operands the product computes."""
+    """The tiles to be measured, those first that should be fastest; they compute what operands the product computes.
+
+    Behind those in which each tile has a program those that programs take in turn, and those that are cut evenly.
+    """
+    shapes = [*_shapes(product)]
+    plain = [replace(tile, splits=splits) for tile in shapes for splits in SPLITS]
+    if any(product.tile.computed):
+        return _best(product, plain, capability, processors)[:MOST_COMPUTED]
+    at_once = [(tile, processors * _at_once(product, tile, capability)) for tile in shapes]
+    in_turn = [replace(tile, programs=programs) for tile, programs in at_once]
+    evenly = [replace(tile, evenly=programs) for tile, programs in at_once]
+    lists = (plain, MOST_CANDIDATES), (in_turn, MOST_IN_TURN), (evenly, MOST_EVENLY)
+    return [tile for tiles, most in lists for tile in _best(product, tiles, capability, processors)[:most]]
+
+
+def _shapes(product: FusedProduct) -> Iterator[TileShape]:
     itemsize = DTYPES[product.dtype].itemsize
-    found: list[tuple[float, TileShape]] = []
     for rows, columns, width, warps, stages in TILES:
         depth = min(width // itemsize, max(16, _covering(product.depth)))
-        for splits in SPLITS:
-            tile = TileShape(rows, columns, depth, warps, stages, splits, product.tile.computed)
-            if why_not(product, tile, capability) is None:
-                found.append((modelled(product, tile, processors), tile))
-    found.sort(key=lambda pair: pair[0])
+        yield TileShape(rows, columns, depth, warps, stages, computed=product.tile.computed)
+
+
+def _best(product: FusedProduct, tiles: Iterable[TileShape], capability: int, processors: int) -> list[TileShape]:
+    """Those in which the product is computed, the fastest first, of those that are alike one."""
+    good = [tile for tile in tiles if why_not(product, tile, capability) is None]
     chosen: list[TileShape] = []
-    most = MOST_COMPUTED if any(product.tile.computed) else MOST_CANDIDATES
-    for _, tile in found:
-        if len(chosen) < most and not any(_alike(tile, other) for other in chosen):
+    for tile in sorted(good, key=lambda tile: modelled(product, tile, processors)):
+        if not any(_alike(tile, other) for other in chosen):
             chosen.append(tile)
     return chosen
+
+
+def _at_once(product: FusedProduct, tile: TileShape, capability: int) -> int:
+    """How many programs a processor has at a time, of such as go over several tiles."""
+    room = most_shared(capability) // shared_bytes(product, replace(tile, programs=1))
+    return max(1, min(SHARED_TILES // (tile.rows * tile.columns), room))
 
 
 def _alike(tile: TileShape, other: TileShape) -> bool:
@@ -68,16 +94,37 @@ def why_not(product: FusedProduct, tile: TileShape, capability: int) -> str | No
         return "larger than the product"
     if any(tile.computed) and not _fits_registers(product, tile, capability):
         return "more registers than there are"
+    if tile.programs or tile.evenly:
+        return _why_not_several(replace(product, tile=tile), capability)
     too_flat = tile.splits > 1 and product.depth < tile.splits * tile.depth * 4
     return "too little depth to be cut" if too_flat else None
 
 
+def _why_not_several(product: FusedProduct, capability: int) -> str | None:
+    """Why programs do not go over several tiles of the product, or over parts of what is left over; or None."""
+    tile = product.tile
+    many = tile.rows * tile.columns > MOST_SUMS * 32 * tile.warps
+    if tile.evenly:
+        if many:
+            return "more registers than there are, where sums are added up"
+        if tile.evenly > product.left_over * product.steps:
+            return "nothing left over, or too little depth"
+        idle = 1 - product.tiles / (-(-product.tiles // tile.evenly) * tile.evenly)
+        return "hardly a processor without work" if idle < LEAST_IDLE else None
+    if product.tiles <= tile.programs:
+        return "a tile for each program"
+    return "more registers than there are" if many and capability >= TENSOR_MEMORY else None
+
+
 def shared_bytes(product: FusedProduct, tile: TileShape) -> int:
-    """Of what is read ahead, and of an operand that is computed, which has no stages."""
+    """Of what is read ahead, of an operand that is computed, which has no stages, and of results.
+
+    Where one tile follows another, results have a place of their own, by which they go to other threads.
+    """
     lengths, itemsize = (tile.rows, tile.columns), DTYPES[product.dtype].itemsize
     read = sum(length * size for length, size in zip(lengths, bytes_read(product), strict=True)) * tile.stages
     made = sum(length * itemsize for length, own in zip(lengths, tile.computed, strict=True) if own)
-    return tile.depth * (read + made)
+    return tile.depth * (read + made) + (tile.rows * tile.columns * itemsize if tile.programs else 0)
 
 
 def _fits_registers(product: FusedProduct, tile: TileShape, capability: int) -> bool:
@@ -119,8 +166,14 @@ def modelled(product: FusedProduct, tile: TileShape, processors: int) -> float:
     )
     multiplied += steps * depth / STEPS
     together = max(1, min(programs // processors, SHARED_TILES // (tile.rows * tile.columns)))
-    waves = -(-programs // (processors * together))
-    parts = START + 2 * tile.splits * rows * columns * batch * 4 / (processors * READ) if tile.splits > 1 else 0
+    waves: float = -(-programs // (processors * together))
+    parts = 0.0
+    if tile.splits > 1:
+        parts = START + 2 * tile.splits * rows * columns * batch * 4 / (processors * READ)
+    elif tile.evenly:  # two tiles for each program, written and read
+        together = tile.evenly // processors
+        waves = programs / tile.evenly
+        parts = START + together * 2 * 2 * tile.rows * tile.columns * 4 / READ
     return waves * (together * max(multiplied, read) + START) + parts
 
 
