@@ -96,7 +96,8 @@ class CudaBackend:
 
     Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
-    measure on the device, while compiling, whether products run faster as one kernel with what follows.
+    measure on the device, while compiling, whether products run faster as one kernel with what follows, and with what
+    computes their operands.
     Option `images`: "auto" computes convolutions in channels-last where cuDNN's tensor cores take them so; "traced"
     leaves every tensor in the layout it was traced with.
     """

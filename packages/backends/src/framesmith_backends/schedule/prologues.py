@@ -82,7 +82,7 @@ def _prologue(known: Known, product: FusedProduct, which: str, number: int) -> P
     batch, rows, along, columns = product.batch, product.rows, product.along, product.columns
     place, loops = (product.a, (batch, rows, along)) if which == "a" else (product.b, (batch, along, columns))
     group, name = known.makers.get(place.source), place.source
-    if group is None or known.readers[name] != {number} or name in known.read:
+    if group is None or known.readers.get(name) != {number} or name in known.read:
         return None
     if any(param.name == name for param in product.epilogue.params):
         return None  # it is added to the product, too
