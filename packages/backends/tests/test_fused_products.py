@@ -233,6 +233,23 @@ def test_what_is_left_over_is_cut_where_processors_would_wait(rows: int, has: bo
     assert any(tile.evenly for tile in found) == has
 
 
+def test_narrow_rows_have_a_program_for_each_tile() -> None:
+    for columns, has in ((1000, True), (1001, False)):
+        found = candidates(fusable_of(((2304, columns), (1024, columns), (1024,))).product, CAPABILITY, PROCESSORS)
+        assert found and any(tile.programs or tile.evenly for tile in found) == has
+
+
+@pytest.mark.parametrize(("capability", "rows", "dtype", "has"), [
+    (90, 8192, BF16, True), (80, 8192, BF16, False), (90, 8190, BF16, False), (90, 8192, torch.float32, False),
+    (100, 8192, BF16, False),
+])  # fmt: skip
+def test_programs_in_turn_have_as_many_sums_as_fit(capability: int, rows: int, dtype: torch.dtype, has: bool) -> None:
+    shapes = ((rows, 256), (4096, 256), (4096,))
+    found = candidates(fusable_of(shapes, dtype).product, capability, PROCESSORS)
+    in_turn = [tile for tile in found if tile.programs]
+    assert in_turn and any(tile.rows * tile.columns > 64 * 32 * tile.warps for tile in in_turn) == has
+
+
 def test_equal_products_are_measured_once() -> None:
     def layers(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return layer(layer(layer(x, w, b), v, c), w, b)

@@ -35,6 +35,10 @@ RATE, READ, START, STEPS = 6000.0, 50.0, 700.0, 200.0
 MOST_SUMS, DEAR, MOST_DEAR = 64, 16, 64
 #: From this compute capability on tensor cores have memory for sums.
 TENSOR_MEMORY = 100
+#: There a tile in turn has no more columns, as its sums go through shared memory.
+MOST_IN_TENSOR_MEMORY = 128
+#: Bytes that a thread reads at once.
+READ_AT_ONCE = 16
 #: Of tiles with fewer rows than a step of the tensor cores, so many count as if they were there.
 STEP = 64
 
@@ -104,6 +108,8 @@ def _why_not_several(product: FusedProduct, capability: int) -> str | None:
     """Why programs do not go over several tiles of the product, or over parts of what is left over; or None."""
     tile = product.tile
     many = tile.rows * tile.columns > MOST_SUMS * 32 * tile.warps
+    if not _lies_in_wide_rows(product):
+        return "operands that are read in narrow pieces, each with an address in registers"
     if tile.evenly:
         if many:
             return "more registers than there are, where sums are added up"
@@ -113,7 +119,28 @@ def _why_not_several(product: FusedProduct, capability: int) -> str | None:
         return "hardly a processor without work" if idle < LEAST_IDLE else None
     if product.tiles <= tile.programs:
         return "a tile for each program"
-    return "more registers than there are" if many and capability >= TENSOR_MEMORY else None
+    if capability >= TENSOR_MEMORY and (many or tile.columns > MOST_IN_TENSOR_MEMORY):
+        return "more registers or shared memory than there are, by which sums go to other threads"
+    return "more registers than there are" if many and not _is_lean(product) else None
+
+
+def _is_lean(product: FusedProduct) -> bool:
+    """Whether a thread has room for twice the sums: of half types, without masks, eight warps to a tile."""
+    tile, rows, columns = product.tile, product.rows.size, product.columns.size
+    assert isinstance(rows, int) and isinstance(columns, int)
+    whole = rows % tile.rows == 0 and columns % tile.columns == 0
+    return whole and tile.warps == 8 and DTYPES[product.dtype].itemsize == 2
+
+
+def _lies_in_wide_rows(product: FusedProduct) -> bool:
+    """Whether rows or columns of the operands that are read begin at multiples of 16 bytes, and lie side by side."""
+    pieces = READ_AT_ONCE // DTYPES[product.dtype].itemsize
+    for place in (place for place, value in product.operands if value is None):
+        steps = [step for n, step in zip(place.shape, place.strides, strict=True) if n != 1]
+        others = [place.offset, *(step for step in steps if step != 1)]
+        if 1 not in steps or any(step % pieces != 0 for step in others):
+            return False
+    return True
 
 
 def shared_bytes(product: FusedProduct, tile: TileShape) -> int:
