@@ -212,17 +212,22 @@ def forms(name: str) -> None:
 
     stages_of(trace(CASES[name][0], inputs_of(name, BF16)), choose=Noting())
     ((trial, program),) = trials
-    (launched,) = Interpreting(0, None)._forms([trial], program)  # type: ignore[arg-type]
-    layouts, generator = measuring._layouts(trial, program), torch.Generator().manual_seed(0)
-    buffers = {one: measuring._made(layout, torch.device("cpu"), generator) for one, layout in layouts.items()}
-    assert {*measuring._agreeing(trial, launched, buffers)} == {PRESENT, *(tile.text() for tile in trial.tiles)}
+    one = trial.experiment(program)
+    (launched,) = Interpreting(0, None)._forms([trial], [one])  # type: ignore[arg-type]
+    place, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
+    buffers = {
+        buffer: measuring._made(layout, place, generator, one.places.get(buffer))
+        for buffer, layout in one.layouts.items()
+    }
+    found = measuring._agreeing(trial, one, launched, buffers)
+    assert {*found} == {PRESENT, *(tile.text() for tile in trial.tiles)}
     before = trial.fusable.before()
     assert before
     for kernel in before:  # what lies where an operand would is read by no form that computes it
         buffers[kernel.passes[0].stores[0].buffer].fill_(torch.nan)
-    wanted = {param.name: buffers[param.name].clone() for param in trial.fusable.product.params if param.written}
+    wanted = {name: buffers[name].clone() for name in one.written}
     launched[trial.tiles[-1].text()](buffers)
-    assert all(torch.equal(buffers[one], tensor) for one, tensor in wanted.items())
+    assert all(torch.equal(buffers[name], tensor) for name, tensor in wanted.items())
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from framesmith_backends.ir.fused_product import FusedProduct, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_fused_product
-from framesmith_backends.launch.choosing import CAPABILITY, MARGIN, PRESENT, PROCESSORS, Choices, Times, Trial
+from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, PROCESSORS, Choices, Times, Trial
 from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.launch.trials import MARGIN
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.product_tiles import (

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import fx
@@ -17,6 +17,7 @@ from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.launch.choosing import Choices
+from framesmith_backends.launch.choosing_tiles import TileChoices
 from framesmith_backends.launch.kernel_runs import KernelRun, Rendered, alone, kernel_run
 from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import (
@@ -46,7 +47,7 @@ from framesmith_backends.schedule.steps import Run
 from framesmith_backends.telling import PLANS, tell_once
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
-#: Modes in which launches are recorded, and in which products are measured.
+#: Modes in which launches are recorded, and in which forms of products and kernels are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -55,8 +56,9 @@ class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
-    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `products` what of those was
-    chosen by measuring, with the times. Of a graph that is cut `parts` are what runs, each with stages of its own.
+    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `products` and `tiles` what of
+    products and of other kernels was chosen by measuring, with the times. Of a graph that is cut `parts` are what runs,
+    each with stages of its own.
     """
 
     graph: fx.GraphModule
@@ -67,6 +69,7 @@ class TritonStages:
     source: str
     recording: str = "not asked for"
     products: str = ""
+    tiles: str = ""
     parts: tuple[TritonStages, ...] = ()
 
     def text(self) -> str:
@@ -80,7 +83,8 @@ class TritonStages:
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
-            ("products", self.products), ("kernels", "\n\n".join(kernels)), ("plan", self.plan.text()),
+            ("products", self.products), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
+            ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
@@ -97,7 +101,7 @@ class CudaBackend:
     Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
     measure on the device, while compiling, whether products run faster as one kernel with what follows, and with what
-    computes their operands.
+    computes their operands, and in which of a few forms other kernels are fastest.
     Option `images`: "auto" computes convolutions in channels-last where cuDNN's tensor cores take them so; "traced"
     leaves every tensor in the layout it was traced with.
     """
@@ -182,18 +186,20 @@ def _explained(part: Part, mode: str, device: str) -> TritonStages:
 
 
 def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
-    """All stages of the graph, its products in their present form."""
-    return stages_of(gm, choose=_choices(gm, measured=False) if mode in MEASURING else None, device=device)
+    """All stages of the graph, its products in their present form, other kernels by rule."""
+    return stages_of(gm, device=device, **_choices(gm, mode, measured=False))
 
 
 def _measured_stages(
     gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
 ) -> TritonStages:
-    """All stages of the graph; where the mode asks for that, its products are measured."""
-    choose = _choices(gm, not interpreting(), on_error) if mode in MEASURING else None
-    stages = stages_of(gm, on_error, choose=choose, device=device)
-    if choose is not None and stages.products:
-        PLANS.info("products:\n%s", stages.products)
+    """All stages of the graph; where the mode asks for that, its products and kernels are measured."""
+    choices = _choices(gm, mode, not interpreting(), on_error)
+    stages = stages_of(gm, on_error, device=device, **choices)
+    if choices:
+        for what, told in (("products", stages.products), ("tiles", stages.tiles)):
+            if told:
+                PLANS.info("%s:\n%s", what, told)
     return stages
 
 
@@ -202,14 +208,28 @@ def stages_of(
     on_error: OnError | None = None,
     choose: Choices | None = None,
     device: str | None = None,
+    tiles: TileChoices | None = None,
 ) -> TritonStages:
-    """All stages of the graph; `choose` says which products run as one kernel with what follows."""
+    """All stages of the graph; `choose` says which products run as one kernel with what follows.
+
+    `tiles` says in which form other kernels run; without it by rule.
+    """
     made = Rendered()
     gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose, made.order)
-    forms, launched = made.forms, made.launched
-    chosen = "mode asks for no measuring" if choose is None else choose.text()
+    every = [one for some in made.gathered.values() for one in some]
+    program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
+    chosen = {} if tiles is None else tiles(every, program)
+    forms = dict(made.forms)
+    for form in chosen.values():
+        forms.update(form.functions)
+    launched = {
+        entry: [chosen[one.name].launch if one.name in chosen else one.launch(forms) for one in some]
+        for entry, some in made.gathered.items()
+    }
+    told = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
     source = write(plan, gm)[0]
-    return TritonStages(gm, lowering, plan, tuple(forms.values()), launched, source, products=chosen)
+    kernels = tuple(forms.values())
+    return TritonStages(gm, lowering, plan, kernels, launched, source, products=told[0], tiles=told[1])
 
 
 def _planned(
@@ -333,15 +353,23 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
     return why_not_functional(gm) is None and len(_device_indices(gm)) <= 1
 
 
-def _choices(gm: fx.GraphModule, measured: bool, on_error: OnError | None = None) -> Choices:
-    """What chooses the forms of the graph's products, on its device; not `measured`, the present ones."""
+class _Choosing(TypedDict, total=False):
+    choose: Choices
+    tiles: TileChoices
+
+
+def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None) -> _Choosing:
+    """What chooses the forms of the graph's products and kernels, on its device; not `measured`, the present ones."""
+    if mode not in MEASURING:
+        return {}
     exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
-        return Choices(exact=exact)
+        return {"choose": Choices(exact=exact), "tiles": TileChoices()}
     from framesmith_backends.launch.cuda_driver import driver
     from framesmith_backends.launch.measuring import DeviceClock
 
-    return Choices(DeviceClock(device_index(gm), driver()), exact, on_error)
+    clock = DeviceClock(device_index(gm), driver())
+    return {"choose": Choices(clock, exact, on_error), "tiles": TileChoices(clock, on_error)}
 
 
 def interpreting() -> bool:

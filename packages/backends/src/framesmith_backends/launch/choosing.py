@@ -1,39 +1,32 @@
-"""In which form products run: the fastest of those that were timed, once for equal products, and kept on disk.
+"""In which form products run: the fastest of those that were timed.
 
-What times them is a `Clock`. The present form is an ATen call and, where there is one, the kernel that reads it. It
-stays where nothing is faster by a margin, where nothing could be timed, and while a CUDA graph is recorded.
+The present form is an ATen call and, where there is one, the kernel that reads it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from framesmith_aten.contract import OnError
-from framesmith_backends import storage
 from framesmith_backends.ir.fused_product import TileShape
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.program import Program
+from framesmith_backends.launch.product_trials import experiment_of
 from framesmith_backends.launch.support_source import support_digest
+from framesmith_backends.launch.trials import FORMAT, Clock, Experiment, Times, fastest, lines_of, times_of
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.product_tiles import candidates
 from framesmith_backends.schedule.fused_products import Fusable
-from framesmith_backends.telling import PLANS
 
-#: The name of the present form, and by how much another has to be faster.
-PRESENT, MARGIN = "ATen", 0.98
+#: The name of the present form.
+PRESENT = "ATen"
 #: So many tiles of products that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
-#: Of what is written to disk.
-FORMAT = 1
 #: Processors and compute capability of the GPU that is taken where there is none.
 PROCESSORS, CAPABILITY = 132, 90
-
-Times = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +36,23 @@ class Trial:
     fusable: Fusable
     tiles: tuple[TileShape, ...]
 
-
-class Clock(Protocol):
-    """What times products. `about` names the device and what compiles for it: times are good for that alone."""
+    @property
+    def name(self) -> str:
+        return self.fusable.call.name
 
     @property
-    def about(self) -> tuple[object, ...]: ...
+    def present(self) -> str:
+        return PRESENT
 
     @property
-    def capability(self) -> int: ...
+    def others(self) -> tuple[str, ...]:
+        return tuple(tile.text() for tile in self.tiles)
 
-    @property
-    def processors(self) -> int: ...
+    def key(self, program: Program, about: tuple[object, ...]) -> str:
+        return key_of(self, program, about)
 
-    def is_free(self) -> bool:
-        """Whether anything may be launched now."""
-
-    def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
-        """Seconds of each trial's forms that run, by their names; or what kept it from being timed."""
+    def experiment(self, program: Program) -> Experiment:
+        return experiment_of(self.fusable, self.tiles, program, PRESENT)
 
 
 @dataclass(slots=True)
@@ -85,21 +77,12 @@ class Choices:
     def _chosen(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
         mine = [one for one in found if not (self.exact and one.product.dtype == "f32")]
         trials = [trial for one in mine if (trial := Trial(one, tuple(self._tiles(one)))).tiles]
-        if self.clock is None or not trials or not self.clock.is_free():
-            for trial in trials:
-                self._tell(trial, {}, None)
-            return {}
-        keys = [key_of(trial, program, self.clock.about) for trial in trials]
-        known = _kept(keys, trials)
-        fresh = {key: trial for key, trial in zip(keys, trials, strict=True) if key not in known}
-        if fresh:
-            known |= self._timed(self.clock, fresh, program)
         chosen: dict[str, TileShape] = {}
-        for key, trial in zip(keys, trials, strict=True):
-            tile = fastest(known.get(key, {}), trial.tiles)
-            self._tell(trial, known.get(key, {}), tile)
-            if tile is not None:
-                chosen[trial.fusable.call.name] = tile
+        for trial, times in zip(trials, times_of(trials, program, self.clock, self._failed), strict=True):
+            name = fastest(times, PRESENT, trial.others)
+            self._tell(trial, times, name)
+            if name is not None:
+                chosen[trial.name] = trial.tiles[trial.others.index(name)]
         return chosen
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
@@ -111,34 +94,17 @@ class Choices:
             found += some if one.kernel is not None else some[:MOST_ALONE]
         return found
 
-    def _timed(self, clock: Clock, fresh: Mapping[str, Trial], program: Program) -> dict[str, Times]:
-        """What the clock tells of each, kept on disk."""
-        found: dict[str, Times] = {}
-        for (key, trial), times in zip(fresh.items(), clock.times([*fresh.values()], program), strict=True):
-            if isinstance(times, Exception):
-                PLANS.info("%s was not timed: %s", trial.fusable.call.name, times)
-                self._failed(times)
-            else:
-                found[key] = times
-                storage.write(_file(key), json.dumps({"format": FORMAT, "times": dict(times)}).encode())
-        return found
-
     def _failed(self, error: Exception) -> None:
         if self.on_error is None:
             raise error
         self.on_error("products in other forms than ATen's", error)
 
-    def _tell(self, trial: Trial, times: Times, chosen: TileShape | None) -> None:
+    def _tell(self, trial: Trial, times: Times, chosen: str | None) -> None:
         one = trial.fusable
         parts = [str(one.call.node.target), *(["its kernel"] if one.kernel is not None else [])]
         parts += [f"what computes {', '.join(operands)}"] if (operands := _computable(one)) else []
-        lines = [f"{one.call.name}: {' and '.join(parts)}"]
-        if not times:
-            lines.append(f"  unmeasured: {PRESENT}; to be measured: {'; '.join(tile.text() for tile in trial.tiles)}")
-        best = PRESENT if chosen is None else chosen.text()
-        for name, seconds in sorted(times.items(), key=lambda pair: pair[1]):
-            lines.append(f"  {name}: {1e6 * seconds:.2f} us{', chosen' if name == best else ''}")
-        self.told[one.call.name] = lines
+        head = f"{one.call.name}: {' and '.join(parts)}"
+        self.told[one.call.name] = lines_of(trial, head, times, chosen)
 
     def text(self) -> str:
         """What was chosen among, with the times."""
@@ -148,15 +114,6 @@ class Choices:
 def _computable(one: Fusable) -> list[str]:
     """The operands that may be computed on the way in, by what they are called in the names of tiles."""
     return [name for name, own in zip("ab", one.prologues, strict=True) if own is not None]
-
-
-def fastest(times: Times, tiles: Sequence[TileShape]) -> TileShape | None:
-    """The tile that is faster than the present form by the margin, or None."""
-    if PRESENT not in times:
-        return None
-    mine = {tile: times[tile.text()] for tile in tiles if tile.text() in times}
-    best = min(mine, key=lambda tile: mine[tile], default=None)
-    return best if best is not None and mine[best] < MARGIN * times[PRESENT] else None
 
 
 def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
@@ -175,31 +132,3 @@ def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
     tiles = tuple(tile.text() for tile in trial.tiles)
     parts = (FORMAT, texts, present, buffers, tiles, about, support_digest())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-def _file(key: str) -> str:
-    return f"choice-{key}.json"
-
-
-def _kept(keys: Sequence[str], trials: Sequence[Trial]) -> dict[str, Times]:
-    """The times that the cache folder has; what does not fit is timed again."""
-    found: dict[str, Times] = {}
-    for key, trial in zip(keys, trials, strict=True):
-        times = None if key in found else _read(key)
-        if times is not None and times.keys() <= {PRESENT, *(tile.text() for tile in trial.tiles)}:
-            found[key] = times
-    return found
-
-
-def _read(key: str) -> dict[str, float] | None:
-    content = storage.read(_file(key))
-    if content is None:
-        return None
-    try:
-        known: Any = json.loads(content)
-    except ValueError:
-        return None
-    times = known.get("times") if isinstance(known, dict) and known.get("format") == FORMAT else None
-    if not isinstance(times, dict) or PRESENT not in times:
-        return None
-    return times if all(isinstance(value, float) and value > 0 for value in times.values()) else None

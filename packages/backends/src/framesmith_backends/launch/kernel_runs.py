@@ -11,13 +11,14 @@ from framesmith_backends.ir.fused_attention import FusedAttention
 from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.product import OnGpu
+from framesmith_backends.ir.program import Layout
 from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.attention_gradient import render_attention_gradient
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.product import render_product
-from framesmith_backends.render.triton.sets import Launch, launches
+from framesmith_backends.render.triton.sets import Gathered, Launch, gathered
 from framesmith_backends.schedule.sets import shown_by
-from framesmith_backends.schedule.steps import Run, Step
+from framesmith_backends.schedule.steps import Allocate, Run, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,22 @@ class KernelRun:
 
 @dataclass(slots=True)
 class Rendered:
-    """Forms of what runs compute, by the items' names, and what is launched for each run, by its entry's name."""
+    """Forms of what runs compute, by the items' names, what each launch runs, by the entries' names, and layouts."""
 
     forms: dict[str, TritonKernel] = field(default_factory=dict)
-    launched: dict[str, list[Launch]] = field(default_factory=dict)
+    gathered: dict[str, list[Gathered]] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    _shown: dict[str, frozenset[str]] | None = None
 
     def order(self, run: Run, steps: Sequence[Step]) -> list[int]:
-        """The number of each item's launch; 0 where it computes nothing."""
+        """The number of each item's launch, of a run among the steps of a plan; 0 where it computes nothing."""
+        if self._shown is None:
+            self._shown = shown_by(steps)
+            self.layouts.update((step.name, step.layout) for step in steps if isinstance(step, Allocate))
         items = computing(run)
         self.forms.update((item.name, rendered(item)) for item in items)
-        self.launched[run.entry] = launches(items, self.forms, shown_by(steps))
-        places = {name: at for at, launch in enumerate(self.launched[run.entry]) for name in launch.items}
+        found = self.gathered[run.entry] = gathered(items, self.forms, self._shown)
+        places = {member.name: at for at, one in enumerate(found) for member in one.members}
         return [places.get(item.name, 0) for item in run.items]
 
 

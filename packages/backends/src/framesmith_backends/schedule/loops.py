@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Expr, Index, Load, transform, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, loads, transform, walk
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.size import Size, exact_quotient, hint, is_multiple
@@ -33,6 +34,26 @@ def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
                 yield node.index[0], True
             elif isinstance(node, Index):
                 yield node.ix, False
+
+
+def read_once(kernel: Kernel) -> frozenset[Load]:
+    """The reads that take each of their elements at one point alone, in one pass of a kernel of fixed sizes."""
+    loops = {var for var in (*kernel.outer, *kernel.row) if var.size != 1}
+    count = Counter(load for one in kernel.passes for load in loads(*one.values))
+    return frozenset(load for load, passes in count.items() if passes == 1 and _is_apart(load.index[0], loops))
+
+
+def _is_apart(ix: Ix, loops: Collection[Var]) -> bool:
+    """Whether each point of the loops has a place of its own."""
+    steps = [(k, atom.size) for atom, k in ix.terms if isinstance(atom, Var)]
+    if len(steps) != len(ix.terms) or {atom for atom, _ in ix.terms} != loops:
+        return False
+    reach = 0
+    for step, size in sorted((abs(hint(k)), hint(size)) for k, size in steps):
+        if step <= reach:
+            return False
+        reach += step * (size - 1)
+    return True
 
 
 def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:

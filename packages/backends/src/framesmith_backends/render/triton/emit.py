@@ -220,6 +220,7 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     masks += [f"({size_of(w, var.size)} > 0)" for var in _perhaps_empty(w, expressions.variables(node))]
     mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
     suffix = f", mask={mask}, other=0" if masks else ""
+    suffix += ', cache_modifier=".cg"' if node in w.past_l1 else ""
     raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"
     if node.dtype == "b1":
         return f"({raw} != 0)"

@@ -17,13 +17,14 @@ from framesmith_backends.render.triton.passes import programs_along, write_progr
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import (
     Axis,
+    Form,
     Tile,
     holds_row,
     reaches,
     row_block,
     tile_of,
 )
-from framesmith_backends.schedule.loops import lane_score
+from framesmith_backends.schedule.loops import lane_score, read_once
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
 POINTERS = {
@@ -109,21 +110,35 @@ def why_not_triton(kernel: Kernel) -> str | None:
     return "it goes down, and not by rows" if kernel.down and not kernel.takes_rows_in_turn else None
 
 
-def render_triton(kernel: Kernel, name: str) -> TritonKernel:
-    """The Triton form of the kernel; a ValueError where `why_not_triton` has a reason."""
+def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> TritonKernel:
+    """The kernel as a Triton function, by rule or in the given form, one for kernels of fixed sizes alone.
+
+    A ValueError where `why_not_triton` has a reason.
+    """
     problem = why_not_triton(kernel)
     if problem is not None:
         raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
-    kernel = _in_no_order(kernel) if kernel.updates else kernel
-    tile, lane = tile_of(kernel), kernel.lane
+    kernel = in_no_order(kernel)
+    if form is not None:
+        return _render(kernel, name, form)
+    rule, lane = form_by_rule(kernel), kernel.lane
     if lane is None or lane not in kernel.row or not _held_while_short(kernel, row_block(kernel, lane)):
-        return _render(kernel, name, tile)
-    longer = _render(kernel, f"{name}_longer", Tile((Axis(lane, tiles.ROW_BLOCK),)))
-    return replace(_render(kernel, name, tile, True), row=lane.size, longer=longer)
+        return _render(kernel, name, rule)
+    blocks = Tile((Axis(lane, tiles.ROW_BLOCK),))
+    longer = _render(kernel, f"{name}_longer", Form(blocks, warps_of(kernel, blocks)))
+    return replace(_render(kernel, name, rule, True), row=lane.size, longer=longer)
 
 
-def _in_no_order(kernel: Kernel) -> Kernel:
+def form_by_rule(kernel: Kernel) -> Form:
+    """The form of a kernel whose points are in no order."""
+    tile = tile_of(kernel)
+    return Form(tile, warps_of(kernel, tile))
+
+
+def in_no_order(kernel: Kernel) -> Kernel:
     """The kernel with threads for all points of what it adds up, where a kernel of the CPU takes them in turn."""
+    if not kernel.updates:
+        return kernel
     loops = (*kernel.outer, *kernel.row)
     lane = max(reversed(loops), key=lambda v: lane_score(kernel, v), default=None)
     return replace(kernel, outer=loops, row=(), lane=lane)
@@ -137,14 +152,15 @@ def _held_while_short(kernel: Kernel, block: int) -> bool:
     return hint(lane.size) <= block and sum(one.has_loop for one in kernel.passes) > 1
 
 
-def _render(kernel: Kernel, name: str, tile: Tile, whole: bool = False) -> TritonKernel:
-    pointers = tuple(POINTERS[p.dtype] for p in kernel.params)
+def _render(kernel: Kernel, name: str, form: Form, whole: bool = False) -> TritonKernel:
+    pointers, tile, warps = tuple(POINTERS[p.dtype] for p in kernel.params), form.tile, form.warps
     integer = "tl.int64" if reaches(kernel) else "tl.int32"
     w = Writing(kernel, tile, [Scope([], 1)], integer, whole)
+    w.past_l1 = read_once(kernel) if form.past_l1 else frozenset()
     for k, param in enumerate(kernel.params):
         w.pointers[param.name] = f"p{k}"
     block = tile.axes[-1].block if tile.axes else 1
-    warps, checks = warps_of(kernel, tile), bool(kernel.checks)
+    checks = bool(kernel.checks)
     result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)

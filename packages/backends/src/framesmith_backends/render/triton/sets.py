@@ -33,7 +33,7 @@ from framesmith_backends.render.triton.kernel import (
 )
 from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Tile, covering, reaches
+from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Form, Tile, covering, reaches
 from framesmith_backends.schedule.loops import rewrite_indices
 from framesmith_backends.schedule.sets import LINE, SharedForm, line_form, sets_of
 
@@ -52,26 +52,59 @@ class Launch:
     items: tuple[str, ...]
 
 
-def launches(
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What one launch runs: an item, or kernels that are alike, with what these share."""
+
+    members: tuple[OnGpu, ...]
+    form: SharedForm
+
+    @property
+    def name(self) -> str:
+        """That of its first member."""
+        return self.members[0].name
+
+    def text(self) -> str:
+        more = len(self.members) - 1
+        return f"{self.name} and {more} more" if more else self.name
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(member for member in self.members if isinstance(member, Kernel))
+
+    @property
+    def line(self) -> Kernel | None:
+        """Of several kernels that go along lines of elements, that over the longest of these."""
+        if self.form.line is None or len(self.members) == 1:
+            return None
+        return _over(self.form.line, max(_counts(self.kernels)))
+
+    def launch(self, rendered: Mapping[str, TritonKernel], form: Form | None = None) -> Launch:
+        """How it is launched; `rendered` has each member as a function of its own. Lines are walked in that form."""
+        functions = [rendered[member.name] for member in self.members]
+        if len(functions) == 1:
+            return Launch(functions[0], _buffers(self.members[0]), (self.name,))
+        return _together(self.form, self.kernels, functions, form)
+
+
+def gathered(
     kernels: Sequence[OnGpu],
     rendered: Mapping[str, TritonKernel],
     shown: Mapping[str, frozenset[str]],
-) -> list[Launch]:
-    """What runs the kernels and products of a run, in order; `rendered` has each as a function of its own.
+) -> list[Gathered]:
+    """The kernels and products of a run by launches, in order; `rendered` has each as a function of its own.
 
     `shown` is as `sets_of` has it.
     """
     forms = [_form(kernel, rendered[kernel.name]) for kernel in kernels]
     most = MOST_PARAMETERS - max((len(kernel.numbers) for kernel in kernels), default=0)
-    found: list[Launch] = []
+    found: list[Gathered] = []
     for one in sets_of(kernels, forms, most, shown):
-        members = [kernels[k] for k in one.members]
-        functions = [rendered[kernel.name] for kernel in members]
-        if len(members) == 1 or sum(map(_programs, functions)) > MOST_PROGRAMS:
-            found += [Launch(f, _buffers(kernel), (kernel.name,)) for kernel, f in zip(members, functions, strict=True)]
+        members = tuple(kernels[k] for k in one.members)
+        if len(members) == 1 or sum(_programs(rendered[kernel.name]) for kernel in members) > MOST_PROGRAMS:
+            found += [Gathered((kernel,), SharedForm(kernel.name)) for kernel in members]
         else:
-            alike = [kernel for kernel in members if isinstance(kernel, Kernel)]
-            found.append(_together(one.form, alike, functions))
+            found.append(Gathered(members, one.form))
     return found
 
 
@@ -98,7 +131,9 @@ def _programs(function: TritonKernel) -> int:
     return function.grid
 
 
-def _together(form: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel]) -> Launch:
+def _together(
+    shared: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel], form: Form | None
+) -> Launch:
     """One function of several kernels' buffers."""
     first, buffers = functions[0], [_buffers(kernel) for kernel in kernels]
     kinds = {name: kind for some in buffers for name, kind in zip(some, first.pointers, strict=True)}
@@ -109,13 +144,14 @@ def _together(form: SharedForm, kernels: Sequence[Kernel], functions: Sequence[T
     rows = [[names[some[k]] for k in chosen] for some in buffers]
     targets = [pointers[k] for k in chosen]
     found = replace(first, name=f"{first.name}_and_{len(kernels) - 1}_more", pointers=tuple(kinds.values()))
-    if form.line is None:
+    if shared.line is None:
         programs, body = [*map(_programs, functions)], _body_of(first, pointers)
     else:
-        counts = [kernel.points for kernel in kernels if isinstance(kernel.points, int)]
-        tile = Tile((Axis(LINE, min(LANE_BLOCK, covering(max(counts)))),))
-        found = replace(found, block=tile.elements, warps=warps_of(form.line, tile))
-        programs, body = [-(-count // tile.elements) for count in counts], _line_body(form.line, tile, pointers, counts)
+        counts = _counts(kernels)
+        form = form or line_form_by_rule(shared.line, counts)
+        block = form.tile.elements
+        found = replace(found, block=block, warps=form.warps)
+        programs, body = [-(-count // block) for count in counts], _line_body(shared.line, block, pointers, counts)
         if len({*counts}) > 1:
             targets.append(ELEMENTS)
             rows = [[*row, str(count)] for row, count in zip(rows, counts, strict=True)]
@@ -124,6 +160,16 @@ def _together(form: SharedForm, kernels: Sequence[Kernel], functions: Sequence[T
     helpers, choice = _choice([*targets, "place"], rows, starts)
     lines = [*helpers, found.head, "    number = tl.program_id(0)", *choice, *body]
     return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels))
+
+
+def line_form_by_rule(line: Kernel, counts: Sequence[int]) -> Form:
+    """The form in which lines of so many elements are walked."""
+    tile = Tile((Axis(LINE, min(LANE_BLOCK, covering(max(counts)))),))
+    return Form(tile, warps_of(line, tile))
+
+
+def _counts(kernels: Sequence[Kernel]) -> list[int]:
+    return [kernel.points for kernel in kernels if isinstance(kernel.points, int)]
 
 
 def _choice(
@@ -167,12 +213,12 @@ def _body_of(function: TritonKernel, pointers: Sequence[str]) -> list[str]:
     return [re.sub(r"\bp(\d+)\b", lambda found: pointers[int(found[1])], line) for line in lines]
 
 
-def _line_body(line: Kernel, tile: Tile, pointers: Sequence[str], counts: Sequence[int]) -> list[str]:
+def _line_body(line: Kernel, block: int, pointers: Sequence[str], counts: Sequence[int]) -> list[str]:
     """What is done with a block of each line, whose numbers of elements are these.
 
     Where vectors of elements may reach beyond an end, whole blocks have lines of their own, without masks.
     """
-    block, size = tile.elements, counts[0] if len({*counts}) == 1 else LINE.size
+    size = counts[0] if len({*counts}) == 1 else LINE.size
     kinds = ["double" if isinstance(number, Number) else "integer" for number in line.numbers]
     head = [*(f"    m{k} = fs.{kind}(n{k})" for k, kind in enumerate(kinds)), "    pid = place"]
     if all(count % block == 0 for count in counts):
@@ -189,12 +235,18 @@ def _block(
     line: Kernel, size: Size, block: int, pointers: Sequence[str], indent: int, known: int = 0
 ) -> tuple[list[str], int]:
     """Lines for a block of a line of that size, and how many names there are; `known` names are taken."""
-    var = Var(LINE.name, size)
-    moved = rewrite_indices(line, lambda ix: index.substitute(ix, {LINE: index.of(var)}))
-    kernel = replace(moved, outer=(var,), lane=var)
-    w = Writing(kernel, Tile((Axis(var, block),)), [Scope([], indent)], "tl.int32", count=known)
+    kernel = _over(line, size)
+    tile = Tile((Axis(kernel.outer[0], block),))
+    w = Writing(kernel, tile, [Scope([], indent)], "tl.int32", count=known)
     w.pointers.update(zip((param.name for param in line.params), pointers, strict=True))
     w.numbers.update({one: f"m{k}" for k, one in enumerate(line.numbers)})
     w.numbers.update(dict.fromkeys(symbols(LINE.size), ELEMENTS))
     write_program(w)
     return [*flat(w.scopes[0].lines)], w.count
+
+
+def _over(line: Kernel, size: Size) -> Kernel:
+    """The kernel of a line, over one of that size."""
+    var = Var(LINE.name, size)
+    moved = rewrite_indices(line, lambda ix: index.substitute(ix, {LINE: index.of(var)}))
+    return replace(moved, outer=(var,), lane=var)

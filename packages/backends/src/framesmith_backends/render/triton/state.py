@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from framesmith_backends.ir.expr import Number
+from framesmith_backends.ir.expr import Load, Number
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Symbol
@@ -34,7 +34,7 @@ class Writing:
     `ref_levels` has for what is scanned in a loop which one it is.
     `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop, `rows` are
     the variables over which a row is gone through at present, `cells` what is combined down columns, `base` is the
-    scope of the passes, which knows what they reduced.
+    scope of the passes, which knows what they reduced, `past_l1` is what is read without a place in L1.
     """
 
     kernel: Kernel
@@ -53,6 +53,7 @@ class Writing:
     rows: tuple[Var, ...] = ()
     cells: dict[str, str] = field(default_factory=dict)
     base: int = 0
+    past_l1: frozenset[Load] = frozenset()
     count: int = 0
 
     @property

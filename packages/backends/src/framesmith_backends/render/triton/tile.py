@@ -100,6 +100,22 @@ class Tile:
         return f"[{', '.join(sizes)}]" if any(axis.var in variables for axis in self.axes) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In what form a kernel is rendered: the tile of a program, its warps, and whether L1 is left out of reads.
+
+    It is left out of reads that take each element once: what others read again stays there longer.
+    """
+
+    tile: Tile
+    warps: int
+    past_l1: bool = False
+
+    def text(self) -> str:
+        blocks = "x".join(str(axis.block) for axis in self.tile.axes) or "1"
+        return f"{blocks}, {self.warps} warps{', once past L1' if self.past_l1 else ''}"
+
+
 def covering(size: Size) -> int:
     """The power of two that covers the size, by its hint."""
     return 1 << max(hint(size) - 1, 0).bit_length()
@@ -120,7 +136,7 @@ def tile_of(kernel: Kernel) -> Tile:
 def row_block(kernel: Kernel, lane: Var) -> int:
     """How much of a row is taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    longer = min(SCAN_BLOCK, _most_scanned(kernel)) if kernel.has_scans else streamed(kernel)
+    longer = min(SCAN_BLOCK, most_scanned(kernel)) if kernel.has_scans else streamed(kernel)
     return block if block <= _longest_whole(kernel, lane) else min(block, longer)
 
 
@@ -146,7 +162,7 @@ def bytes_of_point(kernel: Kernel) -> int:
 def _longest_whole(kernel: Kernel, lane: Var) -> int:
     """Up to which length rows are held: read once, they need not be."""
     if kernel.has_scans:
-        return _most_scanned(kernel)
+        return most_scanned(kernel)
     if any(v.size != 1 for v in kernel.row if v is not lane):
         return 0  # other loops over the row go through it anew in each pass
     through = sum(one.has_loop for one in kernel.passes)
@@ -156,7 +172,7 @@ def _longest_whole(kernel: Kernel, lane: Var) -> int:
     return max(WHOLE_ROW, LONGER_ROWS.get(len(read), 0))
 
 
-def _most_scanned(kernel: Kernel) -> int:
+def most_scanned(kernel: Kernel) -> int:
     """Of how many elements a tile has room in shared memory."""
     values = [value for one in kernel.passes for value in one.values]
     widest = max(DTYPES[e.dtype].itemsize for e in (*values, *loads(*values)))
@@ -229,7 +245,7 @@ def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
     if not kernel.has_scans:
         return max(streamed(kernel) // columns, 1)
     programs = hint(product(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
-    return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, _most_scanned(kernel))) // columns
+    return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, most_scanned(kernel))) // columns
 
 
 def _of_points(kernel: Kernel, lane: Var) -> Tile:

@@ -1,0 +1,164 @@
+"""The forms of a kernel that are worth measuring: the rule's own, and a few that differ from it in one thing each.
+
+Which tiles a kernel may have is for `tile.py` to say: these are of the same loops, so that all of them are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, zip_longest
+
+from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.size import hint
+from framesmith_backends.ir.splitting import LEAST_COLUMNS
+from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
+from framesmith_backends.render.triton.tile import (
+    LANE_BLOCK,
+    LARGEST_BLOCK,
+    LONGER_ROWS,
+    ROW_BLOCK,
+    Axis,
+    Form,
+    Tile,
+    covering,
+    holds_row,
+    most_scanned,
+)
+from framesmith_backends.schedule.loops import accesses, read_once
+
+#: So many forms of a kernel are measured, the rule's among them.
+MOST_FORMS = 6
+#: A program has no fewer elements, and no more; a thread no more, and no more bytes of what it reads at once.
+LEAST_ELEMENTS, MOST_ELEMENTS, MOST_PER_THREAD, MOST_BYTES_PER_THREAD = 128, 1 << 15, 32, 256
+#: Warps of a program: more where the rule has more.
+MOST_WARPS = 16
+#: The shortest side of a tile that is turned.
+LEAST_SIDE = 16
+
+
+def forms_of(kernel: Kernel) -> list[Form]:
+    """The forms in which a kernel of fixed sizes is measured, the rule's first; that alone where there is no choice."""
+    kernel = in_no_order(kernel)
+    rule = form_by_rule(kernel)
+    if not rule.tile.axes:
+        return [rule]
+    tiles = (Form(tile, warps_of(kernel, tile)) for tile in _tiles(kernel, rule.tile))
+    warps = (replace(rule, warps=warps) for warps in (rule.warps * 2, rule.warps // 2))
+    other = [form for pair in zip_longest(tiles, warps) for form in pair if form is not None]
+    fine = [form for form in other if _is_fine(kernel, form, rule)]
+    past = [replace(rule, past_l1=True)] if _has_use_for_l1(kernel, rule.tile) else []
+    return [rule, *[*dict.fromkeys((*past, *fine))][: MOST_FORMS - 1]]
+
+
+def _is_fine(kernel: Kernel, form: Form, rule: Form) -> bool:
+    """Whether threads have enough to do, and few enough registers are asked of each."""
+    elements = form.tile.elements
+    if form == rule or not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS:
+        return False
+    if not 1 <= form.warps <= max(MOST_WARPS, rule.warps) or 32 * form.warps > elements:
+        return False
+    per_thread = elements // (32 * form.warps)
+    if form.tile != rule.tile and per_thread <= rule.tile.elements // (32 * rule.warps):
+        return True
+    read = max(sum(DTYPES[load.dtype].itemsize for load in loads(*one.values)) for one in kernel.passes)
+    most = MOST_PER_THREAD if form.tile != rule.tile else MOST_PER_THREAD // 2
+    return per_thread <= most and per_thread * read <= MOST_BYTES_PER_THREAD
+
+
+def _has_use_for_l1(kernel: Kernel, tile: Tile) -> bool:
+    """Whether some reads take each element once, and lanes read other elements that are read again."""
+    once = read_once(kernel)
+    read = dict.fromkeys(chain(*(loads(*one.values) for one in kernel.passes)))
+    return bool(once) and any(
+        load not in once and not index.variables(load.index[0]).isdisjoint(tile.variables) for load in read
+    )
+
+
+def _tiles(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
+    lane = kernel.lane
+    assert lane is not None
+    if kernel.down:
+        return _of_rows_in_turn(kernel, tile)
+    if lane in kernel.row:
+        return _of_rows(kernel, tile)
+    return _of_columns(kernel, tile) if kernel.row else _of_points(kernel, tile)
+
+
+def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
+    """Neighbours that a tile of another loop keeps apart, together; larger and smaller parts of the loops."""
+    inner = _between(kernel)
+    if inner is not None:
+        assert kernel.lane is not None
+        block = covering(inner.size)
+        along = Axis(kernel.lane, min(LANE_BLOCK // block, covering(kernel.lane.size)))
+        yield Tile((along, Axis(inner, block)), flat=True)
+    first, last = tile.axes[0], tile.axes[-1]
+    if len(tile.axes) == 1:
+        yield from _with_blocks(tile, [(last.block * 2,), (last.block // 2,)])
+    elif tile.flat:
+        yield from _with_blocks(tile, [(first.block * 2, last.block), (first.block // 2, last.block)])
+    else:
+        a, b = first.block, last.block
+        yield from _with_blocks(tile, [(a * 2, b), (a, b * 2), (a * 2, b * 2), (a // 2, b // 2)], LEAST_SIDE)
+
+
+def _between(kernel: Kernel) -> Var | None:
+    """A short loop whose elements fill in memory what lies between those of neighbouring lanes: halves of a pair."""
+    for ix, memory in accesses(kernel):
+        step = 0 if kernel.lane is None or not memory else index.coefficient(ix, kernel.lane)
+        for var in kernel.outer:
+            if var.size == step and 1 < hint(var.size) < LEAST_COLUMNS and index.coefficient(ix, var) == 1:
+                return var
+    return None
+
+
+def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
+    """More and fewer rows; a long row in blocks instead of whole, or whole instead of in blocks; other blocks."""
+    lane, block = tile.axes[-1].var, tile.axes[-1].block
+    most = most_scanned(kernel) if kernel.has_scans else max(LONGER_ROWS.values())
+    if not holds_row(kernel, tile):
+        yield from _with_blocks(tile, [(covering(lane.size),)], most=min(most, MOST_ELEMENTS))
+        yield from _with_blocks(tile, [(block * 2,), (block // 2,)], most=min(most, 2 * LARGEST_BLOCK))
+        return
+    several = tile.axes[0].block if len(tile.axes) > 1 else 1
+    other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
+    for rows in (several * 2, several // 2):
+        if other is not None and 1 <= rows <= covering(other.size):
+            yield Tile(((Axis(other, rows),) if rows > 1 else ()) + (tile.axes[-1],))
+    if several == 1 and block > ROW_BLOCK // 2:
+        yield Tile((Axis(lane, max(block // 4, ROW_BLOCK // 2)),))
+
+
+def _of_columns(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
+    """More columns of fewer rows, fewer of more, and more or fewer rows alone."""
+    most = most_scanned(kernel) if kernel.has_scans else MOST_ELEMENTS
+    if len(tile.axes) == 1:
+        yield from _with_blocks(tile, [(tile.axes[0].block * 2,), (tile.axes[0].block // 2,)])
+        return
+    r, c = (axis.block for axis in tile.axes)
+    yield from _with_blocks(tile, [(r // 2, c * 2), (r * 2, c // 2), (r * 2, c), (r // 2, c)], most=most)
+
+
+def _of_rows_in_turn(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
+    """More rows at a time, and fewer: as many as all of them are a multiple of."""
+    (down,), row = kernel.down, tile.axes[-1]
+    several = tile.axes[0].block if len(tile.axes) > 1 else 1
+    for rows in (several * 2, several // 2):
+        if rows >= 1 and hint(down.size) % rows == 0:
+            yield Tile(((Axis(down, rows),) if rows > 1 else ()) + (row,))
+
+
+def _with_blocks(
+    tile: Tile, blocks: Sequence[tuple[int, ...]], least: int = 1, most: int = MOST_ELEMENTS
+) -> Iterator[Tile]:
+    """The tile with other blocks, where these have so many elements and are no longer than the loops."""
+    for some in blocks:
+        found = replace(tile, axes=tuple(Axis(axis.var, n) for axis, n in zip(tile.axes, some, strict=True)))
+        fits = all(least <= axis.block <= max(covering(axis.var.size), 1) for axis in found.axes)
+        if fits and found.elements <= most:
+            yield found

@@ -1,0 +1,48 @@
+"""A clock for tests of measured tiles: each trial's form of some number is the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from framesmith_backends.ir.program import Program
+from framesmith_backends.launch.choosing import CAPABILITY, PROCESSORS
+from framesmith_backends.launch.choosing_tiles import TileTrial
+from framesmith_backends.launch.trials import Times
+
+
+class Preferring:
+    """Tells that the other form numbered `which` takes `seconds`, half of the present one's; the rest are slow.
+
+    With `blocks_alone` forms that differ from the rule's in warps and caches do not count: an interpreter has neither.
+    `asked` are the trials that it was given, `preferred` says for those that have such a form which one that is.
+    """
+
+    capability, processors = CAPABILITY, PROCESSORS
+
+    def __init__(self, which: int, blocks_alone: bool = False) -> None:
+        self.which, self.blocks_alone = which, blocks_alone
+        self.seconds = 5e-6
+        self.about: tuple[object, ...] = ("a device", which)
+        self.asked: list[TileTrial] = []
+        self.preferred: dict[str, str] = {}
+        self.error: Exception | None = None
+        self.free = True
+
+    def is_free(self) -> bool:
+        return self.free
+
+    def times(self, trials: Sequence[TileTrial], program: Program) -> list[Times | Exception]:
+        self.asked += trials
+        if self.error is not None:
+            return [self.error] * len(trials)
+        return [self._times(trial) for trial in trials]
+
+    def _times(self, trial: TileTrial) -> Times:
+        found = {trial.present: 1e-5, **dict.fromkeys(trial.others, 2e-5)}
+        rule, *others = trial.forms
+        if self.blocks_alone:
+            others = [form for form in others if form.tile != rule.tile]
+        if self.which < len(others):
+            self.preferred[trial.name] = name = others[self.which].text()
+            found[name] = self.seconds
+        return found
