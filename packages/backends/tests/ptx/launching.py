@@ -14,6 +14,7 @@ from ptx.program import WIDTHS, Program, PtxError, parse
 from ptx.threads import Threads
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
+from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.launch.triton_jit import _function_of, compiled
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
@@ -85,15 +86,16 @@ class Emulated:
     def compile(self, stages: TritonStages) -> Callable[[list[torch.Tensor]], Any]:
         """The graph's launch list with emulated kernels."""
         source, space = write(stages.plan, stages.graph)
-        entries = {run.step.entry: self._entry(run.kernels, run.places) for run in kernel_runs(stages)}
+        entries = {run.step.entry: self._entry(run) for run in kernel_runs(stages)}
         return executed(source, space | entries)
 
-    def _entry(self, kernels: Sequence[TritonKernel], places: Sequence[tuple[int, ...]]) -> Callable[..., None]:
-        def run(*values: Any) -> None:
-            for kernel, own in zip(kernels, places, strict=True):
-                self.launch(kernel, [values[k] for k in own])
+    def _entry(self, run: KernelRun) -> Callable[..., None]:
+        def call(*values: Any) -> None:
+            known = run.arguments(values)
+            for kernel, own in zip(run.kernels, run.places, strict=True):
+                self.launch(kernel, [known[k] for k in own])
 
-        return run
+        return call
 
     def launch(self, kernel: TritonKernel, values: Sequence[Any]) -> None:
         """One kernel on its tensors and numbers, in the form that a launch would choose."""
