@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CudaBackend
+from framesmith_backends.render.triton.tile import tile_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
@@ -90,3 +91,26 @@ def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: in
     found = compiled(kernel, 90)
     assert found.metadata.shared <= most_shared(90) and kernel.warps == 8
     assert "cp.async" in found.asm["ptx"]
+
+
+BETWEEN = {
+    "upsampled": (lambda x: F.interpolate(x, scale_factor=2), (4, 16, 64, 64), 2),
+    "threes": (lambda x: x.repeat_interleave(3, 1) * 2, (512, 1024), 3),
+    "three channels last": (lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, (4, 3, 64, 64), 3),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_lies_between_neighbouring_lanes_is_of_one_program(name: str) -> None:
+    function, shape, count = BETWEEN[name]
+    kernel = CudaBackend().explain(trace(function, [torch.randn(shape)])).plan.kernels[-1]
+    tile = tile_of(kernel)
+    assert tile.flat and [axis.var.size for axis in tile.axes][1:] == [count] and tile.axes[0].var is kernel.lane
+    assert tile.elements >= 128
+
+
+def test_few_lanes_are_not_spread_for_what_lies_between_them() -> None:
+    (kernel,) = (
+        CudaBackend().explain(trace(lambda x: x.repeat_interleave(3, 1) * 2, [torch.randn(512, 8)])).plan.kernels
+    )
+    assert tile_of(kernel).elements >= 128

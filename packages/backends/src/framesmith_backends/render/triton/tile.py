@@ -27,6 +27,8 @@ WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2
 WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
 # Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
 LANE_BLOCK = 1024
+# So many, where it takes what lies between those of neighbouring lanes; with fewer, warps would be idle.
+LEAST_TOGETHER = 128
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
 # Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
@@ -249,11 +251,17 @@ def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
 
 
 def _of_points(kernel: Kernel, lane: Var) -> Tile:
-    """A part of a loop, or of two: of one that other accesses move along, or of another one where this one is short."""
+    """A part of a loop, or of two: of one that other accesses move along, of one whose elements lie between those of
+    neighbouring lanes, or of another one where this one is short.
+    """
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     across = _across(kernel, lane)
     if across is not None:
         return Tile((Axis(across, min(SIDE, covering(across.size))), Axis(lane, min(SIDE, block))))
+    between = _between(kernel, lane)
+    if between is not None:
+        inner = covering(between.size)
+        return Tile((Axis(lane, min(LANE_BLOCK // inner, covering(lane.size))), Axis(between, inner)), flat=True)
     block = min(block, LANE_BLOCK)
     other = _beside(kernel, lane, LANE_BLOCK // block)
     if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
@@ -271,6 +279,22 @@ def _beside(kernel: Kernel, lane: Var, several: int) -> Var | None:
     others = [v for v in kernel.outer if v is not lane]
     near = next((v for v in reversed(others) if hint(v.size) >= several), None)
     return near or max(others, key=lambda v: hint(v.size), default=None)
+
+
+def _between(kernel: Kernel, lane: Var) -> Var | None:
+    """A short loop whose elements fill in memory what lies between those of neighbouring lanes: halves of a pair.
+
+    Without it in the tile each program would touch all lines of the cache for a part of what is in them.
+    """
+    if isinstance(lane.size, Sym):
+        return None
+    for ix, memory in accesses(kernel):
+        step = index.coefficient(ix, lane) if memory else 0
+        for var in kernel.outer:
+            short = var.size == step and 1 < hint(var.size) < LEAST_COLUMNS
+            if short and hint(var.size) * lane.size >= LEAST_TOGETHER and index.coefficient(ix, var) == 1:
+                return var
+    return None
 
 
 def _across(kernel: Kernel, lane: Var) -> Var | None:

@@ -12,10 +12,8 @@ from itertools import chain, zip_longest
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import hint
-from framesmith_backends.ir.splitting import LEAST_COLUMNS
 from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
 from framesmith_backends.render.triton.tile import (
     LANE_BLOCK,
@@ -29,7 +27,7 @@ from framesmith_backends.render.triton.tile import (
     holds_row,
     most_scanned,
 )
-from framesmith_backends.schedule.loops import accesses, read_once
+from framesmith_backends.schedule.loops import read_once
 
 #: So many forms of a kernel are measured, the rule's among them.
 MOST_FORMS = 6
@@ -90,13 +88,10 @@ def _tiles(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
 
 
 def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
-    """Neighbours that a tile of another loop keeps apart, together; larger and smaller parts of the loops."""
-    inner = _between(kernel)
-    if inner is not None:
-        assert kernel.lane is not None
-        block = covering(inner.size)
-        along = Axis(kernel.lane, min(LANE_BLOCK // block, covering(kernel.lane.size)))
-        yield Tile((along, Axis(inner, block)), flat=True)
+    """Neighbours apart that the rule takes together; larger and smaller parts of the loops."""
+    lane = kernel.lane
+    if lane is not None and tile.axes[-1].var is not lane:
+        yield Tile((Axis(lane, min(LANE_BLOCK, covering(lane.size))),))
     first, last = tile.axes[0], tile.axes[-1]
     if len(tile.axes) == 1:
         yield from _with_blocks(tile, [(last.block * 2,), (last.block // 2,)])
@@ -105,16 +100,6 @@ def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
     else:
         a, b = first.block, last.block
         yield from _with_blocks(tile, [(a * 2, b), (a, b * 2), (a * 2, b * 2), (a // 2, b // 2)], LEAST_SIDE)
-
-
-def _between(kernel: Kernel) -> Var | None:
-    """A short loop whose elements fill in memory what lies between those of neighbouring lanes: halves of a pair."""
-    for ix, memory in accesses(kernel):
-        step = 0 if kernel.lane is None or not memory else index.coefficient(ix, kernel.lane)
-        for var in kernel.outer:
-            if var.size == step and 1 < hint(var.size) < LEAST_COLUMNS and index.coefficient(ix, var) == 1:
-                return var
-    return None
 
 
 def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
