@@ -198,7 +198,7 @@ def forms(name: str) -> None:
 
     class Interpreting(measuring.DeviceClock):
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
-            return {run.step.entry: triton_jit.entry(run.kernels, run.places) for run in runs}
+            return {run.step.entry: triton_jit.entry(run) for run in runs}
 
     trials: list[tuple[Trial, Any]] = []
 

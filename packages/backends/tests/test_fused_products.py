@@ -39,7 +39,7 @@ from framesmith_backends.render.triton.product_tiles import (
     shared_bytes,
 )
 from framesmith_backends.schedule.fused_products import Fusable
-from framesmith_backends.schedule.steps import Allocate
+from framesmith_backends.schedule.steps import Run
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16 = torch.bfloat16
@@ -223,9 +223,8 @@ def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
     assert all(item.tile == tile for item in items) and len(items) == 1 + (tile.evenly > 0)
     assert f"{tile.text()}: 5.00 us, chosen" in stages.products
     assert ("in shares" in stages.text()) == (tile.evenly > 0)
-    layouts = [step.layout for step in stages.plan.steps if isinstance(step, Allocate)]
-    partial = [layout for layout in layouts if layout.dtype == "f32"]
-    assert [layout.shape for layout in partial] == [(tile.evenly, 2, tile.rows, tile.columns)] * (tile.evenly > 0)
+    inner = [one.size for step in stages.plan.steps if isinstance(step, Run) for one in step.inner]
+    assert inner == [4 * tile.evenly * 2 * tile.rows * tile.columns] * (tile.evenly > 0)
 
 
 @pytest.mark.parametrize(("rows", "has"), [(2304, True), (16384, False)])

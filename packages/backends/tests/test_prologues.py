@@ -28,7 +28,7 @@ from framesmith_backends.ir.size import hint
 from framesmith_backends.ir.spec import flat_memory, run_fused_product, run_kernel
 from framesmith_backends.ir.verify import Malformed, verify_fused_product
 from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, PROCESSORS, Choices
-from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.launch.kernel_runs import KernelRun, rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.product_tiles import (
     MOST_CANDIDATES,
@@ -82,6 +82,8 @@ def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list
             tensors[step.name] = torch.empty_strided(shape, strides, dtype=DTYPES[layout.dtype].torch)
         elif isinstance(step, Run):
             memory = {name: flat_memory(tensors[name], layouts[name]) for name in step.buffers}
+            inner = KernelRun(step, (), ()).arguments([tensors[name] for name in step.buffers])[len(step.buffers) :]
+            memory |= {one.name: tensor for one, tensor in zip(step.inner, inner, strict=True)}
             for item in step.items:
                 if isinstance(item, FusedProduct):
                     verify_fused_product(item)

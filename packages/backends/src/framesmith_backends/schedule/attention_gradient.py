@@ -1,8 +1,9 @@
 """Gradients of attention of a GPU in two kernels: products, what is pointwise of them, products of that.
 
 Found by what is computed: a pointwise kernel that alone reads one or two products, at its own point, and stores what
-only products read, of its rows or of its columns. What it computes is in the loops of both kernels then, and of the
-size of the scores nothing is stored. `rewrite/attention_gradient.py` has training steps computed like that.
+only products read, of its rows or of its columns, powers of e among it. What it computes is in the loops of both
+kernels then, and of the size of the scores nothing is stored. `rewrite/attention_gradient.py` has training steps
+computed like that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import Cast, Expr, Load, Ref, loads, substitute, transform, walk
+from framesmith_backends.ir.expr import Cast, Expr, Load, Op, Ref, loads, substitute, transform, walk
 from framesmith_backends.ir.fused_attention import AttentionTile, why_not_deep
 from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient, SideProduct, SideSum
 from framesmith_backends.ir.fused_product import FusedProduct
@@ -125,6 +126,8 @@ def _sandwich(
     if moved is None:
         return None
     taken, values = moved
+    if not any(_has_weights(value) for value in values.values()):
+        return None
     by_number = {node.number: node for node in calls.values()}
     first = products[min(taken)][1]
     found = []
@@ -135,6 +138,15 @@ def _sandwich(
                 return None
             found.append(reader)
     return Sandwich(group, {name: products[name] for name in sorted(taken)}, tuple(found), values)
+
+
+def _has_weights(value: Expr) -> bool:
+    """Whether exponentials of a product are in it: two layers with something between them are no attention.
+
+    These have other numbers of rows and columns, and would be as few programs as there are blocks of rows.
+    """
+    powers = [part for part in walk(value) if isinstance(part, Op) and part.name == "exp"]
+    return any(_refs(power) for power in powers)
 
 
 def _moved(kernel: Kernel, products: Mapping[str, FusedProduct]) -> tuple[set[str], dict[str, Expr]] | None:
