@@ -111,7 +111,7 @@ FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (softmax, (LARGE,), ["2048, 8 warps", "2x2048, 16 warps", "1024, 4 warps"]),
     (softmax, ((64, 65536),), ["2048, 8 warps", "4096, 16 warps"]),
     (column_sums, ((8192, 4096),), ["64x32, 8 warps", "32x64, 8 warps", "128x16, 8 warps", "128x32, 16 warps"]),
-    (upsampled, ((16, 64, 64, 64),), ["16x64, 16 warps", "64x2, 1 warps"]),
+    (upsampled, ((16, 64, 64, 64),), ["8x64x2, 4 warps", "16x64, 16 warps"]),
     (turned, (LARGE, LARGE), ["32x32, 4 warps", "64x32, 8 warps", "32x64, 8 warps", "64x64, 16 warps"]),
 )  # fmt: skip
 

@@ -63,9 +63,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most two axes; neighbouring threads are along the last one.
+    """At most two axes, three where it is flat; neighbouring threads are along the last one.
 
-    `flat`: its elements are in one row, of which the axes' numbers are quotient and rest. Triton spreads threads over
+    `flat`: its elements are in one row, of which the axes' numbers are quotients and rest. Triton spreads threads over
     two dimensions as the memory that is read is contiguous, and along the first one where none of it is.
     """
 
@@ -89,7 +89,10 @@ class Tile:
     def lanes(self, var: Var) -> str:
         """The numbers from 0 along that axis."""
         if self.flat:
-            return f"(tl.arange(0, {self.elements}) {'%' if var is self.axes[-1].var else '//'} {self.axes[-1].block})"
+            at = self.variables.index(var)
+            behind = Tile(self.axes[at + 1 :]).elements
+            quotient = f" // {behind}" if behind > 1 else ""
+            return f"(tl.arange(0, {self.elements}){quotient}{f' % {self.axes[at].block}' if at else ''})"
         places = [":" if axis.var is var else "None" for axis in self.axes]
         (block,) = (axis.block for axis in self.axes if axis.var is var)
         return f"tl.arange(0, {block})" + (f"[{', '.join(places)}]" if len(places) > 1 else "")
@@ -261,9 +264,14 @@ def _of_points(kernel: Kernel, lane: Var) -> Tile:
     between = _between(kernel, lane)
     if between is not None:
         inner = covering(between.size)
-        return Tile((Axis(lane, min(LANE_BLOCK // inner, covering(lane.size))), Axis(between, inner)), flat=True)
+        along = min(LANE_BLOCK // inner, covering(lane.size))
+        several = LANE_BLOCK // (along * inner)
+        other = _beside(kernel, (lane, between), several)
+        lines = 1 if other is None else min(several, covering(other.size))
+        axes = (Axis(lane, along), Axis(between, inner))
+        return Tile(axes if other is None or lines == 1 else (Axis(other, lines), *axes), flat=True)
     block = min(block, LANE_BLOCK)
-    other = _beside(kernel, lane, LANE_BLOCK // block)
+    other = _beside(kernel, (lane,), LANE_BLOCK // block)
     if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
         several = min(LANE_BLOCK // block, covering(other.size))
         if several > 1:
@@ -271,12 +279,12 @@ def _of_points(kernel: Kernel, lane: Var) -> Tile:
     return Tile((Axis(lane, block),))
 
 
-def _beside(kernel: Kernel, lane: Var, several: int) -> Var | None:
+def _beside(kernel: Kernel, taken: Collection[Var], several: int) -> Var | None:
     """The loop of which a program takes several lines: the nearest that has so many, else the longest.
 
     What windows of neighbouring lines share is in the cache then.
     """
-    others = [v for v in kernel.outer if v is not lane]
+    others = [v for v in kernel.outer if v not in taken]
     near = next((v for v in reversed(others) if hint(v.size) >= several), None)
     return near or max(others, key=lambda v: hint(v.size), default=None)
 

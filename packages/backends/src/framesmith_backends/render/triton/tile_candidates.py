@@ -12,11 +12,11 @@ from itertools import chain, zip_longest
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import hint
 from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
 from framesmith_backends.render.triton.tile import (
-    LANE_BLOCK,
     LARGEST_BLOCK,
     LONGER_ROWS,
     ROW_BLOCK,
@@ -91,15 +91,23 @@ def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
     """Neighbours apart that the rule takes together; larger and smaller parts of the loops."""
     lane = kernel.lane
     if lane is not None and tile.axes[-1].var is not lane:
-        yield Tile((Axis(lane, min(LANE_BLOCK, covering(lane.size))),))
+        yield _apart(tile, lane)
     first, last = tile.axes[0], tile.axes[-1]
     if len(tile.axes) == 1:
         yield from _with_blocks(tile, [(last.block * 2,), (last.block // 2,)])
     elif tile.flat:
-        yield from _with_blocks(tile, [(first.block * 2, last.block), (first.block // 2, last.block)])
+        rest = [axis.block for axis in tile.axes[1:]]
+        yield from _with_blocks(tile, [(first.block * 2, *rest), (first.block // 2, *rest)])
     else:
         a, b = first.block, last.block
         yield from _with_blocks(tile, [(a * 2, b), (a, b * 2), (a * 2, b * 2), (a // 2, b // 2)], LEAST_SIDE)
+
+
+def _apart(tile: Tile, lane: Var) -> Tile:
+    """The tile with as many more lanes, or lines, as elements lay between lanes."""
+    *rest, inner = tile.axes
+    more = Axis(lane, min(rest[-1].block * inner.block, covering(lane.size)))
+    return Tile((more,)) if len(rest) == 1 else Tile((Axis(rest[0].var, rest[0].block * inner.block), more), flat=True)
 
 
 def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
