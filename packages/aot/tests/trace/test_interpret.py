@@ -252,6 +252,21 @@ CALLED_BY_THEMSELVES = {
     "random": (lambda x, p: x * A.bernoulli.p(x.detach(), p), (0.3,), {}),
     "pooling": (A.max_pool1d.default, ([2],), {}),
     "rms norm": (A.rms_norm.default, ([4],), {}),
+    "product by names": (lambda x: A.prod.dim_int(self=x, dim=1, keepdim=True), (), {}),
+    "one hot by names": (lambda x: A.one_hot.default(self=(x > 0).long(), num_classes=3) + x.sum(), (), {}),
+    "scaled product by names": (lambda x: A.addcmul.default(self=x, tensor1=x, tensor2=x, value=2), (), {}),
+    "chances in a tensor": (lambda x: x * A.bernoulli.Tensor(x.detach(), torch.full((3, 4), 0.3)), (), {}),
+    "a chance, and where to": (lambda x: x + A.bernoulli.float_out(x.detach(), 0.3, out=torch.zeros(3, 4)), (), {}),
+    "a maximum, and where to": (
+        lambda x: A.max.dim_max(x.detach(), 1, max=torch.zeros(3), max_values=torch.zeros(3).long())[0] + x.sum(),
+        (),
+        {},
+    ),
+    "a part, and where to": (
+        lambda x: x + A.slice_scatter.out(x.detach(), torch.ones(1, 4), 0, 0, 1, out=torch.zeros(3, 4)),
+        (),
+        {},
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from torch import fx
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.runtime.histories import Grads, led_to
-from framesmith_aot.trace.interpret import replacement
+from framesmith_aot.trace.interpret import called
 from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Operand, Region, fitting, stop_at_ends
 from framesmith_aten.layouts import storage_id
 
@@ -67,7 +67,7 @@ class Again(fx.Interpreter):
         return super().get_attr(target, args, kwargs) if at is None else self.inputs[at]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(replacement(target) or target, args, kwargs)
+        return called(target, args, kwargs)
 
 
 def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:

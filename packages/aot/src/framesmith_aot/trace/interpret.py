@@ -151,34 +151,53 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     op = writing_operator(node.target)
     if op is not None:
         return run_functionally(op, args, kwargs)
-    target: Any = node.target
-    instead = replacement(target)
-    return target(*args, **kwargs) if instead is None else instead(*args, **_in_torchs_names(kwargs))
+    return called(node.target, args, kwargs)
 
 
-def replacement(target: Any) -> Callable[..., Any] | None:
-    """What a call is run through instead, or None. Operators that a program calls itself (an exported one) are run
-    through what torch's functions of their names are."""
-    if isinstance(target, OpOverload) and target.namespace == "aten":
-        name = op_name(target)
-        target = getattr(torch, name, None) or getattr(torch._C._nn, name, None)
-    return REPLACEMENTS.get(target)
+def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The call of a function, or of what it is run through instead."""
+    instead = _replacement(target)
+    if instead is None:
+        return target(*args, **kwargs)
+    if isinstance(target, OpOverload):
+        args, kwargs = _by_position(target, args, kwargs)
+    return instead(*args, **_in_torchs_names(kwargs))
 
 
-#: Numpy's names of arguments, which torch's own functions in C take too, and that of schemas.
-OTHER_NAMES = {
-    "self": "input",
-    "axis": "dim",
-    "keepdims": "keepdim",
-    "a": "input",
-    "x": "input",
-    "x1": "input",
-    "x2": "other",
-}
+def _replacement(target: Any) -> Callable[..., Any] | None:
+    """What a call is run through instead, or None.
+
+    Operators that a program calls itself (an exported one) are run through what torch's functions of their names are,
+    but for those that write to tensors given by name: these are called otherwise there.
+    """
+    if target in REPLACEMENTS:
+        return REPLACEMENTS[target]
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return None
+    if any(argument.is_out for argument in target._schema.arguments):
+        return None
+    name = op_name(target)
+    return REPLACEMENTS.get(getattr(torch, name, None) or getattr(torch._C._nn, name, None))
+
+
+def _by_position(
+    target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments with those given by the schema's names at their positions, which Python's functions share."""
+    found, rest = [*args], {**kwargs}
+    for argument in target._schema.arguments[len(args) :]:
+        if argument.kwarg_only or argument.name not in rest:
+            break
+        found.append(rest.pop(argument.name))
+    return found, rest
+
+
+#: Numpy's names of arguments, which torch's own functions in C take too.
+NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
 
 
 def _in_torchs_names(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {OTHER_NAMES.get(name, name): value for name, value in kwargs.items()}
+    return {NUMPYS_NAMES.get(name, name): value for name, value in kwargs.items()}
 
 
 def _wrappers(value: Any) -> Iterator[torch.Tensor]:
@@ -276,7 +295,7 @@ def _bernoulli(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.bernoulli`: what it is given to write to is filled in the order of that memory."""
     out = kwargs.get("out")
     if out is None or out.shape != input.shape:
-        drawn: torch.Tensor = torch.bernoulli(input, *args, **kwargs)
+        drawn: torch.Tensor = aten.bernoulli(input, *args, **kwargs)  # with a tensor of chances, too
         return drawn
     return out.bernoulli_(input, generator=kwargs.get("generator"))  # type: ignore[no-any-return]
 
@@ -359,7 +378,7 @@ REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     F.max_pool1d: _functional_max_pool1d,
     torch.Tensor.tolist: _tolist,
     **dict.fromkeys((torch.masked_select, torch.Tensor.masked_select), derivatives.masked_select),
-    torch.bernoulli: _bernoulli,
+    **dict.fromkeys((torch.bernoulli, aten.bernoulli.out), _bernoulli),
     **dict.fromkeys((torch.slice_scatter, torch.Tensor.slice_scatter), _slice_scatter),
     **dict.fromkeys((torch.prod, torch.Tensor.prod), derivatives.prod),
     **dict.fromkeys((torch.cumsum, torch.Tensor.cumsum), derivatives.cumsum),
