@@ -15,6 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import framesmith
 import framesmith_aot
@@ -28,6 +30,7 @@ from framesmith_backends.ir.verify import Malformed, verify_fused_attention_grad
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.rewrite.attention_gradient import declined
+from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 from integration_tests import interpret_attention_gradients as cases
 from integration_tests.interpret_attention_gradients import Case, attempts, function_of, hidden
 
@@ -217,3 +220,45 @@ def test_gradients_that_are_not_well_formed_are_refused() -> None:
     ):
         with pytest.raises(Malformed, match=problem):
             verify_fused_attention_gradient(replace(item, **changed))
+
+
+def three_layers(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor]:
+    return (torch.bmm(torch.bmm(torch.bmm(x, a).relu(), b).relu(), c),)
+
+
+def two_factors(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor]:
+    return (torch.bmm(torch.bmm(x, a).relu(), torch.bmm(b, c).relu()),)
+
+
+def attention_and_a_layer(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor]:
+    return (torch.bmm(torch.bmm(torch.softmax(torch.bmm(x, a), -1), b).relu(), c),)
+
+
+def graph_on_gpus(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> fx.GraphModule:
+    with FakeTensorMode():
+        return make_fx(function)(*(torch.empty(shape, device="cuda") for shape in shapes))
+
+
+@pytest.mark.parametrize(
+    ("function", "kernels"), [(three_layers, (0, 1)), (two_factors, (0, 1)), (attention_and_a_layer, (1, 0))]
+)
+def test_a_product_is_in_one_kernel_alone(function: Callable[..., Any], kernels: tuple[int, int]) -> None:
+    """A kernel that takes a product's operand from what another one does not store would read what nobody made."""
+    graph = graph_on_gpus(function, [(2, 64, 32), (2, 32, 96), (2, 96, 48), (2, 48, 96)])
+    plan = stages_of(graph).plan
+    assert (len(plan.attentions), len(plan.attention_gradients)) == kernels
+    made = {*plan.inputs}
+    for step in plan.steps:
+        if isinstance(step, Allocate):
+            made.add(step.name)
+        elif isinstance(step, CallStep):
+            assert made.issuperset(step.call.needs)
+            made.add(step.call.name)
+        elif isinstance(step, Run):
+            assert made.issuperset(step.buffers)
+
+
+def test_layers_of_one_matrix_are_no_attention() -> None:
+    graph = graph_on_gpus(lambda x, a, b: ((x @ a).relu() @ b,), [(64, 32), (32, 96), (96, 48)])
+    plan = stages_of(graph).plan
+    assert not plan.attention_gradients and plan.text().count("aten.mm.default") == 2

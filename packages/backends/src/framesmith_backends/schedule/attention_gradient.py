@@ -130,6 +130,8 @@ def _sandwich(
         return None
     by_number = {node.number: node for node in calls.values()}
     first = products[min(taken)][1]
+    if first.batch.size == 1:
+        return None  # so layers of a network are, whose products ATen spreads over the device
     found = []
     for name in values:
         for number in (one for one in readers.get(name, [-1]) if one != group.number):
@@ -290,11 +292,16 @@ def gradient_tile(side: str, longest: int, kind: str) -> AttentionTile:
 
 
 def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:
-    """The nodes, those that need what a kernel has of an earlier node after that kernel; None where one has effects."""
+    """The nodes, those that need what a kernel has of an earlier node after that kernel.
+
+    None where one of these has effects, or where the kernel's node is not the last of its nodes any more.
+    """
     order = [*nodes]
     for number, later in one.late.items():
         begin = next(at for at, node in enumerate(order) if node.number == number)
         end = next(at for at, node in enumerate(order) if node.number == later)
+        if end < begin:
+            return None
         between, last = order[begin + 1 : end], order[end]
         waiting = [node for node in between if node.before >> number & 1]
         if last.before >> number & 1 or any(map(_stays, waiting)):

@@ -21,7 +21,7 @@ from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.schedule.alike import Alike
 from framesmith_backends.schedule.arena import Order, with_arenas
-from framesmith_backends.schedule.attention import Attends, attentions, with_operands
+from framesmith_backends.schedule.attention import Attends, Found, attentions, with_operands
 from framesmith_backends.schedule.attention_gradient import attention_gradients, moved_after
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel
@@ -227,12 +227,17 @@ def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
 def _attention(
     program: Program, nodes: list[Node], stored: frozenset[str], attends: Attends | None
 ) -> tuple[Program, list[Node], dict[int, tuple[Item, ...]], set[str]]:
-    """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes."""
+    """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes.
+
+    A call is made by one of them: what a second one would read of the first is not in memory.
+    """
     if attends is None:
         return program, nodes, {}, set()
     found = [*attentions(program, nodes, stored), *attention_gradients(program, nodes, stored)]
-    taken = []
+    taken: list[Found] = []
     for one in found:
+        if any(not one.calls.isdisjoint(other.calls) for other in taken):
+            continue
         device = next(program.layouts[item.params[-1].name].device for item in one.items.values())
         order = moved_after(nodes, one)
         if order is not None and all(attends(kind, device) for kind in one.factors):
