@@ -53,12 +53,18 @@ def normalized(x: Any, w: Any) -> Any:
     return (F.layer_norm(x, (4,), w[0], w[1]).sigmoid(),)
 
 
+def operators_by_names(x: Any, w: Any) -> Any:
+    return (
+        torch.ops.aten.prod.dim_int(self=x * w, dim=1).sin() + torch.ops.aten.addcmul.default(w, w, tensor2=x)[:, 0],
+    )
+
+
 def linear_in_all(x: Any, w: Any) -> Any:
     return x + 2 * w, x - w
 
 
 PROGRAMS = [
-    one_result, feature_and_score, hidden_trunk, detached, normalized, linear_in_all
+    one_result, feature_and_score, hidden_trunk, detached, normalized, operators_by_names, linear_in_all
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Buffers in an arena: none that live at the same time share bytes, and not more is asked for than they need."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from hypothesis import given, settings
@@ -9,10 +9,11 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
+from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.arena import ALIGNMENT, Span, placed, taken
-from framesmith_backends.schedule.plan import make_plan
-from framesmith_backends.schedule.steps import Allocate
+from framesmith_backends.schedule.plan import GPU, make_plan
+from framesmith_backends.schedule.steps import Allocate, Run, Step
 
 
 @st.composite
@@ -74,6 +75,30 @@ def test_a_chain_of_symbolic_sizes_takes_two_buffers() -> None:
     for rows in (5, 8, 300):
         inputs[0] = torch.randn(rows, 16)
         torch.testing.assert_close(call(list(inputs))[0], chain(*inputs))
+
+
+def numbers_between(x: torch.Tensor) -> torch.Tensor:
+    sums = x.sum(1).cumsum(0)
+    sums = (x + sums[:, None]).sum(1).cumsum(0)
+    counts = (x + sums[:, None]).int().sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    counts = (x.int() + counts[:, None]).sum(1, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return (x.int() + counts[:, None]).sum(1, dtype=torch.int32)
+
+
+def test_on_gpus_a_buffer_takes_the_place_of_one_of_its_type() -> None:
+    """There tensors may be handed to what launches: integers put into one of floats would be other bits."""
+    graph = trace_symbolic(lambda x: (numbers_between(x),), [torch.randn(300, 310)])
+    lowering = lower_graph(graph, machine=machine.GPU)
+    program = lowering.program
+
+    def in_turn(run: Run, steps: Sequence[Step]) -> Sequence[int]:
+        return range(len(run.items))
+
+    steps = make_plan(program, scratch=False, apart=False, target=GPU, order=in_turn).steps
+    (run,) = (step for step in steps if isinstance(step, Run))
+    kinds = {param.name: param.dtype for item in run.items for param in item.params}
+    assert {kinds[name] for pair in run.shared for name in pair} == {"f32", "i32"}
+    assert all(kinds[name] == kinds[first] for name, first in run.shared)
 
 
 def arena(function: Callable[..., torch.Tensor]) -> int:

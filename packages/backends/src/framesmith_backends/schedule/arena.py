@@ -47,7 +47,8 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
 
     What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
 
-    With `order` items run as that says, several side by side, and none writes over what it reads.
+    With `order` items run as that says, several side by side, and none writes over what it reads. A buffer takes the
+    place of one of its own type then: what launches them may be given tensors, which have one.
     """
     seen = Counter(name for step in steps for name in _names(step))
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
@@ -70,7 +71,8 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
             known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
             places = range(len(step.items)) if order is None else order(step, steps)
             spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, places)
-            step = replace(step, shared=tuple(taken(symbolic).items()))
+            alike = [symbolic] if order is None else _by_type(symbolic, layouts)
+            step = replace(step, shared=tuple(pair for some in alike for pair in taken(some).items()))
             if spans:
                 offsets, size = placed(spans)
                 arena = f"{step.entry}.arena"
@@ -106,6 +108,13 @@ def _spans(run: Run, layouts: Mapping[str, Layout], places: Sequence[int]) -> tu
         else:
             symbolic.append(Span(name, size, first, last))
     return known, symbolic
+
+
+def _by_type(spans: Iterable[Span[Size]], layouts: Mapping[str, Layout]) -> list[list[Span[Size]]]:
+    found: dict[str, list[Span[Size]]] = {}
+    for span in spans:
+        found.setdefault(layouts[span.name].dtype, []).append(span)
+    return [*found.values()]
 
 
 def taken(spans: Iterable[Span[Size]]) -> dict[str, str]:
