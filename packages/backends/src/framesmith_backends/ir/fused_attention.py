@@ -6,7 +6,7 @@ elements and columns of the keys, columns and elements of the values. `Ref(ACCUM
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
@@ -15,6 +15,9 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Param, Store
 from framesmith_backends.ir.program import Place
 from framesmith_backends.ir.size import Symbol
+
+#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
+Attends = Callable[[str, str], bool]
 
 LOWEST = float("-inf")
 #: The names of what is known of a row when all of its scores are.

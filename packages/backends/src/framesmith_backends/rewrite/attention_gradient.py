@@ -10,7 +10,7 @@ products alone: those of tables that scores read are sums of another kind, for w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,10 @@ from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH
-from framesmith_backends.ir.fused_attention import why_not_deep
+from framesmith_backends.ir.fused_attention import Attends, why_not_deep
 from framesmith_backends.rewrite.replacing import replaced
 
 aten = torch.ops.aten
-
-#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
-Attends = Callable[[str, str], bool]
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -7,7 +7,7 @@ reads. Sizes do not change, and the first product is of float32, or of half type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir import index
@@ -31,9 +31,6 @@ from framesmith_backends.schedule.attention_operands import HALF, Half, readers_
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.fused_products import positions, product_of, written_by_effects
 from framesmith_backends.schedule.group import CallNode, Group, Node
-
-#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
-Attends = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)

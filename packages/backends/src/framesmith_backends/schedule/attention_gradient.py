@@ -130,8 +130,6 @@ def _sandwich(
         return None
     by_number = {node.number: node for node in calls.values()}
     first = products[min(taken)][1]
-    if first.batch.size == 1:
-        return None  # so layers of a network are, whose products ATen spreads over the device
     found = []
     for name in values:
         for number in (one for one in readers.get(name, [-1]) if one != group.number):
@@ -167,7 +165,8 @@ def _moved(kernel: Kernel, products: Mapping[str, FusedProduct]) -> tuple[set[st
         if load.source in products and load.index[0] == place and load.guard is None:
             taken[load.source] = products[load.source]
     sizes = {_sizes(product) for product in taken.values()}
-    if len(sizes) != 1 or len(taken) > 2 or any(one.source in taken and one.index[0] != place for one in read):
+    other = [one for one in read if one.source in taken and (one.index[0] != place or one.guard is not None)]
+    if len(sizes) != 1 or len(taken) > 2 or other:
         return None
     first = taken[min(taken)]
     where = positions(kernel.outer, place, first)

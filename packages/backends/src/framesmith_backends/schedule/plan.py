@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.fused_attention import FusedAttention
+from framesmith_backends.ir.fused_attention import Attends, FusedAttention
 from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.kernel import Kernel
@@ -21,7 +21,7 @@ from framesmith_backends.ir.size import Symbol
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.schedule.alike import Alike
 from framesmith_backends.schedule.arena import Order, with_arenas
-from framesmith_backends.schedule.attention import Attends, Found, attentions, with_operands
+from framesmith_backends.schedule.attention import Found, attentions, with_operands
 from framesmith_backends.schedule.attention_gradient import attention_gradients, moved_after
 from framesmith_backends.schedule.both_ways import with_both_ways
 from framesmith_backends.schedule.build import build_kernel

@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.expr import loads, substitute
+from framesmith_backends.ir.expr import substitute
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.program import Program
+from framesmith_backends.schedule.attention_operands import readers_of
 from framesmith_backends.schedule.build import build_kernel
 from framesmith_backends.schedule.fused_products import Fusable, Prologue, why_not_epilogue, written_by_effects
 from framesmith_backends.schedule.group import Group, Node
@@ -25,14 +26,14 @@ from framesmith_backends.schedule.pieces import in_pieces
 class Known:
     """What is asked of every operand.
 
-    `makers` has the group of each definition, `readers` the numbers of the nodes that read a buffer, `read` what
-    others than nodes read, `written` what calls write to.
+    `makers` has the group of each definition, `readers` is that of `readers_of`, `read` what others than nodes read,
+    `written` what calls write to.
     """
 
     program: Program
     stored: frozenset[str]
     makers: Mapping[str, Group]
-    readers: Mapping[str, set[int]]
+    readers: Mapping[str, list[int]]
     read: frozenset[str]
     written: frozenset[str]
 
@@ -44,10 +45,8 @@ def with_prologues(
     after = {one.at for one in found if one.kernel is not None}
     groups = [node for node in nodes if isinstance(node, Group) and node.number not in after]
     makers = {d.name: node for node in groups for d in node.members}
-    outputs = frozenset(_shown(program, name) for name in program.outputs if isinstance(name, str))
-    known = Known(
-        program, stored, makers, _readers(program, nodes), outputs.union(read), frozenset(written_by_effects(program))
-    )
+    readers = readers_of(program, nodes)
+    known = Known(program, stored, makers, readers, frozenset(read), frozenset(written_by_effects(program)))
     numbers = {node.call.name: node.number for node in nodes if not isinstance(node, Group)}
     complete: list[Fusable] = []
     for one in found:
@@ -58,31 +57,12 @@ def with_prologues(
     return complete
 
 
-def _shown(program: Program, name: str) -> str:
-    """The buffer that a view of known place is of, or what has that name itself."""
-    place = program.places.get(name)
-    return name if place is None else place.source
-
-
-def _readers(program: Program, nodes: Sequence[Node]) -> dict[str, set[int]]:
-    """For each buffer the numbers of the nodes that read it, through views as well."""
-    found: dict[str, set[int]] = {}
-    for node in nodes:
-        if isinstance(node, Group):
-            names = {load.source for one in node.members for load in loads(one.body)}
-        else:
-            names = set() if node.call.name in program.places else {*node.call.needs}
-        for name in names:
-            found.setdefault(_shown(program, name), set()).add(node.number)
-    return found
-
-
 def _prologue(known: Known, product: FusedProduct, which: str, number: int) -> Prologue | None:
     """What computes that operand of the product, a node of that number; None where it is read where it lies."""
     batch, rows, along, columns = product.batch, product.rows, product.along, product.columns
     place, loops = (product.a, (batch, rows, along)) if which == "a" else (product.b, (batch, along, columns))
     group, name = known.makers.get(place.source), place.source
-    if group is None or known.readers.get(name) != {number} or name in known.read:
+    if group is None or {*known.readers.get(name, ())} != {number} or name in known.read:
         return None
     if any(param.name == name for param in product.epilogue.params):
         return None  # it is added to the product, too
