@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,13 +24,16 @@ import framesmith_aot
 from framesmith_backends import cuda
 from framesmith_backends.cuda import CudaBackend, stages_of
 from framesmith_backends.eager import run_eagerly
-from framesmith_backends.ir.expr import Cast, Ref
+from framesmith_backends.ir.expr import Cast, Const, Load, Ref, loads
 from framesmith_backends.ir.fused_attention import AttentionTile
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.rewrite.attention_gradient import declined
+from framesmith_backends.schedule import attention_gradient
+from framesmith_backends.schedule.attention import Found
+from framesmith_backends.schedule.attention_gradient import moved_after
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 from integration_tests import interpret_attention_gradients as cases
 from integration_tests.interpret_attention_gradients import Case, attempts, function_of, hidden
@@ -256,3 +260,31 @@ def test_a_product_is_in_one_kernel_alone(function: Callable[..., Any], kernels:
             made.add(step.call.name)
         elif isinstance(step, Run):
             assert made.issuperset(step.buffers)
+
+
+def test_a_product_that_is_read_for_some_points_alone_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, Any]] = []
+    moved = attention_gradient._moved
+
+    def kept(kernel: Any, products: Any) -> Any:
+        given.append((kernel, products))
+        return moved(kernel, products)
+
+    monkeypatch.setattr(attention_gradient, "_moved", kept)
+    stages_of(graph_on_gpus(two_factors, [(2, 64, 32), (2, 32, 96), (2, 96, 48), (2, 48, 96)]))
+    kernel, products = given[0]
+    (own,) = kernel.passes
+    (store,) = own.stores
+    (load,) = {one for one in loads(store.value) if one.source in products}
+    some = store.value + Load(load.source, load.index, load.dtype, Const(True, "b1"))
+    assert moved(kernel, products) is not None
+    changed = replace(kernel, passes=(replace(own, stores=(replace(store, value=some),)),))
+    assert moved(changed, products) is None
+
+
+def test_results_are_given_with_the_last_of_their_nodes_alone() -> None:
+    """What moved other nodes may have changed their order."""
+    nodes: list[Any] = [SimpleNamespace(number=number, before=0) for number in (3, 5, 7)]
+    none = frozenset[Any]()
+    assert moved_after(nodes, Found({}, none, none, none, none, {3: 7})) == [nodes[0], nodes[1], nodes[2]]
+    assert moved_after(nodes, Found({}, none, none, none, none, {7: 3})) is None
