@@ -28,7 +28,7 @@ from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
 from framesmith_backends.launch import choosing_tiles
 from framesmith_backends.launch.choosing_tiles import BY_RULE, InForm, TileChoices, TileTrial, in_form, trial_of
-from framesmith_backends.launch.trials import MARGIN, Times
+from framesmith_backends.launch.trials import MARGIN, Times, TooLarge
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.sets import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
@@ -272,6 +272,17 @@ def test_what_fails_is_told_and_leaves_the_rules_form(made: Callable[[int], Pref
 def test_what_fails_is_raised_where_nobody_is_told(made: Callable[[int], Preferring]) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         compiled(made(0))
+
+
+def test_what_does_not_fit_beside_what_the_device_holds_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Preferring(0)
+    clock.error = TooLarge("operands take too much")
+    for _ in range(2):
+        assert compiled(clock).kernels == compiled(None).kernels  # nobody is told of failures: they would be raised
+    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert told == [
+        "kernels and products are not measured where operands take too much; they run in their present form"
+    ]
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:

@@ -27,7 +27,7 @@ from framesmith_backends.launch.cubins import cubin
 from framesmith_backends.launch.cuda_driver import Driver
 from framesmith_backends.launch.cuda_native import native_entries
 from framesmith_backends.launch.kernel_runs import KernelRun, kernel_run
-from framesmith_backends.launch.trials import BEFORE, Buffers, Experiment, Times, Trial, ints, span
+from framesmith_backends.launch.trials import BEFORE, Buffers, Experiment, Times, TooLarge, Trial, ints, span
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.telling import PLANS
@@ -183,7 +183,7 @@ def _timed(trial: Trial, one: Experiment, forms: dict[str, LaunchedForm], device
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if sum(sizes.values()) > (free + cached) // SHARE_OF_FREE:
-        raise RuntimeError("its operands take too much of the memory that is free")
+        raise TooLarge(f"operands take more than a part in {SHARE_OF_FREE} of the memory that is free")
     copies = _copies(sum(sizes[name] for name in one.cold), device)
     generator = torch.Generator(device).manual_seed(0)
     first = {name: _made(layout, device, generator, one.places.get(name)) for name, layout in one.layouts.items()}

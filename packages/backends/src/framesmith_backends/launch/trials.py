@@ -18,7 +18,7 @@ from framesmith_backends.ir.product import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.size import Size
 from framesmith_backends.render.triton.sets import Launch
-from framesmith_backends.telling import PLANS
+from framesmith_backends.telling import PLANS, tell_once
 
 #: A form is taken if its time is less than this part of the present one's.
 MARGIN = 0.98
@@ -94,6 +94,10 @@ class Clock(Protocol):
         """Seconds of each trial's forms that run, by their names; or what kept it from being timed."""
 
 
+class TooLarge(Exception):
+    """What is to be timed does not fit beside what the device holds; the present form is no worse than it was."""
+
+
 def times_of(
     trials: Sequence[Trial],
     program: Program,
@@ -127,7 +131,10 @@ def _timed(
     for (key, trial), times in zip(fresh.items(), clock.times([*fresh.values()], program), strict=True):
         if isinstance(times, Exception):
             PLANS.info("%s was not timed: %s", trial.name, times)
-            failed(times)
+            if isinstance(times, TooLarge):
+                tell_once(f"kernels and products are not measured where {times}; they run in their present form")
+            else:
+                failed(times)
         else:
             found[key] = times
             storage.write(_file(key), json.dumps({"format": FORMAT, "times": dict(times)}).encode())
