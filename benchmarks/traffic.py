@@ -26,6 +26,8 @@ from framesmith_backends.ir.size import Sym
 from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, joined, tile_of
 
 SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
+#: So many programs side by side stand for all, where some have less to do than others.
+SAMPLED = 24
 #: Kernels of more points than this are not modelled.
 MOST_POINTS = 1 << 25
 
@@ -145,10 +147,23 @@ def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]
     loops = loops_of_programs(kernel)
     alike = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
     different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
-    first, middle, last = (_sectors(kernel, tile, group, found, at) for at in (0, different // 2, different - 1))
-    inner = max(different - 2, 0)
-    once = (first + middle * inner + (last if different > 1 else 0)) * SECTOR
+    inner = range(1, max(different - 1, 1))
+    among = inner[_around_middle(len(inner), SAMPLED if _has_tails(kernel, tile) else 1)]
+    typical = sum(_sectors(kernel, tile, group, found, at) for at in among) / max(len(among), 1)
+    ends = sum(_sectors(kernel, tile, group, found, at) for at in {0, different - 1})
+    once = int(ends + typical * len(inner)) * SECTOR
     return once if once <= SMALL else once * alike
+
+
+def _around_middle(count: int, many: int) -> slice:
+    """So many of them around the middle one."""
+    start = max(count - many, 0) // 2
+    return slice(start, start + many)
+
+
+def _has_tails(kernel: Kernel, tile: Tile) -> bool:
+    """Whether some programs have fewer points than others."""
+    return any(int(axis.var.size) % axis.block for axis in tile.axes if axis.var in loops_of_programs(kernel))
 
 
 def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> int:
