@@ -28,6 +28,7 @@ from integration_tests.sweeps import LONG, a_part
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Tensor = torch.Tensor
+LOWEST = torch.finfo(F32).min
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ CASES: dict[str, Case] = {
     "a window": Case(lambda s, h, i, j: hidden(s, (i - j).abs() < 9), queries=60, keys=60),
     "blind rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
     "blind rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
+    # Rows of padding alone have equal weights: sums of the size of the lowest number would round their number away.
+    "padding hidden by the lowest number": Case(lambda s, h, i, j: torch.where((i < 24) & (j < 24), s, LOWEST)),
+    "of float32, far below zero": Case(lambda s, h, i, j: hidden(s - 1e6 * (i % 2), i >= j), dtype=F32),
     "nothing is seen": Case(lambda s, h, i, j: hidden(s, i < 0)),
     "seen far apart": Case(lambda s, h, i, j: hidden(s, in_blocks(i, j)), queries=40, keys=100),
     "slopes, causal": Case(lambda s, h, i, j, x: hidden(s - x[h] * (i - j), i >= j), ((2,),)),

@@ -94,8 +94,12 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["causal", "of float32", "blind rows", "capped", "heads share keys", "of values alone"]
-)
+    "name",
+    [
+        "causal", "of float32", "blind rows", "capped", "heads share keys", "of values alone",
+        "padding hidden by the lowest number",
+    ],
+)  # fmt: skip
 def test_graphs_are_right_without_any_kernel_of_attention(name: str) -> None:
     inputs, function = inputs_of(cases.CASES[name]), function_of(cases.CASES[name])
     graphs, reasons, found = trained(function, inputs)
@@ -129,6 +133,17 @@ def with_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def of_columns(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q.float() @ k.float().transpose(-2, -1), -2).to(q.dtype) @ v
+
+
+@pytest.mark.parametrize("changed", [{"queries": 1}, {"keys": 1}])
+def test_one_query_or_one_key_keeps_its_weights(changed: dict[str, int]) -> None:
+    """Of one key the gradient is 0, which sums of results that were rounded would not be."""
+    case = replace(cases.CASES["plain"], **changed)  # type: ignore[arg-type]
+    inputs, function = inputs_of(case), function_of(case)
+    _, reasons, found = trained(function, inputs)
+    assert reasons == ["one query or one key"]
+    for one, other in zip(found, cases.step(function, inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Attention in training steps: the backward pass computes weights again, and nothing of their size is kept.
 
-Autograd keeps the weights, and what the derivatives of the scores' changes read. Instead the logarithm of each row's
-sum is kept: with a second product of queries and keys, and the same changes of it, weights are exp(scores - sum). The
-sum over a row of weights by their gradients is that of results by their gradients, of which a row is shorter.
+Autograd keeps the weights, and what the derivatives of the scores' changes read. Instead each row's largest score and
+the logarithm of its sum are kept: with a second product of queries and keys, and the same changes of it, weights are
+exp(scores - largest - logarithm). These are two numbers, as of large scores one would be rounded to their size: where
+padding is hidden by -3.4e38, a row of nothing else has equal weights. The sum over a row of weights by their gradients
+is that of results by their gradients, of which a row is shorter.
 
 So it is where the schedule makes one kernel of the forward pass (`schedule/attention.py`), and scores' gradients go to
 products alone: those of tables that scores read are sums of another kind, for which they have to be in memory.
@@ -199,6 +201,8 @@ def _why_sizes(product: fx.Node, means: fx.Node) -> str | None:
     operands = [node.meta["val"] for node in (*product.args, *means.args)]  # type: ignore[union-attr]
     if first.dtype != torch.float32 or any(has_symbols(one) or 0 in one.shape for one in (first, second, *operands)):
         return "scores of another type, or of sizes that change"
+    if 1 in first.shape[1:]:
+        return "one query or one key"
     if operands[2].shape != first.shape:
         return "the second product is of other rows"
     if second.shape[2] == first.shape[2]:
@@ -286,13 +290,14 @@ def _rewrite(graph: fx.Graph, one: Trained) -> None:
     parts = [*_casts(one), one.product, *one.changes, *dict.fromkeys(one.chain)]
     readers = {user for node in parts for user in _late_users(node)}
     first = next(node for node in graph.nodes if node in readers)
-    kept = _logarithms(_Writer(graph, next(iter(_early_users(one.softmax))), one.softmax), one)
+    largest, logarithms = _of_rows(_Writer(graph, next(iter(_early_users(one.softmax))), one.softmax), one)
     w = _Writer(graph, first, first)
     instead: dict[fx.Node, fx.Node] = {}
     for node in (*_casts(one), one.product, *one.changes):
         instead[node] = w.again(node, instead)
         instead[node].meta[COMPUTED_LATE] = True
-    weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, instead[one.scores], kept))
+    below = w.call(aten.sub.Tensor, instead[one.scores], largest)
+    weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, below, logarithms))
     # Views of what they stand for are views of them: they have its memory, as far as fakes have any.
     weights.meta["val"] = one.chain[1].meta["val"]
     instead[one.chain[0]] = instead[one.chain[1]] = weights
@@ -319,13 +324,15 @@ def _casts(one: Trained) -> list[fx.Node]:
     return list(found)
 
 
-def _logarithms(w: _Writer, one: Trained) -> fx.Node:
-    """The logarithm of each row's sum of exponentials, as the schedule knows it; 0 of rows that see nothing."""
-    top = w.call(aten.amax.default, one.scores, [-1], True)
-    powers = w.call(aten.exp.default, w.call(aten.sub.Tensor, one.scores, top))
-    total = w.call(aten.sum.dim_IntList, powers, [-1], True)
-    logarithms = w.call(aten.add.Tensor, top, w.call(aten.log.default, total))
-    return logarithms if one.blind is None else w.call(aten.masked_fill.Scalar, logarithms, one.blind, 0)
+def _of_rows(w: _Writer, one: Trained) -> tuple[fx.Node, fx.Node]:
+    """Each row's largest score, and the logarithm of the sum of powers below it; 0 of rows that see nothing."""
+    largest = w.call(aten.amax.default, one.scores, [-1], True)
+    powers = w.call(aten.exp.default, w.call(aten.sub.Tensor, one.scores, largest))
+    logarithms = w.call(aten.log.default, w.call(aten.sum.dim_IntList, powers, [-1], True))
+    if one.blind is None:
+        return largest, logarithms
+    first, second = (w.call(aten.masked_fill.Scalar, node, one.blind, 0) for node in (largest, logarithms))
+    return first, second
 
 
 def _write_slope(graph: fx.Graph, one: Trained, weights: fx.Node) -> None:
