@@ -216,3 +216,15 @@ def test_new_values_of_arguments_have_their_types(name: str, dynamic: bool) -> N
     with mode:
         found = op(*fakes, *training, 0.1, 1e-5)
     assert [each.dtype for each in found] == [each.dtype for each in op(*real, *training, 0.1, 1e-5)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("chance", "training"), [(0.5, False), (0.5, None), (0.0, True)])
+def test_dropout_that_drops_nothing_copies(chance: float, training: bool | None, dynamic: bool) -> None:
+    mode, real = new_fake_mode(), torch.ones(4, 3).t()
+    x = symbolic_fake(mode, real, LocalSource("x"), (0, 1)) if dynamic else mode.from_tensor(real)
+    with mode:
+        found = torch.ops.aten.native_dropout.default(x, chance, training)
+    for one, other in zip(found, torch.ops.aten.native_dropout.default(real, chance, training), strict=True):
+        assert one.untyped_storage()._cdata != x.untyped_storage()._cdata
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())

@@ -5,7 +5,7 @@ batch sizes of the data's dtype and data of one sequence's shape. What is told i
 it is without symbols. Torch's rules for the derivative of a loss divide by the number of elements, and there may be
 none: the derivative of their sum looks like that of their mean. And its rules for the functional forms of batch norm
 give the running statistics the type in which they are computed, where they have the arguments' type: a kernel reads
-memory as its fake says.
+memory as its fake says. Its rule for dropout that drops nothing gives the argument itself, where kernels give a copy.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ _NEW_VALUES = {
     torch.ops.aten._batch_norm_with_update_functional.default: (3, 4),
     torch.ops.aten._native_batch_norm_legit_functional.default: (3, 4),
 }
+
+#: Operators whose rules may give their first argument as a result, which kernels copy; see the same note.
+_COPYING = frozenset({torch.ops.aten.native_dropout.default})
 
 
 @cache
@@ -161,6 +164,8 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         run = _within(mode, run)
     if func in _NEW_VALUES:
         return _with_types_of(mode, [args[at] for at in _NEW_VALUES[func]], run(args))
+    if func in _COPYING:
+        return _without(mode, args[0], run(args))
     if mode.shape_env is not None:
         for family in (upsampling, elementwise):
             if (grad := family.gradient(mode, func, args)) is not None:
@@ -174,6 +179,12 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
             raise
         return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
+
+
+def _without(mode: FakeTensorMode, argument: torch.Tensor, results: Any) -> tuple[torch.Tensor, ...]:
+    """The results, with a copy where one is the argument itself."""
+    with mode:
+        return tuple(result.clone() if result is argument else result for result in results)
 
 
 def _within(mode: FakeTensorMode, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
