@@ -156,7 +156,7 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("words", words, ((9, 40), (5, 6))),
     Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
     Sample("replaced by place", replaced_by_place, ((9, 7), (20,), (20, 7))),
-    Sample("bytes", lambda x, y: x * y + 7, ((70,), (70,)), torch.uint8),
+    Sample("bytes", lambda x, y: ~(x * y + 7), ((70,), (70,)), torch.uint8),
     Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
     Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),
            ((30, 40), (40,), (40,), (30, 40)), tolerance=1e-4),

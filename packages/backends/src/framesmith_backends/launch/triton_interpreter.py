@@ -30,10 +30,11 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def mend() -> None:
-    """Has the interpreter check, count, spread truths, round to bfloat16 and multiply it as devices do."""
+    """Has the interpreter check, count, spread truths, invert bytes, and round and multiply bfloat16 as devices do."""
     _check_and_raise()
     _count_to_computed_ends()
     _keep_truth_when_spread()
+    _invert_bytes()
     _round_to_bfloat16()
     _multiply_bfloat16()
 
@@ -101,6 +102,18 @@ def _keep_truth_when_spread() -> None:
         return TensorHandle(np.full(kind.shape, value.data.reshape(-1)[0], value.data.dtype), value.dtype.scalar)
 
     InterpreterBuilder.create_splat = create_splat
+
+
+def _invert_bytes() -> None:
+    """Has the interpreter know all ones of bytes, among which NumPy has no -1."""
+    all_ones = InterpreterBuilder.get_all_ones_value
+
+    def get_all_ones_value(self: Any, kind: Any) -> Any:
+        if kind.scalar != tl.uint8:
+            return all_ones(self, kind)
+        return TensorHandle(np.full(1, 255, np.uint8), tl.uint8)
+
+    InterpreterBuilder.get_all_ones_value = get_all_ones_value
 
 
 def _multiply_bfloat16() -> None:
