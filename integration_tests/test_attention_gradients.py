@@ -180,6 +180,19 @@ def test_float32_that_is_not_rounded_keeps_the_weights(monkeypatch: pytest.Monke
     assert any(node.meta["val"].numel() == 8 * 96 * 128 for node in graphs[0].graph.output_node().args[0])
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_queries_and_keys_of_two_types_keep_the_weights(at: int) -> None:
+    """The kernels of gradients would not take them; without these the second product is one more, and less exact."""
+    inputs = inputs_of(cases.CASES["plain"])
+    inputs[at] = inputs[at].detach().float().requires_grad_()
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q.float() @ k.float().transpose(-2, -1), -1).to(BF16) @ v
+
+    graphs, _, _ = trained(run, inputs)
+    assert any(node.meta["val"].numel() == 4 * 40 * 40 for node in graphs[0].graph.output_node().args[0])
+
+
 def plans(case: Case) -> Any:
     graphs, _, _ = trained(function_of(case), inputs_of(case))
     return [stages_of(graph).plan for graph in graphs]

@@ -70,7 +70,9 @@ def with_weights_again(graph: fx.Graph, attends: Attends) -> fx.Graph | None:
 
 def _is_taken(one: Trained, attends: Attends) -> bool:
     kinds = {half_before_cast(operand) for operand in one.product.args[:2]}
-    kind = kinds.pop() if len(kinds) == 1 else None
+    if len(kinds) > 1:  # the kernels of gradients have one type for both
+        return False
+    (kind,) = kinds
     return attends("f32" if kind is None else FROM_TORCH[kind], one.product.meta["val"].device.type)
 
 
