@@ -1,4 +1,7 @@
-"""Run by test_prologues.py with TRITON_INTERPRET=1: products that compute operands on the way in beside eager's."""
+"""Run by test_prologues.py with TRITON_INTERPRET=1: products that compute operands on the way in beside eager's.
+
+Of cases half; in long runs, `FRAMESMITH_LONG=1`, all.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from attempts import failures_of
+from sweeps import a_part
 from tracing import trace
 
 from framesmith_backends.cuda import TritonStages, launcher, stages_of
@@ -170,7 +174,7 @@ def check(name: str, dtype: torch.dtype, tile: Tiling = TILE, number: int = -1, 
 def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
     for name in ("weights of 8 bits", "dropout", "batch", "both operands of one kernel"):
         yield f"forms of {name}", lambda name=name: forms(name)  # type: ignore[misc]
-    for number, (name, (_, _, ways)) in enumerate(CASES.items()):
+    for number, (name, (_, _, ways)) in a_part(enumerate(CASES.items()), 2):
         dtype = (BF16, F16, F32)[number % 3]
         yield f"{name}, {dtype}", lambda name=name, dtype=dtype: check(name, dtype)  # type: ignore[misc]
         if not any(any(way) for some in ways for way in some):

@@ -1,6 +1,6 @@
 """Run by test_measured_tiles.py with TRITON_INTERPRET=1: kernels in all forms that are measured beside eager's results.
 
-Blocks are small, so that small tensors take several. Of the cases a quarter; in long runs, `FRAMESMITH_LONG=1`, all.
+Blocks are small, so that small tensors take several. Of `PART` cases one; in long runs, `FRAMESMITH_LONG=1`, all.
 With the argument "clock", the device's clock with stand-ins for what is CUDA's.
 """
 
@@ -38,6 +38,10 @@ from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
 
 #: A graph, what it is run on, and how far its results may be off.
 Case = tuple[fx.GraphModule, Sequence[torch.Tensor], float]
+
+
+#: Of so many cases one is tried.
+PART = 12
 
 
 def make_blocks_small() -> None:
@@ -117,7 +121,7 @@ def check(case: Case, counts: dict[int, int]) -> None:
 
 
 def attempts(counts: dict[int, int]) -> Iterator[tuple[str, Callable[[], None]]]:
-    for name, make in a_part(cases(), 4):
+    for name, make in a_part(cases(), PART):
         yield name, lambda make=make: check(make(), counts)  # type: ignore[misc]
 
 

@@ -3,7 +3,7 @@
 With the argument "checks", places that are out of range.
 With "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
-them to a row, several launches to a grid. Of samples and programs half; in long runs, `FRAMESMITH_LONG=1`, all.
+them to a row, several launches to a grid. Of samples, programs and cases half; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def both_ways() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
     cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     failures = 0
-    attempts = [(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)]
+    attempts = a_part([(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], 2)
     if LONG:
         attempts = [(case, *sizes) for case in CASES for sizes in ROWS] + [(case, *HALF) for case in CASES[:3]]
     for case, rows, columns, dtype in attempts:

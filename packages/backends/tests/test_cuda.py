@@ -157,7 +157,7 @@ def test_interpreted_passes_that_are_joined_equal_eager() -> None:
 @needs_triton
 def test_interpreted_rows_and_columns_equal_eager() -> None:
     assert interpreted("interpret_triton.py", "both_ways").count("ok ") == (
-        2 * len(both_ways.CASES) + 3 if LONG else len(both_ways.CASES) + 1
+        2 * len(both_ways.CASES) + 3 if LONG else len(a_part(range(len(both_ways.CASES) + 1), 2))
     )
 
 

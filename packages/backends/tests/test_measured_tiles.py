@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gpus import with_capabilities
-from interpret_tiles import cases, clocked
+from interpret_tiles import PART, cases, clocked
 from interpreting import interpreted
 from list_steps import adam
 from sweeps import a_part
@@ -76,7 +76,7 @@ def trials_of(gm: fx.GraphModule) -> list[TileTrial]:
 
 @needs_triton
 def test_interpreted_numbers_are_eagers_in_every_form() -> None:
-    assert interpreted("interpret_tiles.py").count("ok ") == len(a_part(cases(), 4))
+    assert interpreted("interpret_tiles.py").count("ok ") == len(a_part(cases(), PART))
 
 
 @needs_triton
