@@ -10,6 +10,7 @@ of it is, reading nothing but what the mask reads. The second one goes from the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from framesmith_backends.ir import index
@@ -17,7 +18,7 @@ from framesmith_backends.ir.expr import Expr, Index, Load, Ref, variables, walk
 from framesmith_backends.ir.fused_attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, AttentionTile, FusedAttention
 from framesmith_backends.ir.fused_product import ACCUMULATOR
 from framesmith_backends.ir.index import Var
-from framesmith_backends.ir.kernel import Kernel, Pass, Store
+from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
 from framesmith_backends.ir.program import Place, contiguous_strides
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit
@@ -47,10 +48,14 @@ def render_attention(item: FusedAttention, name: str) -> TritonKernel:
     _head(w, item, down)
     _columns(w, item, bounds(w, item.seen, item.rows, item.columns, tile))
     _result(w, item)
-    head = f"def {name}({', '.join(f'p{k}' for k in range(len(item.params)))}):"
+    return written(w, name, item.params, down * _size(item.batch.size), tile)
+
+
+def written(w: Writing, name: str, params: Sequence[Param], grid: int, tile: AttentionTile) -> TritonKernel:
+    """The function whose lines were written, of so many programs."""
+    head = f"def {name}({', '.join(f'p{k}' for k in range(len(params)))}):"
     source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
-    pointers = tuple(POINTERS[param.dtype] for param in item.params)
-    grid = down * _size(item.batch.size)
+    pointers = tuple(POINTERS[param.dtype] for param in params)
     return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
 
 

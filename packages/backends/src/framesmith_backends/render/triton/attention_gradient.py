@@ -6,16 +6,21 @@ next one as it is. Blocks in which nothing is seen are passed by, as in the forw
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from framesmith_backends.ir import index
 from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient, SideSum
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place
-from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.attention import bounds, close_blocks, open_blocks, precision, short, side
+from framesmith_backends.render.triton.attention import (
+    bounds,
+    close_blocks,
+    open_blocks,
+    precision,
+    short,
+    side,
+    written,
+)
 from framesmith_backends.render.triton.emit import emit
-from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
+from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
@@ -34,11 +39,7 @@ def render_attention_gradient(item: FusedAttentionGradient, name: str) -> Triton
     _blocks(w, item, bounds(w, item.seen, item.own, item.other, tile))
     for k, one in enumerate(item.sums):
         _result(w, item, k, one)
-    head = f"def {name}({', '.join(f'p{k}' for k in range(len(item.params)))}):"
-    source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
-    pointers = tuple(POINTERS[param.dtype] for param in item.params)
-    grid = down * _size(item.batch.size)
-    return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
+    return written(w, name, item.params, down * _size(item.batch.size), tile)
 
 
 def _size(size: object) -> int:
