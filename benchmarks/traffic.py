@@ -2,8 +2,9 @@
 
 Memory is read and written in sectors of 32 bytes. A program asks for every sector that it touches, whatever it needs of
 it: what is read across rows shows. Counted once are what a program holds from one pass to the next, or over the rows
-that it takes in turn; what it reads again while all programs at work fit into the cache; and what many programs read
-alike, if that is small. The least is every element once.
+that it takes in turn; what it reads again while all programs at work fit into the cache; what programs beside each
+other read of a tensor at two places of their code; and what many programs read alike, if that is small. The least is
+every sector in which there is an element of those read, or written, once.
 """
 
 from __future__ import annotations
@@ -149,10 +150,25 @@ def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]
     different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
     inner = range(1, max(different - 1, 1))
     among = inner[_around_middle(len(inner), SAMPLED if _has_tails(kernel, tile) else 1)]
-    typical = sum(_sectors(kernel, tile, group, found, at) for at in among) / max(len(among), 1)
-    ends = sum(_sectors(kernel, tile, group, found, at) for at in {0, different - 1})
-    once = int(ends + typical * len(inner)) * SECTOR
+    typical = sum(_asked(kernel, tile, group, found, at) for at in among) / max(len(among), 1)
+    ends = sum(_asked(kernel, tile, group, found, at) for at in {0, different - 1})
+    beside = range(different)[_around_middle(different, SAMPLED)]
+    once = int((ends + typical * len(inner)) * _shared(kernel, tile, group, found, beside)) * SECTOR
     return once if once <= SMALL else once * alike
+
+
+def _shared(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], programs: range) -> float:
+    """What of the sectors that those programs ask for is left where what two accesses have in common counts once."""
+    if len(found) == 1 or group.written:
+        return 1.0
+    asked = sum(_asked(kernel, tile, group, found, at) for at in programs)
+    apart, touched = 0, []
+    for access in found:
+        sectors = [_sectors(kernel, tile, group, [access], at) for at in programs]
+        apart += sum(some.size for some in sectors)
+        touched.append(np.unique(np.concatenate(sectors)))
+    together = np.unique(np.concatenate(touched)).size / max(sum(some.size for some in touched), 1)
+    return min(1.0, apart * together / max(asked, 1))
 
 
 def _around_middle(count: int, many: int) -> slice:
@@ -166,8 +182,13 @@ def _has_tails(kernel: Kernel, tile: Tile) -> bool:
     return any(int(axis.var.size) % axis.block for axis in tile.axes if axis.var in loops_of_programs(kernel))
 
 
-def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> int:
-    """How many sectors one program touches: that of the number among those that differ."""
+def _asked(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> int:
+    """How many sectors one program touches."""
+    return int(_sectors(kernel, tile, group, found, number).size)
+
+
+def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> np.ndarray:
+    """The sectors that one program touches: that of the number among those that differ."""
     outer: Values = {}
     for var in reversed([v for v in kernel.outer if v in group.outer]):
         axis, parts = tile.of(var), _parts(var, tile)
@@ -178,19 +199,19 @@ def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], 
     for access in found:
         inner = {v: np.arange(int(v.size)) for v in (*kernel.down, *kernel.row) if v in access.variables}
         touched.append(_places(access, outer | inner) * access.size // SECTOR)
-    return int(np.unique(np.concatenate(touched)).size)
+    return np.unique(np.concatenate(touched))
 
 
 def _least(kernel: Kernel, found: Sequence[Access]) -> int:
-    """Bytes of the elements read, and of those written, each once."""
+    """Bytes of the sectors that are read, and of those written, each once."""
     total = 0
     for buffer, written in sorted({(a.buffer, a.written) for a in found}):
         mine = [a for a in found if (a.buffer, a.written) == (buffer, written)]
-        places = [_all_places(kernel, a) for a in mine]
+        places = [_all_places(kernel, a) * a.size // SECTOR for a in mine]
         touched = np.zeros(max((int(p.max()) for p in places if p.size), default=-1) + 1, dtype=bool)
         for some in places:
             touched[some] = True
-        total += int(touched.sum()) * mine[0].size
+        total += int(touched.sum()) * SECTOR
     return total
 
 

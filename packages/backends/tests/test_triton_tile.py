@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import re
+from typing import Any
 
 import both_ways
 import pytest
@@ -93,7 +94,70 @@ def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: in
     assert "cp.async" in found.asm["ptx"]
 
 
+def embedded(places: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(places + patches.flatten(2).transpose(1, 2), (384,))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.bfloat16, 16)], ids=str)
+def test_rows_that_lie_across_are_read_by_whole_sectors(dtype: torch.dtype, rows: int) -> None:
+    from framesmith_backends.launch.triton_jit import compiled
+
+    inputs = [torch.randn(196, 384, dtype=dtype), torch.randn(8, 384, 14, 14, dtype=dtype)]
+    stages = CudaBackend().explain(trace(embedded, inputs))
+    (kernel,) = stages.plan.kernels
+    assert [axis.block for axis in tile_of(kernel).axes] == [rows, 512]
+    code = compiled(stages.kernels[0], 90).asm["ttgir"]
+    sizes = r"sizePerThread = \[(\d+), 1\], threadsPerWarp = \[(\d+), \d+\]"
+    blocked = re.findall(r"#ttg\.blocked<\{" + sizes + r"[^}]*order = \[0, 1\]", code)
+    assert blocked and all(int(elements) * int(threads) == rows for elements, threads in blocked)
+
+
+def test_few_rows_that_lie_across_are_spread_over_programs() -> None:
+    (kernel,) = CudaBackend().explain(trace(embedded, [torch.randn(16, 384), torch.randn(2, 384, 4, 4)])).plan.kernels
+    assert tile_of(kernel).elements == 512
+
+
+def test_results_of_neighbouring_rows_are_of_one_program() -> None:
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        return (x[..., None] == torch.arange(64)).sum(1)
+
+    (kernel,) = CudaBackend().explain(trace(counts, [torch.zeros(4096, 128, dtype=torch.int64)])).plan.kernels
+    rows, _ = tile_of(kernel).axes
+    assert rows.var.size == 64 and rows.block == 8
+
+
+def test_short_rows_fill_a_warp() -> None:
+    (kernel,) = CudaBackend().explain(trace(lambda x: x.sum(-1), [torch.randn(40, 12, 8)])).plan.kernels
+    assert tile_of(kernel).elements == 32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: F.group_norm(x.relu(), 8), lambda x: x.unflatten(1, (8, 8)).sum((2, 3, 4))],
+    ids=["moments", "sums"],
+)
+def test_parts_of_groups_are_of_images_as_they_lie(function: Any) -> None:
+    images = torch.randn(4, 64, 64, 64).to(memory_format=torch.channels_last)
+    first, second, *_ = CudaBackend().explain(trace(function, [images])).plan.kernels
+    assert first.lane is not None and first.lane.size == 64 and first.lane in first.outer
+    assert all(any(axis.var is loop for axis in tile_of(second).axes) for loop in second.row)
+
+
+def test_rows_of_long_loops_are_read_by_many_lanes() -> None:
+    images = torch.randn(8, 64, 32, 32).to(memory_format=torch.channels_last)
+    stages = CudaBackend().explain(trace(lambda x: x.unflatten(1, (8, 8)).exp().sum((2, 3, 4)), [images]))
+    assert tile_of(stages.plan.kernels[0]).elements >= 4096 and stages.kernels[0].warps >= 8
+
+
+def test_rows_of_two_short_loops_are_held() -> None:
+    stages = CudaBackend().explain(trace(lambda x: x.softmax(0).sum((0, 2)), [torch.randn(30, 500, 12)]))
+    kernel = stages.plan.kernels[-1]
+    tile = tile_of(kernel)
+    assert tile.flat and [axis.block for axis in tile.axes] == [32, 16] and " range(" not in stages.kernels[-1].source
+
+
 BETWEEN = {
+    "halves of short lines": (lambda x: x.repeat_interleave(2, -1) * 2, (64, 64, 32), 2),
     "upsampled": (lambda x: F.interpolate(x, scale_factor=2), (4, 16, 64, 64), 2),
     "threes": (lambda x: x.repeat_interleave(3, 1) * 2, (512, 1024), 3),
     "three channels last": (lambda x: x.permute(0, 2, 3, 1).contiguous() * 2, (4, 3, 64, 64), 3),

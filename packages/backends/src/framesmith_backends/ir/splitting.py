@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, loads
 from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.program import Layout, has_channels_last
 from framesmith_backends.ir.size import Size, hint, product
 
 
@@ -153,9 +153,16 @@ def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Va
     return None
 
 
-def reduces_rows(where: Sequence[Ix], reduced: Collection[Var], shape: Sequence[Size]) -> bool:
-    """Whether what is read at `where` is reduced over its last dimensions and no others, but not over all of them."""
+def reduces_rows(where: Sequence[Ix], reduced: Collection[Var], layout: Layout) -> bool:
+    """Whether what is read at `where` is reduced over its last dimensions and no others, but not over all of them.
+
+    Images whose channels lie side by side have no rows: they are convolved so, and columns of theirs are read as fast.
+    """
+    if has_channels_last(layout):
+        return False
     over = [
-        any(var in reduced for var in index.variables(ix)) for ix, size in zip(where, shape, strict=True) if size != 1
+        any(var in reduced for var in index.variables(ix))
+        for ix, size in zip(where, layout.shape, strict=True)
+        if size != 1
     ]
     return bool(over) and over[-1] and not over[0] and over == sorted(over)

@@ -26,6 +26,7 @@ from framesmith_backends.lower import (
     embedding_bags,
     indexing,
     losses,
+    moments,
     movement,
     normalization,
     padding,
@@ -46,8 +47,8 @@ from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
 
 # The modules whose import fills the tables.
 RULE_MODULES = (
-    pointwise, views, movement, padding, reductions, softmax, normalization, losses, pooling, resampling, indexing,
-    embedding_bags, search, scans,
+    pointwise, views, movement, padding, reductions, moments, softmax, normalization, losses, pooling, resampling,
+    indexing, embedding_bags, search, scans,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.

@@ -10,7 +10,8 @@ from framesmith_backends.ir.dtypes import DTYPES, compute_type
 from framesmith_backends.ir.expr import Expr, Op, number
 from framesmith_backends.ir.program import has_channels_last, lies_in_rows
 from framesmith_backends.ir.size import Size, product
-from framesmith_backends.lower.reductions import as_divisor, count, moments, stored, wide_type
+from framesmith_backends.lower.moments import moments, wide_type
+from framesmith_backends.lower.reductions import as_divisor, count, stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Shape, Tensor, rounded

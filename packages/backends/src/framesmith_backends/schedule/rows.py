@@ -22,7 +22,7 @@ def with_rows(program: Program) -> Program:
         for load in loads(d.body) if d.reduced else ():
             made = program.defs.get(load.source)
             if made is not None:
-                (wanted if reduces_rows(load.index, d.reduced, made.layout.shape) else columns).add(made.name)
+                (wanted if reduces_rows(load.index, d.reduced, made.layout) else columns).add(made.name)
     changed = {
         name: replace(program.defs[name].layout, strides=contiguous_strides(program.defs[name].layout.shape))
         for name in wanted - columns

@@ -30,7 +30,7 @@ def split_reductions(
         if parts is None:
             defs[d.name] = d
             continue
-        first, second = _halves(d, *parts)
+        first, second = _halves(d, *parts, lies_along(d.body, program.layouts, d.domain))
         defs[first.name], defs[second.name] = first, second
         layouts[first.name] = first.layout
     return replace(program, defs=defs, layouts=layouts)
@@ -68,7 +68,8 @@ def _of_variables(reduced: Sequence[Var], cut: Cut) -> tuple[list[Var], dict[Var
     return [reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()}
 
 
-def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:
+def _halves(d: Def, whole: list[Var], parts: dict[Var, int], lane: Var | None) -> tuple[Def, Def]:
+    """Both; the first one's results are in the order of its operands where those lie along a variable that stays."""
     values: dict[Var, Ix] = {}
     domain: list[Var] = []
     outer: list[Var] = []
@@ -87,6 +88,8 @@ def _halves(d: Def, whole: list[Var], parts: dict[Var, int]) -> tuple[Def, Def]:
             elif var in d.reduced:
                 reduced.add(var)
     axes = (*outer, *d.kept)
+    if lane in axes:
+        axes = (*(v for v in axes if v is not lane), lane)
     shape = tuple(v.size for v in axes)
     name = f"{d.name}.part"
     layout = Layout(shape, contiguous_strides(shape), d.dtype, d.layout.device)

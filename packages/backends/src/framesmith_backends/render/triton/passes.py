@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
-from framesmith_backends.ir.size import Size, surely_at_least
+from framesmith_backends.ir.size import Size, hint, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN
 from framesmith_backends.render.triton import tile as tiles
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
@@ -16,7 +17,7 @@ from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row
+from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row, row_axes
 
 # Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
 # memory, if a launch gives as much.
@@ -75,7 +76,7 @@ def _rows_in_turn(w: Writing) -> None:
     _close(w, depth)
     for a in columns:
         cell = w.cells[a.name]
-        w.refs[a.name] = _reduced(w, a.kind, cell, axis)
+        w.refs[a.name] = _reduced(w, a.kind, cell, () if axis is None else (axis,))
     _row_lanes(w, row)
     for store in w.kernel.after:
         emit_store(w, store)
@@ -137,7 +138,8 @@ def _is_held(w: Writing, axis: Axis) -> bool:
 
 def _pass(w: Writing, one: Pass) -> None:
     k = w.kernel
-    inner = _row_axis(w)
+    along = row_axes(w.kernel, w.tile)
+    inner = along[-1] if along else None
     held = inner is not None and _is_held(w, inner)
     cells = [_start(w, a) for a in one.reductions]
     carries = [None if held else start_of(w, s, inner) for s in one.scans]
@@ -148,9 +150,9 @@ def _pass(w: Writing, one: Pass) -> None:
         if s.name not in w.refs:  # of a row that is held it may be known
             write_scan(w, s, carry, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
-        _accumulate(w, cell, a, inner)
+        _accumulate(w, cell, a, along)
     for a in one.columns:
-        _accumulate(w, w.cells[a.name], a, None)
+        _accumulate(w, w.cells[a.name], a, ())
     for check in one.checks:
         emit_check(w, check)
     if k.writes_what_it_reads and not k.updates:
@@ -158,19 +160,20 @@ def _pass(w: Writing, one: Pass) -> None:
             emit(w, store.value)
     for store in one.stores:
         emit_store(w, store)
-    _close_row(w, depth, inner)
+    _close_row(w, depth, along)
     if not held:
         for s in one.scans:
             del w.refs[s.name]
     for cell, a in zip(cells, one.reductions, strict=True):
-        w.refs[a.name] = _reduced(w, a.kind, cell, inner)
+        w.refs[a.name] = _reduced(w, a.kind, cell, along)
 
 
-def _reduced(w: Writing, kind: str, cell: str, along: Axis | None) -> str:
-    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element."""
-    if along is None:
+def _reduced(w: Writing, kind: str, cell: str, along: Sequence[Axis]) -> str:
+    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element, or along all axes."""
+    if not along:
         return cell
-    return w.fresh(f"fs.reduce_{kind}({cell}, {w.tile.axes.index(along)}, {len(w.tile.axes) > 1})", w.here)
+    at = 0 if w.tile.flat else w.tile.axes.index(along[0])
+    return w.fresh(f"fs.reduce_{kind}({cell}, {at}, {len(w.tile.axes) > len(along)})", w.here)
 
 
 def _joined_passes(w: Writing, number: int) -> bool:
@@ -195,18 +198,18 @@ def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
     """Each lane's largest element and its sum of exponentials below that; a row's of those of its lanes."""
     tops, totals = [_start(w, pair.top) for pair in pairs], [_start(w, pair.total) for pair in pairs]
     depth = len(w.scopes)
-    inner = _open_row(w)
+    along = _open_row(w)
     for pair, top, total in zip(pairs, tops, totals, strict=True):
-        value = w.fresh(_within(w, pair.top, inner), w.here)
+        value = w.fresh(_within(w, pair.top, along), w.here)
         power = w.fresh(f"fs.exp(fs.apart({value}, {top}))", w.here)
         w.line(f"{total} = tl.where({value} > {top}, {total} * {power} + 1.0, {total} + {power})")
         w.line(f"{top} = fs.max({value}, {top})")
-    _close_row(w, depth, inner)
+    _close_row(w, depth, along)
     for pair, top, total in zip(pairs, tops, totals, strict=True):
-        w.refs[pair.top.name] = whole = _reduced(w, "max", top, inner)
+        w.refs[pair.top.name] = whole = _reduced(w, "max", top, along)
         # No more than this tells a row that has an infinity, or nothing but those below: there the sum is NaN.
         scaled = w.fresh(f"{total} * fs.exp({top} - {whole})", w.here)
-        w.refs[pair.total.name] = _reduced(w, "sum", scaled, inner)
+        w.refs[pair.total.name] = _reduced(w, "sum", scaled, along)
 
 
 def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
@@ -215,12 +218,13 @@ def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
     depth = len(w.scopes)
     seen = part_of_row(w.kernel, w.tile)
     assert seen is not None  # else the passes are not joined
-    inner = _open_row(w, part=seen)
+    along = _open_row(w, part=seen)
     for cell, d in zip(cells, distances, strict=True):
-        _accumulate(w, cell, d.total, inner)
-    _close_row(w, depth, inner)
+        _accumulate(w, cell, d.total, along)
+    _close_row(w, depth, along)
+    seen *= math.prod(hint(axis.var.size) for axis in along[1:])
     for cell, d in zip(cells, distances, strict=True):
-        found = _reduced(w, "sum", cell, inner)
+        found = _reduced(w, "sum", cell, along)
         w.refs[d.total.name] = w.fresh(f"{found} * {d.count / seen}", w.here)
 
 
@@ -243,31 +247,26 @@ def _forget(w: Writing, changed: Collection[str]) -> None:
                 del scope.names[key]
 
 
-def _row_axis(w: Writing) -> Axis | None:
-    """The axis of the tile that goes along the row."""
-    return next((axis for axis in w.tile.axes if axis.var in w.kernel.row), None)
-
-
-def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> Axis | None:
-    """Open the loops over the row; for a `part` of the first step of others so far along its lanes. The lanes' axis."""
-    k, inner = w.kernel, _row_axis(w)
+def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> tuple[Axis, ...]:
+    """Open the loops over the row; for a `part` of the first step of others so far along its lanes. The lanes' axes."""
+    k, along = w.kernel, row_axes(w.kernel, w.tile)
     w.rows = k.row
-    for var in (v for v in k.row if inner is None or v is not inner.var):
+    for var in (v for v in k.row if all(axis.var is not v for axis in along)):
         _open_loop(w, f"range({size_of(w, var.size) if part is None else 1})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
         number = f"{size_of(w, var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
         w.variables[var] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
-    if inner is not None:
-        _row_lanes(w, inner, part, backwards)
-    return inner
+    for axis in along:
+        _row_lanes(w, axis, part, backwards)
+    return along
 
 
-def _close_row(w: Writing, depth: int, inner: Axis | None) -> None:
+def _close_row(w: Writing, depth: int, along: Sequence[Axis]) -> None:
     _close(w, depth)
     w.rows = ()
-    if inner is not None:
-        w.masks.pop(inner.var, None)
+    for axis in along:
+        w.masks.pop(axis.var, None)
 
 
 def _row_lanes(w: Writing, axis: Axis, part: int | None = None, backwards: bool = False) -> None:
@@ -309,15 +308,15 @@ def _start(w: Writing, a: Accumulate) -> str:
     return w.fresh(f"tl.full({shape}, {value}, {TYPES[dtype]})", w.here)
 
 
-def _accumulate(w: Writing, cell: str, a: Accumulate, along: Axis | None) -> None:
+def _accumulate(w: Writing, cell: str, a: Accumulate, along: Sequence[Axis]) -> None:
     value = _within(w, a, along)
     w.line(f"{cell} = {operation(REDUCTIONS[a.kind].combine, (value, cell), a.value.dtype)}")
 
 
-def _within(w: Writing, a: Accumulate, along: Axis | None) -> str:
+def _within(w: Writing, a: Accumulate, along: Sequence[Axis]) -> str:
     """The value that is accumulated; beyond the end of the row what changes nothing."""
     value = emit(w, a.value)
-    mask = None if along is None else w.mask((along.var,))
+    mask = w.mask([axis.var for axis in along])
     if mask is None:
         return value
     return f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(a.value.dtype), a.value.dtype)})"

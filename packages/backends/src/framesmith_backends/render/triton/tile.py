@@ -6,13 +6,13 @@ would leave idle, lets a column be added up by many, and lets what is read acros
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads
-from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS
@@ -25,10 +25,12 @@ WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2
 # Of a row that is scanned more is taken at once, as threads wait for each other in every block, but no more than fits
 # into shared memory, through which values go that are read and written by other threads than those that scan.
 WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
-# Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several.
-LANE_BLOCK = 1024
-# So many, where it takes what lies between those of neighbouring lanes; with fewer, warps would be idle.
-LEAST_TOGETHER = 128
+# A row that is gone through by several loops is held if the powers of two that cover these are no more than so many
+# times as many elements.
+MOST_IDLE = 2
+# Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several, where
+# there are few such rows as many as a warp has threads.
+LANE_BLOCK, WARP = 1024, 32
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
 # Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
@@ -37,6 +39,8 @@ STEP_BYTES = 8192
 MOST_COLUMNS = 128
 # Tiles that are turned have sides like this.
 SIDE = 32
+# Rows that are read or written across are taken by as many as fill a sector of memory, if that be no more elements.
+SECTOR, MOST_TURNED = 32, 1 << 14
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 264
 # A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
@@ -63,7 +67,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most two axes, three where it is flat; neighbouring threads are along the last one.
+    """At most two axes, more where it is flat; neighbouring threads are along the last one.
 
     `flat`: its elements are in one row, of which the axes' numbers are quotients and rest. Triton spreads threads over
     two dimensions as the memory that is read is contiguous, and along the first one where none of it is.
@@ -190,16 +194,52 @@ def _moving(load: Load) -> frozenset[Var]:
 
 def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     """Whole rows, several where they are short, or blocks of a long one."""
+    if (whole := _of_loops(kernel, lane)) is not None:
+        return whole
     block = row_block(kernel, lane)
     along = Axis(lane, block)
-    other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
-    if other is None or isinstance(lane.size, Sym):
+    if not kernel.outer or isinstance(lane.size, Sym):
         return Tile((along,))
+    other, several, programs = _rows_together(kernel, lane, block)
     rows = hint(product(v.size for v in kernel.outer))
-    several = min(LANE_BLOCK // block, covering(other.size))
-    while several > 1 and rows // several < ENOUGH_PROGRAMS:
+    while several > 1 and several * block > WARP and rows // several < programs:
         several //= 2
     return Tile((Axis(other, several), along)) if several > 1 else Tile((along,))
+
+
+def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
+    """A row that is gone through by several loops: whole if it is short, or so much of the longest with all lanes."""
+    others = [v for v in kernel.row if v is not lane and v.size != 1]
+    if not others or kernel.has_scans or any(isinstance(v.size, Sym) for v in kernel.row):
+        return None
+    whole = Tile(tuple(Axis(v, covering(v.size)) for v in (*others, lane)), flat=True)
+    count = hint(product(v.size for v in kernel.row))
+    if whole.elements <= min(WHOLE_ROW, MOST_IDLE * count):
+        rows = hint(product(v.size for v in kernel.outer))
+        return None if count < LEAST_BLOCK and rows >= ENOUGH_PROGRAMS else whole
+    longest, lanes = max(reversed(others), key=lambda v: hint(v.size)), covering(lane.size)
+    block = min(streamed(kernel) // lanes, covering(longest.size))
+    return Tile((Axis(longest, block), Axis(lane, lanes)), flat=True) if block > 1 else None
+
+
+def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int]:
+    """A loop over rows, how many of it a program takes at most, and how many programs there shall be."""
+    turned = _across(kernel, lane)
+    if turned is not None:
+        across, itemsize = turned
+        several = min(SECTOR // itemsize, covering(across.size))
+        if several > 1 and several * block <= (most_scanned(kernel) if kernel.has_scans else MOST_TURNED):
+            return across, several, ENOUGH_PROGRAMS // SECTOR * itemsize
+    several = LANE_BLOCK // block
+    other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
+    return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
+
+
+def _of_neighbours(kernel: Kernel, several: int) -> Var | None:
+    """A loop over so many rows whose results lie beside each other."""
+    results = [store.index for one in kernel.passes for store in one.before]
+    along = [v for v in kernel.outer if any(index.coefficient(ix, v) == 1 for ix in results)]
+    return next((v for v in along if hint(v.size) >= several), None)
 
 
 def _of_rows_in_turn(kernel: Kernel, lane: Var) -> Tile:
@@ -260,7 +300,7 @@ def _of_points(kernel: Kernel, lane: Var) -> Tile:
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     across = _across(kernel, lane)
     if across is not None:
-        return Tile((Axis(across, min(SIDE, covering(across.size))), Axis(lane, min(SIDE, block))))
+        return Tile((Axis(across[0], min(SIDE, covering(across[0].size))), Axis(lane, min(SIDE, block))))
     between = _between(kernel, lane)
     if between is not None:
         inner = covering(between.size)
@@ -296,23 +336,34 @@ def _between(kernel: Kernel, lane: Var) -> Var | None:
     """
     if isinstance(lane.size, Sym):
         return None
-    for ix, memory in accesses(kernel):
-        step = index.coefficient(ix, lane) if memory else 0
+    for ix, _ in _in_memory(kernel):
+        step = index.coefficient(ix, lane)
         for var in kernel.outer:
             short = var.size == step and 1 < hint(var.size) < LEAST_COLUMNS
-            if short and hint(var.size) * lane.size >= LEAST_TOGETHER and index.coefficient(ix, var) == 1:
+            if short and index.coefficient(ix, var) == 1:
                 return var
     return None
 
 
-def _across(kernel: Kernel, lane: Var) -> Var | None:
-    """A loop along which an access is contiguous that is scattered along the lanes."""
-    for ix, memory in accesses(kernel):
-        if memory and index.coefficient(ix, lane) not in (0, 1):
+def _across(kernel: Kernel, lane: Var) -> tuple[Var, int] | None:
+    """A loop along which an access is contiguous that is scattered along the lanes, and the bytes of an element."""
+    for ix, itemsize in _in_memory(kernel):
+        if index.coefficient(ix, lane) not in (0, 1):
             for var in kernel.outer:
                 if var is not lane and index.coefficient(ix, var) == 1 and hint(var.size) >= LEAST_COLUMNS // 4:
-                    return var
+                    return var, itemsize
     return None
+
+
+def _in_memory(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
+    """Every place that is read or written, and the bytes of an element."""
+    for one in kernel.passes:
+        for store in (*one.before, *one.stores):
+            yield store.index, DTYPES[store.value.dtype].itemsize
+        for load in loads(*one.values):
+            yield load.index[0], DTYPES[load.dtype].itemsize
+    for store in kernel.after:
+        yield store.index, DTYPES[store.value.dtype].itemsize
 
 
 def holds_row(kernel: Kernel, tile: Tile) -> bool:
@@ -328,25 +379,30 @@ def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
     return () if how and isinstance(how[0], Distances) and part_of_row(kernel, tile) is None else how
 
 
+def row_axes(kernel: Kernel, tile: Tile) -> tuple[Axis, ...]:
+    """The axes that go along the row: several where it is gone through by several loops, all but the first whole."""
+    return tuple(axis for axis in tile.axes if axis.var in kernel.row)
+
+
 def part_of_row(kernel: Kernel, tile: Tile) -> int | None:
-    """How far along the tile's axis a part of the row goes that tells its mean well enough; None if no such part does.
+    """How far along its first axis a part of the row goes that tells its mean well enough; None if no such part does.
 
     The part is at the first step of the other loops over the row.
     """
-    axis = next((axis for axis in tile.axes if axis.var in kernel.row), None)
+    axis, *held = row_axes(kernel, tile) or (None,)
     count = product(v.size for v in kernel.row)
     if axis is None or not isinstance(count, int) or not isinstance(axis.var.size, int):
         return None
-    wanted = -(-count // MOST_PARTS)
+    wanted = -(-count // (MOST_PARTS * hint(product(other.var.size for other in held))))
     end = min(-(-wanted // axis.block) * axis.block, axis.var.size)
     return end if end >= wanted else None
 
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:
     """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
-    for ix, memory in accesses(kernel):
+    for ix, _ in _in_memory(kernel):
         steps = [index.coefficient(ix, var) for var in tile.variables]
-        if memory and any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
+        if any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
             return True
     return False
 
@@ -356,7 +412,7 @@ def reaches(kernel: Kernel) -> bool:
     return any(_reach(ix) >= 1 << 31 for ix, _ in accesses(kernel)) or _as_size(kernel.points) >= 1 << 31
 
 
-def _reach(ix: index.Ix) -> int:
+def _reach(ix: Ix) -> int:
     total = _as_size(ix.const)
     for atom, k in ix.terms:
         part = _as_size(atom.size) if isinstance(atom, (Var, index.Picked)) else _reach(atom.base)

@@ -118,6 +118,8 @@ def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
         yield from _with_blocks(tile, [(covering(lane.size),)], most=min(most, MOST_ELEMENTS))
         yield from _with_blocks(tile, [(block * 2,), (block // 2,)], most=min(most, 2 * LARGEST_BLOCK))
         return
+    if tile.flat:
+        return
     several = tile.axes[0].block if len(tile.axes) > 1 else 1
     other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
     for rows in (several * 2, several // 2):
