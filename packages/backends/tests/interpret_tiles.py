@@ -32,6 +32,7 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.launch import choosing_tiles
 from framesmith_backends.launch.choosing_tiles import InForm, TileChoices, TileTrial, trial_of
+from framesmith_backends.launch.trials import Experiment
 from framesmith_backends.render.triton import tile, tile_candidates
 from framesmith_backends.render.triton.sets import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
@@ -171,7 +172,19 @@ def clock() -> int:
                 right = trial.others[:1] if not buffer else ()
                 assert {*times} == {trial.present, *right, *trial.others[2:]}, (name, buffer, times)
         print("ok", name, flush=True)
+    failed, times = stand_ins(0, None).times([Failing(), trials[0][0]], trials[0][1])
+    assert isinstance(failed, LookupError) and not isinstance(times, Exception), (failed, times)
+    print("ok one that fails, and one beside it", flush=True)
     return 0
+
+
+class Failing:
+    """A trial that cannot say how it is run."""
+
+    name, present, others = "failing", "form0", ()
+
+    def experiment(self, program: Program) -> Experiment:
+        raise LookupError("no such buffer")
 
 
 def main() -> int:

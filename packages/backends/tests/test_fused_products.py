@@ -25,8 +25,9 @@ from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused_product import FusedProduct, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.ir.verify import Malformed, verify_fused_product
-from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, PROCESSORS, Choices, Times, Trial
+from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, Choices, Times, Trial
 from framesmith_backends.launch.kernel_runs import rendered
 from framesmith_backends.launch.trials import MARGIN
 from framesmith_backends.render.triton.devices import most_shared
@@ -60,7 +61,7 @@ class StandInClock:
     """Tells the seconds that it was given by the forms' names, and those of others as slow."""
 
     about: tuple[object, ...] = ("a device",)
-    capability, processors = CAPABILITY, PROCESSORS
+    capability, processors = CAPABILITY, GPU_PROCESSORS
 
     def __init__(self, **seconds: float) -> None:
         self.seconds: dict[str, float] = {PRESENT: 1e-5, **seconds}
@@ -99,7 +100,7 @@ def fusable_of(shapes: Sequence[tuple[int, ...]] = LAYER, dtype: torch.dtype = B
 
 
 def tile_names() -> list[str]:
-    return [tile.text() for tile in candidates(fusable_of().product, CAPABILITY, PROCESSORS)]
+    return [tile.text() for tile in candidates(fusable_of().product, CAPABILITY, GPU_PROCESSORS)]
 
 
 def compiled(
@@ -182,7 +183,7 @@ def test_products_compile_to_cubins(shapes: Any, dtype: torch.dtype, tile: TileS
 @pytest.mark.parametrize("shapes", [LAYER, ((1, 8), (8, 8), (8,)), ((16, 8192), (32, 8192), (32,))])
 def test_few_tiles_that_fit_the_device_are_measured(capability: int, shapes: Any) -> None:
     product = fusable_of(shapes).product
-    tiles = candidates(product, capability, PROCESSORS)
+    tiles = candidates(product, capability, GPU_PROCESSORS)
     assert (
         (capability < 80 or tiles)
         and len(tiles) <= MOST_CANDIDATES + MOST_IN_TURN + MOST_EVENLY
@@ -215,9 +216,9 @@ def test_the_present_form_stays_where_nothing_is_faster_by_the_margin() -> None:
 @pytest.mark.parametrize("kind", ["in turn by", "evenly by"])
 def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
     shapes = ((2304, 4096), (1024, 4096), (1024,))
-    found = candidates(fusable_of(shapes).product, CAPABILITY, PROCESSORS)
+    found = candidates(fusable_of(shapes).product, CAPABILITY, GPU_PROCESSORS)
     tile = next(tile for tile in found if kind in tile.text())
-    assert tile.programs + tile.evenly == PROCESSORS
+    assert tile.programs + tile.evenly == GPU_PROCESSORS
     stages = compiled(StandInClock(**{tile.text(): 5e-6}), shapes=shapes)
     items = stages.plan.fused_products
     assert all(item.tile == tile for item in items) and len(items) == 1 + (tile.evenly > 0)
@@ -229,13 +230,13 @@ def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
 
 @pytest.mark.parametrize(("rows", "has"), [(2304, True), (16384, False)])
 def test_what_is_left_over_is_cut_where_processors_would_wait(rows: int, has: bool) -> None:
-    found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).product, CAPABILITY, PROCESSORS)
+    found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).product, CAPABILITY, GPU_PROCESSORS)
     assert any(tile.evenly for tile in found) == has
 
 
 def test_narrow_rows_have_a_program_for_each_tile() -> None:
     for columns, has in ((1000, True), (1001, False)):
-        found = candidates(fusable_of(((2304, columns), (1024, columns), (1024,))).product, CAPABILITY, PROCESSORS)
+        found = candidates(fusable_of(((2304, columns), (1024, columns), (1024,))).product, CAPABILITY, GPU_PROCESSORS)
         assert found and any(tile.programs or tile.evenly for tile in found) == has
 
 
@@ -245,7 +246,7 @@ def test_narrow_rows_have_a_program_for_each_tile() -> None:
 ])  # fmt: skip
 def test_programs_in_turn_have_as_many_sums_as_fit(capability: int, rows: int, dtype: torch.dtype, has: bool) -> None:
     shapes = ((rows, 256), (4096, 256), (4096,))
-    found = candidates(fusable_of(shapes, dtype).product, capability, PROCESSORS)
+    found = candidates(fusable_of(shapes, dtype).product, capability, GPU_PROCESSORS)
     in_turn = [tile for tile in found if tile.programs]
     assert in_turn and any(tile.rows * tile.columns > 64 * 32 * tile.warps for tile in in_turn) == has
 

@@ -81,7 +81,7 @@ def test_interpreted_numbers_are_eagers_in_every_form() -> None:
 
 @needs_triton
 def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
-    assert interpreted("interpret_tiles.py", "clock").count("ok ") == len([*clocked()])
+    assert interpreted("interpret_tiles.py", "clock").count("ok ") == len([*clocked()]) + 1
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -26,8 +26,9 @@ from framesmith_backends.ir.index import ZERO
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import hint
 from framesmith_backends.ir.spec import flat_memory, run_fused_product, run_kernel
+from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.ir.verify import Malformed, verify_fused_product
-from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, PROCESSORS, Choices
+from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, Choices
 from framesmith_backends.launch.kernel_runs import KernelRun, rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.product_tiles import (
@@ -141,7 +142,7 @@ def test_both_forms_are_measured_and_the_fastest_is_taken() -> None:
 
 def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
     one = fusable_of()
-    return candidates(one.in_tiles(replace(one.product.tile, computed=way)), CAPABILITY, PROCESSORS)
+    return candidates(one.in_tiles(replace(one.product.tile, computed=way)), CAPABILITY, GPU_PROCESSORS)
 
 
 def test_what_computes_an_operand_stays_where_that_is_faster() -> None:
@@ -184,7 +185,7 @@ def test_what_the_graph_writes_to_is_not_read_later() -> None:
 def test_tiles_that_compute_operands_fit_the_device(capability: int) -> None:
     one = fusable_of()
     product = one.in_tiles(replace(one.product.tile, computed=(False, True)))
-    found = candidates(product, capability, PROCESSORS)
+    found = candidates(product, capability, GPU_PROCESSORS)
     assert 0 < len(found) <= MOST_COMPUTED
     assert all(
         tile.computed == (False, True) and shared_bytes(product, tile) <= most_shared(capability) for tile in found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_backends.ir.program import Program
-from framesmith_backends.launch.choosing import CAPABILITY, PROCESSORS
+from framesmith_backends.ir.splitting import GPU_PROCESSORS
+from framesmith_backends.launch.choosing import CAPABILITY
 from framesmith_backends.launch.choosing_tiles import TileTrial
 from framesmith_backends.launch.trials import Times
 
@@ -17,7 +18,7 @@ class Preferring:
     `asked` are the trials that it was given, `preferred` says for those that have such a form which one that is.
     """
 
-    capability, processors = CAPABILITY, PROCESSORS
+    capability, processors = CAPABILITY, GPU_PROCESSORS
 
     def __init__(self, which: int, blocks_alone: bool = False) -> None:
         self.which, self.blocks_alone = which, blocks_alone

@@ -38,6 +38,8 @@ class Splitting:
     balanced: bool
 
 
+#: Of the GPU that rules are made for, where there is none at hand: an H100 or H200.
+GPU_PROCESSORS = 132
 #: Columns that a GPU takes at least: a line of the cache.
 LEAST_COLUMNS = 32
 #: On a GPU there are more threads, and a launch takes longer than many a unit: a program reads some 10 bytes a
@@ -45,8 +47,8 @@ LEAST_COLUMNS = 32
 ON_CPU = Splitting(many=1 << 15, few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False)
 ON_GPU = Splitting(
     many=1 << 15,
-    few=132,
-    wanted=528,
+    few=GPU_PROCESSORS,
+    wanted=4 * GPU_PROCESSORS,
     most_parts=2048,
     least=3 << 14,
     fewest=1 << 10,

@@ -13,6 +13,7 @@ from framesmith_aten.contract import OnError
 from framesmith_backends.ir.fused_product import TileShape
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.launch.product_trials import experiment_of
 from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.launch.trials import FORMAT, Clock, Experiment, Times, fastest, lines_of, times_of
@@ -25,8 +26,8 @@ from framesmith_backends.schedule.fused_products import Fusable
 PRESENT = "ATen"
 #: So many tiles of products that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
-#: Processors and compute capability of the GPU that is taken where there is none.
-PROCESSORS, CAPABILITY = 132, 90
+#: Compute capability of the GPU that is taken where there is none.
+CAPABILITY = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Choices:
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
         capability = CAPABILITY if self.clock is None else self.clock.capability
-        processors = PROCESSORS if self.clock is None else self.clock.processors
+        processors = GPU_PROCESSORS if self.clock is None else self.clock.processors
         found: list[TileShape] = []
         for way in one.ways:
             some = candidates(one.in_tiles(replace(one.product.tile, computed=way)), capability, processors)

@@ -78,12 +78,14 @@ class DeviceClock:
 
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
         with _LOCK, _disable_current_modes(), torch.no_grad(), torch.cuda.device(self.device), _plain():
+            made = [_experiment(trial, program) for trial in trials]
+            fine = [(trial, one) for trial, one in zip(trials, made, strict=True) if isinstance(one, Experiment)]
             try:
-                experiments = [trial.experiment(program) for trial in trials]
-                forms = self._forms(trials, experiments)
+                forms = self._forms([trial for trial, _ in fine], [one for _, one in fine])
             except Exception as error:
                 return [error] * len(trials)
-            return [self._timed(*one) for one in zip(trials, experiments, forms, strict=True)]
+            timed = iter([self._timed(trial, one, own) for (trial, one), own in zip(fine, forms, strict=True)])
+            return [one if isinstance(one, Exception) else next(timed) for one in made]
 
     def _forms(self, trials: Sequence[Trial], experiments: Sequence[Experiment]) -> list[dict[str, LaunchedForm]]:
         """The forms of each trial that compile, by name; machine code of all is made side by side."""
@@ -122,6 +124,13 @@ class DeviceClock:
             return _timed(trial, one, forms, self.place)
         except Exception as error:
             return error
+
+
+def _experiment(trial: Trial, program: Program) -> Experiment | Exception:
+    try:
+        return trial.experiment(program)
+    except Exception as error:
+        return error
 
 
 def _compiles(run: KernelRun, capability: int) -> bool:

@@ -15,7 +15,7 @@ from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
-from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS
+from framesmith_backends.ir.splitting import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
 from framesmith_backends.schedule.loops import accesses
 
@@ -42,10 +42,10 @@ SIDE = 32
 # Rows that are read or written across are taken by as many as fill a sector of memory, if that be no more elements.
 SECTOR, MOST_TURNED = 32, 1 << 14
 # So many programs keep every processor of a GPU at work.
-ENOUGH_PROGRAMS = 264
+ENOUGH_PROGRAMS = 2 * GPU_PROCESSORS
 # A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
 # narrow elements of rows take as long as others.
-PROCESSORS, PROGRAMS_AT_ONCE, IN_FLIGHT, IN_FLIGHT_NARROW = 132, 8, 1 << 15, 1 << 16
+PROGRAMS_AT_ONCE, IN_FLIGHT, IN_FLIGHT_NARROW = 8, 1 << 15, 1 << 16
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
 # where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
 # counts by as much more.
@@ -154,7 +154,7 @@ def streamed(kernel: Kernel) -> int:
     programs = hint(product(v.size for v in kernel.outer if v is not kernel.lane))
     if kernel.lane in kernel.outer:
         programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
-    at_once = min(max(programs // PROCESSORS, 1), PROGRAMS_AT_ONCE)
+    at_once = min(max(programs // GPU_PROCESSORS, 1), PROGRAMS_AT_ONCE)
     bytes_read = max(bytes_of_point(kernel), 1)
     in_flight = IN_FLIGHT_NARROW if kernel.lane in kernel.row and bytes_read < 4 else IN_FLIGHT
     wanted = in_flight // at_once // bytes_read
