@@ -49,7 +49,7 @@ def at_other_sizes(sample: Sample) -> list[Sample]:
 
 
 #: Samples that fix a size of their inputs, and so are for that size only.
-FIXED = {"permuted", "layer norm", "bf16 norm", "layer norm grad"}
+FIXED = {"permuted", "layer norm", "bf16 norm", "layer norm grad", "norm across", "bf16 norm across"}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
