@@ -104,6 +104,14 @@ def biased(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (x + b).tanh()
 
 
+def norm_across(places: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(places + x.transpose(1, 2), (x.shape[1],))
+
+
+def sums_of_two_loops(x: torch.Tensor) -> torch.Tensor:
+    return x.exp().sum((1, 3))
+
+
 FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (scaled, (LARGE,), ["1024, 4 warps", "2048, 8 warps", "1024, 8 warps", "512, 2 warps", "1024, 2 warps"]),
     (biased, (LARGE, (2048,)), ["1024, 4 warps", "1024, 4 warps, once past L1", "2048, 8 warps", "1024, 8 warps",
@@ -112,6 +120,9 @@ FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (softmax, ((64, 65536),), ["2048, 8 warps", "4096, 16 warps"]),
     (column_sums, ((8192, 4096),), ["64x32, 8 warps", "32x64, 8 warps", "128x16, 8 warps", "128x32, 16 warps"]),
     (upsampled, ((16, 64, 64, 64),), ["8x64x2, 4 warps", "16x64, 16 warps"]),
+    (norm_across, ((128, 384), (64, 384, 128)), ["8x512, 16 warps", "16x512, 16 warps", "4x512, 8 warps"]),
+    (norm_across, ((128, 20000), (8, 20000, 128)), ["8x2048, 16 warps", "8x1024, 16 warps"]),
+    (sums_of_two_loops, ((200, 2000, 2, 9),), ["128x16, 8 warps", "256x16, 16 warps", "64x16, 4 warps"]),
     (turned, (LARGE, LARGE), ["32x32, 4 warps", "64x32, 8 warps", "32x64, 8 warps", "64x64, 16 warps"]),
 )  # fmt: skip
 

@@ -116,6 +116,16 @@ def test_other_statistics(function: Callable[..., object]) -> None:
     assert check(function, torch.randn(6, 4, 8, 12).contiguous(memory_format=torch.channels_last)) > 1
 
 
+def test_a_single_number_has_no_parts() -> None:
+    assert (
+        check(
+            lambda x: (x.var(0, correction=0), *torch.var_mean(x, -1, correction=0)),
+            torch.randn((), dtype=torch.float64),
+        )
+        == 1
+    )
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e30])
 def test_numbers_at_the_edge(value: float) -> None:
     x = torch.randn(4, 3, 4, 6)

@@ -49,7 +49,7 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
 def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
     """The tensor with what it is reduced over cut in parts: the dimensions of a part, and those of the parts."""
     sizes = [n for n in x.shape if isinstance(n, int)]
-    if s.machine.splitting is None or len(sizes) < len(x.shape):
+    if s.machine.splitting is None or not sizes or len(sizes) < len(x.shape):
         return None
     over = sorted(d % len(sizes) for d in dims)
     lane = _lies_along(s, x)

@@ -115,18 +115,31 @@ def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
     lane, block = tile.axes[-1].var, tile.axes[-1].block
     most = most_scanned(kernel) if kernel.has_scans else max(LONGER_ROWS.values())
     if not holds_row(kernel, tile):
-        yield from _with_blocks(tile, [(covering(lane.size),)], most=min(most, MOST_ELEMENTS))
-        yield from _with_blocks(tile, [(block * 2,), (block // 2,)], most=min(most, 2 * LARGEST_BLOCK))
+        yield from _of_blocks(tile, min(most, MOST_ELEMENTS))
         return
     if tile.flat:
         return
     several = tile.axes[0].block if len(tile.axes) > 1 else 1
-    other = max(kernel.outer, key=lambda v: hint(v.size), default=None)
+    other = tile.axes[0].var if several > 1 else max(kernel.outer, key=lambda v: hint(v.size), default=None)
     for rows in (several * 2, several // 2):
         if other is not None and 1 <= rows <= covering(other.size):
             yield Tile(((Axis(other, rows),) if rows > 1 else ()) + (tile.axes[-1],))
     if several == 1 and block > ROW_BLOCK // 2:
         yield Tile((Axis(lane, max(block // 4, ROW_BLOCK // 2)),))
+
+
+def _of_blocks(tile: Tile, most: int) -> Iterator[Tile]:
+    """Rows in other blocks: all of the loop that is cut, where a tile may have so many elements, and longer and shorter
+    ones.
+    """
+    at = 0 if tile.flat else len(tile.axes) - 1
+    blocks, cut = [axis.block for axis in tile.axes], tile.axes[at]
+    for length, room in (
+        (covering(cut.var.size), most),
+        (cut.block * 2, min(most, 2 * LARGEST_BLOCK)),
+        (cut.block // 2, min(most, 2 * LARGEST_BLOCK)),
+    ):
+        yield from _with_blocks(tile, [(*blocks[:at], length, *blocks[at + 1 :])], most=room)
 
 
 def _of_columns(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
