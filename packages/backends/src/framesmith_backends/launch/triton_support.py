@@ -265,9 +265,10 @@ def apart(x, y):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def less_square(squares, rest, count):  # type: ignore[no-untyped-def]
-    # Squares of distances from the mean, of those from something else; what is infinite or NaN stays so.
+    # Squares of distances from the mean, of those from something else. The mean of what is infinite is as far away from
+    # itself as from everything: NaN, which `rest` makes of it; squares that are too large stay infinite.
     exact = squares - rest * div(rest, count)
-    return tl.where(squares < float("inf"), max(exact, 0.0), squares)
+    return tl.where(squares < float("inf"), max(exact, 0.0), squares + (rest - rest))
 
 
 @triton.jit

@@ -225,7 +225,9 @@ def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
     seen *= math.prod(hint(axis.var.size) for axis in along[1:])
     for cell, d in zip(cells, distances, strict=True):
         found = _reduced(w, "sum", cell, along)
-        w.refs[d.total.name] = w.fresh(f"{found} * {d.count / seen}", w.here)
+        guess = w.fresh(f"{found} * {d.count / seen}", w.here)
+        # What is not finite is met again, among the distances from zero then.
+        w.refs[d.total.name] = w.fresh(f'tl.where(tl.abs({guess}) < float("inf"), {guess}, 0.0)', w.here)
 
 
 def _exact(w: Writing, d: Distances) -> None:
