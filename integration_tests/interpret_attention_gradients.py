@@ -297,7 +297,7 @@ CHOSEN = ("slopes, causal", "80", "of float16")[:: 1 if LONG else 2]
 
 
 def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
-    for name in a_part(CASES, 5):
+    for name in a_part(CASES, 8):
         yield name, lambda name=name: check(name)  # type: ignore[misc]
     for name in CHOSEN:
         yield f"{name}, as chosen", lambda name=name: check(name, small=False)  # type: ignore[misc]

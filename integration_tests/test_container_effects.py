@@ -54,7 +54,7 @@ def test_an_operation_around_one_graph(name: str, operation: str) -> None:
     assert (counters["breaks"] > 0) is (name in BUFFERS), counters
 
 
-@pytest.mark.parametrize(("name", "operation"), a_part(PAIRS, 2))
+@pytest.mark.parametrize(("name", "operation"), a_part(PAIRS, 3))
 def test_an_operation_around_breaks(name: str, operation: str) -> None:
     assert compiled(functools.partial(case_of, HOLDERS[name], operation, around_breaks))["breaks"] > 0
 

@@ -1,6 +1,6 @@
 """Programs in which features meet: equal to eager under every way of compiling them, whatever fails inside.
 
-Each program is compiled in one of the ways, a third meets a failure, and a third logs; in long runs,
+Each program is compiled in one of the ways, a quarter meets a failure, and a quarter logs; in long runs,
 `FRAMESMITH_LONG=1`, all.
 """
 
@@ -77,7 +77,7 @@ def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> N
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", a_part(PROGRAMS, 3))
+@pytest.mark.parametrize("name", a_part(PROGRAMS, 4))
 def test_a_failure_inside(name: str) -> None:
     """One place in the compiler raises, drawn by the program's name: each effect happens once nevertheless."""
     chance = random.Random(name)
@@ -99,7 +99,7 @@ def test_a_failure_inside(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", a_part([*PROGRAMS][1:], 3))
+@pytest.mark.parametrize("name", a_part([*PROGRAMS][1:], 4))
 def test_logs_change_nothing_and_name_the_program(name: str) -> None:
     records: list[logging.LogRecord] = []
 

@@ -1,6 +1,6 @@
 """Effects that are not on containers, around graphs, breaks and errors: all that eager mode shows, in its order.
 
-A third of the operations, and of the ways to leave a generator; in long runs, `FRAMESMITH_LONG=1`, all.
+A quarter of the operations, and of the ways to leave a generator; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_there_are_enough_programs() -> None:
     assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 95
 
 
-@pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 3))
+@pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 4))
 def test_an_operation(group: types.ModuleType, name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, group.__name__, name))
     holder, operation, place = name.split("__")
@@ -51,7 +51,7 @@ def test_an_operation(group: types.ModuleType, name: str) -> None:
         assert (counters["breaks"] > 0) is breaks, counters
 
 
-@pytest.mark.parametrize("name", a_part(LEFT, 3))
+@pytest.mark.parametrize("name", a_part(LEFT, 4))
 def test_a_generator(name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, generators.__name__, name))
     way = name.split("__")[1]

@@ -1,6 +1,6 @@
 """Torch's operators with `dynamic=True`: sizes A, then B, then A again, against eager, forward and backward.
 
-A fifteenth of the operators with one pair each; long runs, `FRAMESMITH_LONG=1`, take all with three each, on two
+A twentieth of the operators with one pair each; long runs, `FRAMESMITH_LONG=1`, take all with three each, on two
 backends.
 """
 
@@ -12,7 +12,7 @@ import torch
 from integration_tests.op_pairs import DTYPES, OPS, pairs, run_pair
 from integration_tests.sweeps import LONG
 
-NAMES = sorted(OPS) if LONG else sorted(OPS)[3::15]
+NAMES = sorted(OPS) if LONG else sorted(OPS)[3::20]
 PAIRS = 3 if LONG else 1
 #: At least so many of the pairs that may share an entry do; of a few operators it may be fewer.
 SHARED = 0.9 if LONG else 0.8

@@ -70,7 +70,7 @@ def held_results(result: tuple[Any, list[Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@settings(max_examples=1500 if LONG else 60, deadline=None)
+@settings(max_examples=1500 if LONG else 40, deadline=None)
 @given(text=programs())
 def test_parts_of_inputs(training: bool, text: str) -> None:
     names: dict[str, Any] = {"torch": torch}

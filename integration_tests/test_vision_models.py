@@ -20,7 +20,7 @@ MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "inference_mode": torch.inference_mode,
     "no_grad": torch.no_grad,
 }
-CASES = in_turn(a_part(sorted(MODELS), 2), [*MODES])
+CASES = in_turn(a_part(sorted(MODELS), 3), [*MODES])
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ Case = tuple[fx.GraphModule, Sequence[torch.Tensor], float]
 
 
 #: Of so many cases one is tried.
-PART = 12
+PART = 18
 
 
 def make_blocks_small() -> None:

@@ -3,7 +3,8 @@
 With the argument "checks", places that are out of range.
 With "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
-them to a row, several launches to a grid. Of samples, programs and cases half; in long runs, `FRAMESMITH_LONG=1`, all.
+them to a row, several launches to a grid. Of samples and programs a third, of cases a quarter; in long runs,
+`FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def symbolic() -> int:
     tile.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
-    for program in a_part(PROGRAMS, 2):
+    for program in a_part(PROGRAMS, 3):
         try:
             assert 1 <= compilations(program, CudaBackend(), SIZES) <= program.compilations
             print("ok", program.name, flush=True)
@@ -85,7 +86,7 @@ def both_ways() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
     cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     failures = 0
-    attempts = a_part([(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], 2)
+    attempts = a_part([(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], 4)
     if LONG:
         attempts = [(case, *sizes) for case in CASES for sizes in ROWS] + [(case, *HALF) for case in CASES[:3]]
     for case, rows, columns, dtype in attempts:
@@ -108,7 +109,7 @@ def both_ways() -> int:
 
 def main() -> int:
     failures = 0
-    for sample in a_part(SAMPLES, 2):
+    for sample in a_part(SAMPLES, 3):
         inputs = sample.inputs(interpreted=True)
         wanted = sample.function(*inputs)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
