@@ -39,8 +39,9 @@ STEP_BYTES = 8192
 MOST_COLUMNS = 128
 # Tiles that are turned have sides like this.
 SIDE = 32
-# Rows that are read or written across are taken by as many as fill a sector of memory, if that be no more elements.
-SECTOR, MOST_TURNED = 32, 1 << 14
+# Rows that are read or written across are taken by as many as fill a sector of memory, if these are no more, nor their
+# elements.
+SECTOR, MOST_ACROSS, MOST_TURNED = 32, 16, 1 << 14
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 2 * GPU_PROCESSORS
 # A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
@@ -227,9 +228,9 @@ def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int
     turned = _across(kernel, lane)
     if turned is not None:
         across, itemsize = turned
-        several = min(SECTOR // itemsize, covering(across.size))
+        several = min(SECTOR // itemsize, MOST_ACROSS, covering(across.size))
         if several > 1 and several * block <= (most_scanned(kernel) if kernel.has_scans else MOST_TURNED):
-            return across, several, ENOUGH_PROGRAMS // SECTOR * itemsize
+            return across, several, ENOUGH_PROGRAMS // several
     several = LANE_BLOCK // block
     other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
     return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
