@@ -195,7 +195,7 @@ def _moving(load: Load) -> frozenset[Var]:
 
 def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     """Whole rows, several where they are short, or blocks of a long one."""
-    if (whole := _of_loops(kernel, lane)) is not None:
+    if _across(kernel, lane) is None and (whole := _of_loops(kernel, lane)) is not None:
         return whole
     block = row_block(kernel, lane)
     along = Axis(lane, block)
@@ -230,7 +230,7 @@ def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int
         across, itemsize = turned
         several = min(SECTOR // itemsize, MOST_ACROSS, covering(across.size))
         if several > 1 and several * block <= (most_scanned(kernel) if kernel.has_scans else MOST_TURNED):
-            return across, several, ENOUGH_PROGRAMS // several
+            return across, several, GPU_PROCESSORS // several
     several = LANE_BLOCK // block
     other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
     return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
