@@ -121,7 +121,7 @@ FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (column_sums, ((8192, 4096),), ["64x32, 8 warps", "32x64, 8 warps", "128x16, 8 warps", "128x32, 16 warps"]),
     (upsampled, ((16, 64, 64, 64),), ["8x64x2, 4 warps", "16x64, 16 warps"]),
     (norm_across, ((128, 384), (64, 384, 128)), ["8x512, 16 warps", "16x512, 16 warps", "4x512, 8 warps"]),
-    (norm_across, ((128, 20000), (8, 20000, 128)), ["8x2048, 16 warps", "8x1024, 16 warps"]),
+    (norm_across, ((128, 20000), (8, 20000, 128)), ["8x1024, 16 warps", "8x2048, 16 warps", "8x512, 16 warps"]),
     (sums_of_two_loops, ((200, 2000, 2, 9),), ["128x16, 8 warps", "256x16, 16 warps", "64x16, 4 warps"]),
     (turned, (LARGE, LARGE), ["32x32, 4 warps", "64x32, 8 warps", "32x64, 8 warps", "64x64, 16 warps"]),
 )  # fmt: skip

@@ -205,7 +205,11 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     rows = hint(product(v.size for v in kernel.outer))
     while several > 1 and several * block > WARP and rows // several < programs:
         several //= 2
-    return Tile((Axis(other, several), along)) if several > 1 else Tile((along,))
+    if several <= 1:
+        return Tile((along,))
+    if not kernel.has_scans and not surely_at_least(block, lane.size):
+        along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more that goes on
+    return Tile((Axis(other, several), along))
 
 
 def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
