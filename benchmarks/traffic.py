@@ -24,7 +24,8 @@ from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Sym
-from framesmith_backends.render.triton.tile import ENOUGH_PROGRAMS, Tile, joined, tile_of
+from framesmith_backends.render.triton.tile import Tile, joined
+from framesmith_backends.render.triton.tile_rules import ENOUGH_PROGRAMS, tile_of
 
 SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
 #: So many programs side by side stand for all, where some have less to do than others.

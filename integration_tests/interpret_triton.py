@@ -13,7 +13,7 @@ from test_dynamic_kernels import FULL, OF_SO_MANY, PROGRAMS, SPECIAL, Program, c
 
 import framesmith
 from framesmith_backends.launch import triton_jit
-from framesmith_backends.render.triton import tile
+from framesmith_backends.render.triton import tile_rules
 from integration_tests.sweeps import LONG, a_part
 
 #: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
@@ -46,8 +46,8 @@ def checks() -> list[tuple[str, Callable[[], None]]]:
 def main() -> int:
     """The number of programs that fail. Blocks are small, so that rows and grids have several."""
     warnings.simplefilter("error", framesmith.FramesmithWarning)
-    tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
-    tile.LONGER_ROWS.clear()
+    tile_rules.LEAST_BLOCK, tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK = 4, 16, 16, 64
+    tile_rules.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
     for name, check in checks():

@@ -18,7 +18,7 @@ from torch import Tensor
 from tracing import trace
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.render.triton import tile
+from framesmith_backends.render.triton import tile_rules
 
 Results = tuple[Tensor, ...]
 
@@ -116,8 +116,8 @@ def check(name: str, dtype: torch.dtype, x: Tensor) -> None:
 
 def main() -> int:
     """The number of failures."""
-    tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LARGEST_BLOCK, tile.LANE_BLOCK = 16, 16, 16, 64
-    tile.LONGER_ROWS.clear()
+    tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LARGEST_BLOCK, tile_rules.LANE_BLOCK = 16, 16, 16, 64
+    tile_rules.LONGER_ROWS.clear()
     failures = 0
     for name, shape in itertools.product(FUNCTIONS, SHAPES):
         for kind, x in numbers(shape):

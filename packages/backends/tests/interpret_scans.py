@@ -17,7 +17,7 @@ from tracing import trace
 from tracing_symbolic import takes, trace_symbolic
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.render.triton import tile
+from framesmith_backends.render.triton import tile_rules
 
 CUDA = CudaBackend()
 #: Programs that fix sizes, or compute them: ends of loops that Triton's interpreter does not take.
@@ -66,9 +66,9 @@ def symbolic(program: Program) -> None:
 
 def main(kind: str = "") -> int:
     if kind:
-        tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
-        tile.LARGEST_BLOCK, tile.MOST_COLUMNS, tile.WHOLE_SCAN, tile.SCAN_BLOCK = 16, 16, 16, 16
-        tile.LONGER_ROWS.clear()
+        tile_rules.LEAST_BLOCK, tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK = 4, 16, 16, 64
+        tile_rules.LARGEST_BLOCK, tile_rules.MOST_COLUMNS, tile_rules.WHOLE_SCAN, tile_rules.SCAN_BLOCK = 16, 16, 16, 16
+        tile_rules.LONGER_ROWS.clear()
     failures = 0
     for program in PROGRAMS:
         if (kind and program.name.startswith("long")) or (kind == "symbolic" and program.name in FIXED):

@@ -33,7 +33,7 @@ from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.launch import choosing_tiles
 from framesmith_backends.launch.choosing_tiles import InForm, TileChoices, TileTrial, trial_of
 from framesmith_backends.launch.trials import Experiment
-from framesmith_backends.render.triton import tile, tile_candidates
+from framesmith_backends.render.triton import tile_candidates, tile_rules
 from framesmith_backends.render.triton.sets import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
 
@@ -46,9 +46,9 @@ PART = 18
 
 
 def make_blocks_small() -> None:
-    tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK, tile.LARGEST_BLOCK = 64, 32, 64, 64
-    tile.LONGER_ROWS.update({1: 128, 2: 128})
-    tile.SCAN_BLOCK, tile.WHOLE_SCAN = 32, 64
+    tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK, tile_rules.LARGEST_BLOCK = 64, 32, 64, 64
+    tile_rules.LONGER_ROWS.update({1: 128, 2: 128})
+    tile_rules.SCAN_BLOCK, tile_rules.WHOLE_SCAN = 32, 64
     tile_candidates.LEAST_ELEMENTS, tile_candidates.LANE_BLOCK = 4, 64
     tile_candidates.ROW_BLOCK, tile_candidates.LARGEST_BLOCK = 32, 64
     choosing_tiles.LEAST_BYTES, choosing_tiles.MOST_TIMED = 0, 1000

@@ -26,7 +26,7 @@ from tracing import trace
 from framesmith_backends import CudaBackend, cuda
 from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.launch import triton_jit
-from framesmith_backends.render.triton import tile
+from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.schedule.plan import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
@@ -41,9 +41,9 @@ HALF = (512, 64, torch.bfloat16)
 
 def symbolic() -> int:
     """The programs at all sizes; the number of those that fail."""
-    tile.LEAST_BLOCK, tile.WHOLE_ROW, tile.ROW_BLOCK, tile.LANE_BLOCK = 4, 16, 16, 64
-    tile.LARGEST_BLOCK = 16
-    tile.LONGER_ROWS.clear()
+    tile_rules.LEAST_BLOCK, tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK = 4, 16, 16, 64
+    tile_rules.LARGEST_BLOCK = 16
+    tile_rules.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
     for program in a_part(PROGRAMS, 3):

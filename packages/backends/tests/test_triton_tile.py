@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from tracing import trace
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.render.triton.tile import tile_of
+from framesmith_backends.render.triton.tile_rules import tile_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",

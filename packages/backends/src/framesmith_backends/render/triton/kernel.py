@@ -12,18 +12,11 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton import tile as tiles
+from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.passes import programs_along, write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import (
-    Axis,
-    Form,
-    Tile,
-    holds_row,
-    reaches,
-    row_block,
-    tile_of,
-)
+from framesmith_backends.render.triton.tile import Axis, Form, Tile, holds_row, reaches, reads_apart
+from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.loops import lane_score, read_once
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
@@ -124,7 +117,7 @@ def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> Triton
     rule, lane = form_by_rule(kernel), kernel.lane
     if lane is None or lane not in kernel.row or not _held_while_short(kernel, row_block(kernel, lane)):
         return _render(kernel, name, rule)
-    blocks = Tile((Axis(lane, tiles.ROW_BLOCK),))
+    blocks = Tile((Axis(lane, tile_rules.ROW_BLOCK),))
     longer = _render(kernel, f"{name}_longer", Form(blocks, warps_of(kernel, blocks)))
     return replace(_render(kernel, name, rule, True), row=lane.size, longer=longer)
 
@@ -180,12 +173,12 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     a warp read at once would be spread over as many lines of the cache as they have elements.
     """
     elements = tile.elements
-    per_thread = PER_THREAD_APART if tiles.reads_apart(kernel, tile) else PER_THREAD
+    per_thread = PER_THREAD_APART if reads_apart(kernel, tile) else PER_THREAD
     if kernel.down:
-        most = BYTES_PER_THREAD // tiles.widest(kernel)
+        most = BYTES_PER_THREAD // tile_rules.widest(kernel)
         per_thread = min(max(elements // (32 * WARPS_IN_TURN), min(most, PER_THREAD)), most)
     elif per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
-        per_thread = max(BYTES_PER_THREAD // max(tiles.bytes_of_point(kernel), 1), PER_THREAD)
+        per_thread = max(BYTES_PER_THREAD // max(tile_rules.bytes_of_point(kernel), 1), PER_THREAD)
     return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
 
 

@@ -11,7 +11,7 @@ from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.size import Size, hint, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN
-from framesmith_backends.render.triton import tile as tiles
+from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
@@ -84,7 +84,7 @@ def _rows_in_turn(w: Writing) -> None:
 
 def _stages(w: Writing) -> int:
     """How many steps there are at once."""
-    return STAGES if tiles.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
+    return STAGES if tile_rules.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
 
 
 def _passes(w: Writing) -> None:

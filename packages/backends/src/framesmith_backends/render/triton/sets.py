@@ -33,7 +33,8 @@ from framesmith_backends.render.triton.kernel import (
 )
 from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import LANE_BLOCK, Axis, Form, Tile, covering, reaches
+from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, reaches
+from framesmith_backends.render.triton.tile_rules import LANE_BLOCK
 from framesmith_backends.schedule.loops import rewrite_indices
 from framesmith_backends.schedule.sets import LINE, SharedForm, line_form, sets_of
 

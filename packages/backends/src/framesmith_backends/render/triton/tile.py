@@ -1,8 +1,4 @@
-"""The tile that a program computes at once: which loops it spans, and how much of each.
-
-Neighbouring threads take neighbouring elements along the last axis. A second axis makes use of threads that short rows
-would leave idle, lets a column be added up by many, and lets what is read across be turned on the way.
-"""
+"""The tile that a program computes at once: which loops it spans, how much of each, and what follows from that."""
 
 from __future__ import annotations
 
@@ -11,42 +7,13 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Load, loads
+from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Size, Sym, hint, product, surely_at_least
-from framesmith_backends.ir.splitting import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
+from framesmith_backends.ir.size import Size, hint, product, surely_at_least
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
 from framesmith_backends.schedule.loops import accesses
 
-# Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
-# them at most; longer ones go in blocks, of these sizes.
-WHOLE_ROW, LONGER_ROWS, ROW_BLOCK, LARGEST_BLOCK = 4096, {1: 32768, 2: 16384}, 2048, 8192
-# Of a row that is scanned more is taken at once, as threads wait for each other in every block, but no more than fits
-# into shared memory, through which values go that are read and written by other threads than those that scan.
-WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
-# A row that is gone through by several loops is held if the powers of two that cover these are no more than so many
-# times as many elements.
-MOST_IDLE = 2
-# Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several, where
-# there are few such rows as many as a warp has threads.
-LANE_BLOCK, WARP = 1024, 32
-# Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
-LEAST_BLOCK = 256
-# Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
-STEP_BYTES = 8192
-# Columns side by side, at most.
-MOST_COLUMNS = 128
-# Tiles that are turned have sides like this.
-SIDE = 32
-# Rows that are read or written across are taken by as many as fill a sector of memory, if these are no more, nor their
-# elements.
-SECTOR, MOST_ACROSS, MOST_TURNED = 32, 16, 1 << 14
-# So many programs keep every processor of a GPU at work.
-ENOUGH_PROGRAMS = 2 * GPU_PROCESSORS
-# A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
-# narrow elements of rows take as long as others.
-PROGRAMS_AT_ONCE, IN_FLIGHT, IN_FLIGHT_NARROW = 8, 1 << 15, 1 << 16
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
 # where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
 # counts by as much more.
@@ -131,236 +98,7 @@ def covering(size: Size) -> int:
     return 1 << max(hint(size) - 1, 0).bit_length()
 
 
-def tile_of(kernel: Kernel) -> Tile:
-    """The tile of a program, by the strides and sizes of the kernel's loops."""
-    lane = kernel.lane
-    if lane is None:
-        return Tile()
-    if kernel.down:
-        return _of_rows_in_turn(kernel, lane)
-    if lane in kernel.row:
-        return _of_rows(kernel, lane)
-    return _of_columns(kernel, lane) if kernel.row else _of_points(kernel, lane)
-
-
-def row_block(kernel: Kernel, lane: Var) -> int:
-    """How much of a row is taken at once."""
-    block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    longer = min(SCAN_BLOCK, most_scanned(kernel)) if kernel.has_scans else streamed(kernel)
-    return block if block <= _longest_whole(kernel, lane) else min(block, longer)
-
-
-def streamed(kernel: Kernel) -> int:
-    """How many elements a program reads at once where it goes through a row in blocks: the fewer programs, the more."""
-    programs = hint(product(v.size for v in kernel.outer if v is not kernel.lane))
-    if kernel.lane in kernel.outer:
-        programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
-    at_once = min(max(programs // GPU_PROCESSORS, 1), PROGRAMS_AT_ONCE)
-    bytes_read = max(bytes_of_point(kernel), 1)
-    in_flight = IN_FLIGHT_NARROW if kernel.lane in kernel.row and bytes_read < 4 else IN_FLIGHT
-    wanted = in_flight // at_once // bytes_read
-    return min(max(1 << wanted.bit_length() - 1, ROW_BLOCK), LARGEST_BLOCK)
-
-
-def bytes_of_point(kernel: Kernel) -> int:
-    """Bytes that the pass which reads most reads for a step along the row."""
-    along = kernel.lane if kernel.lane in kernel.row else down_of(kernel)
-    read = [{load for load in loads(*one.values) if along in _moving(load)} for one in kernel.passes]
-    return max(sum(DTYPES[load.dtype].itemsize for load in some) for some in read)
-
-
-def _longest_whole(kernel: Kernel, lane: Var) -> int:
-    """Up to which length rows are held: read once, they need not be."""
-    if kernel.has_scans:
-        return most_scanned(kernel)
-    if any(v.size != 1 for v in kernel.row if v is not lane):
-        return 0  # other loops over the row go through it anew in each pass
-    through = sum(one.has_loop for one in kernel.passes)
-    if through < 2 or (through == 2 and joinable(kernel, 0)):
-        return WHOLE_ROW
-    read = {load for one in kernel.passes for load in loads(*one.values) if lane in _moving(load)}
-    return max(WHOLE_ROW, LONGER_ROWS.get(len(read), 0))
-
-
-def most_scanned(kernel: Kernel) -> int:
-    """Of how many elements a tile has room in shared memory."""
-    values = [value for one in kernel.passes for value in one.values]
-    widest = max(DTYPES[e.dtype].itemsize for e in (*values, *loads(*values)))
-    return min(WHOLE_SCAN, SCAN_BYTES // widest)
-
-
-def _moving(load: Load) -> frozenset[Var]:
-    return frozenset().union(*map(index.variables, load.index))
-
-
-def _of_rows(kernel: Kernel, lane: Var) -> Tile:
-    """Whole rows, several where they are short, or blocks of a long one."""
-    if _across(kernel, lane) is None and (whole := _of_loops(kernel, lane)) is not None:
-        return whole
-    block = row_block(kernel, lane)
-    along = Axis(lane, block)
-    if not kernel.outer or isinstance(lane.size, Sym):
-        return Tile((along,))
-    other, several, programs = _rows_together(kernel, lane, block)
-    rows = hint(product(v.size for v in kernel.outer))
-    while several > 1 and several * block > WARP and rows // several < programs:
-        several //= 2
-    if several <= 1:
-        return Tile((along,))
-    if not kernel.has_scans and not surely_at_least(block, lane.size):
-        along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more that goes on
-    return Tile((Axis(other, several), along))
-
-
-def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
-    """A row that is gone through by several loops: whole if it is short, or so much of the longest with all lanes."""
-    others = [v for v in kernel.row if v is not lane and v.size != 1]
-    if not others or kernel.has_scans or any(isinstance(v.size, Sym) for v in kernel.row):
-        return None
-    whole = Tile(tuple(Axis(v, covering(v.size)) for v in (*others, lane)), flat=True)
-    count = hint(product(v.size for v in kernel.row))
-    if whole.elements <= min(WHOLE_ROW, MOST_IDLE * count):
-        rows = hint(product(v.size for v in kernel.outer))
-        return None if count < LEAST_BLOCK and rows >= ENOUGH_PROGRAMS else whole
-    longest, lanes = max(reversed(others), key=lambda v: hint(v.size)), covering(lane.size)
-    block = min(streamed(kernel) // lanes, covering(longest.size))
-    return Tile((Axis(longest, block), Axis(lane, lanes)), flat=True) if block > 1 else None
-
-
-def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int]:
-    """A loop over rows, how many of it a program takes at most, and how many programs there shall be."""
-    turned = _across(kernel, lane)
-    if turned is not None:
-        across, itemsize = turned
-        several = min(SECTOR // itemsize, MOST_ACROSS, covering(across.size))
-        if several > 1 and several * block <= (most_scanned(kernel) if kernel.has_scans else MOST_TURNED):
-            return across, several, GPU_PROCESSORS // several
-    several = LANE_BLOCK // block
-    other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
-    return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
-
-
-def _of_neighbours(kernel: Kernel, several: int) -> Var | None:
-    """A loop over so many rows whose results lie beside each other."""
-    results = [store.index for one in kernel.passes for store in one.before]
-    along = [v for v in kernel.outer if any(index.coefficient(ix, v) == 1 for ix in results)]
-    return next((v for v in along if hint(v.size) >= several), None)
-
-
-def _of_rows_in_turn(kernel: Kernel, lane: Var) -> Tile:
-    """A row at a time, or several where they are short."""
-    (down,), block = kernel.down, covering(lane.size)
-    elements = min(STEP_BYTES // widest(kernel), BYTES_IN_TURN // max(bytes_in_turn(kernel), 1))
-    several = 1 << max(elements // block, 1).bit_length() - 1
-    while hint(down.size) % several:
-        several //= 2
-    return Tile((Axis(down, several), Axis(lane, block))) if several > 1 else Tile((Axis(lane, block),))
-
-
-def bytes_in_turn(kernel: Kernel) -> int:
-    """Bytes that are read of each row for one of its points."""
-    return sum(DTYPES[load.dtype].itemsize for load in kernel.read_in_turn)
-
-
-def widest(kernel: Kernel) -> int:
-    """Bytes of an element of what is read in turn, the most."""
-    return max((DTYPES[load.dtype].itemsize for load in kernel.read_in_turn), default=4)
-
-
-def _of_columns(kernel: Kernel, lane: Var) -> Tile:
-    """Columns side by side, each added up by several threads."""
-    columns = columns_of(kernel, lane)
-    down = down_of(kernel)
-    rows = min(_rows_of_columns(kernel, lane, columns), covering(down.size))
-    return Tile((Axis(down, rows), Axis(lane, columns))) if rows > 1 else Tile((Axis(lane, columns),))
-
-
-def down_of(kernel: Kernel) -> Var:
-    """The loop over the row of which a program takes several steps at once."""
-    return max(reversed(kernel.row), key=lambda v: hint(v.size))
-
-
-def columns_of(kernel: Kernel, lane: Var) -> int:
-    """How many columns a program adds up: fewer where there would be too few programs."""
-    covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.has_scans else LEAST_COLUMNS
-    others = hint(product(v.size for v in kernel.outer if v is not lane))
-    while columns > least and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
-        columns //= 2
-    return columns
-
-
-def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
-    """How many elements of each column a program takes at once, if there are so many."""
-    if not kernel.has_scans:
-        return max(streamed(kernel) // columns, 1)
-    programs = hint(product(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
-    return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, most_scanned(kernel))) // columns
-
-
-def _of_points(kernel: Kernel, lane: Var) -> Tile:
-    """A part of a loop, or of two: of one that other accesses move along, of one whose elements lie between those of
-    neighbouring lanes, or of another one where this one is short.
-    """
-    block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
-    across = _across(kernel, lane)
-    if across is not None:
-        return Tile((Axis(across[0], min(SIDE, covering(across[0].size))), Axis(lane, min(SIDE, block))))
-    between = _between(kernel, lane)
-    if between is not None:
-        inner = covering(between.size)
-        along = min(LANE_BLOCK // inner, covering(lane.size))
-        several = LANE_BLOCK // (along * inner)
-        other = _beside(kernel, (lane, between), several)
-        lines = 1 if other is None else min(several, covering(other.size))
-        axes = (Axis(lane, along), Axis(between, inner))
-        return Tile(axes if other is None or lines == 1 else (Axis(other, lines), *axes), flat=True)
-    block = min(block, LANE_BLOCK)
-    other = _beside(kernel, (lane,), LANE_BLOCK // block)
-    if other is not None and not isinstance(lane.size, Sym) and block <= LANE_BLOCK // 2:
-        several = min(LANE_BLOCK // block, covering(other.size))
-        if several > 1:
-            return Tile((Axis(other, several), Axis(lane, block)), flat=True)
-    return Tile((Axis(lane, block),))
-
-
-def _beside(kernel: Kernel, taken: Collection[Var], several: int) -> Var | None:
-    """The loop of which a program takes several lines: the nearest that has so many, else the longest.
-
-    What windows of neighbouring lines share is in the cache then.
-    """
-    others = [v for v in kernel.outer if v not in taken]
-    near = next((v for v in reversed(others) if hint(v.size) >= several), None)
-    return near or max(others, key=lambda v: hint(v.size), default=None)
-
-
-def _between(kernel: Kernel, lane: Var) -> Var | None:
-    """A short loop whose elements fill in memory what lies between those of neighbouring lanes: halves of a pair.
-
-    Without it in the tile each program would touch all lines of the cache for a part of what is in them.
-    """
-    if isinstance(lane.size, Sym):
-        return None
-    for ix, _ in _in_memory(kernel):
-        step = index.coefficient(ix, lane)
-        for var in kernel.outer:
-            short = var.size == step and 1 < hint(var.size) < LEAST_COLUMNS
-            if short and index.coefficient(ix, var) == 1:
-                return var
-    return None
-
-
-def _across(kernel: Kernel, lane: Var) -> tuple[Var, int] | None:
-    """A loop along which an access is contiguous that is scattered along the lanes, and the bytes of an element."""
-    for ix, itemsize in _in_memory(kernel):
-        if index.coefficient(ix, lane) not in (0, 1):
-            for var in kernel.outer:
-                if var is not lane and index.coefficient(ix, var) == 1 and hint(var.size) >= LEAST_COLUMNS // 4:
-                    return var, itemsize
-    return None
-
-
-def _in_memory(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
+def in_memory(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
     """Every place that is read or written, and the bytes of an element."""
     for one in kernel.passes:
         for store in (*one.before, *one.stores):
@@ -405,7 +143,7 @@ def part_of_row(kernel: Kernel, tile: Tile) -> int | None:
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:
     """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
-    for ix, _ in _in_memory(kernel):
+    for ix, _ in in_memory(kernel):
         steps = [index.coefficient(ix, var) for var in tile.variables]
         if any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
             return True

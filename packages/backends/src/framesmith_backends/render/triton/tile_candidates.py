@@ -1,6 +1,6 @@
 """The forms of a kernel that are worth measuring: the rule's own, and a few that differ from it in one thing each.
 
-Which tiles a kernel may have is for `tile.py` to say: these are of the same loops, so that all of them are right.
+Which one a kernel has otherwise is for `tile_rules.py` to say. All are of the same loops: all of them are right.
 """
 
 from __future__ import annotations
@@ -16,17 +16,8 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import hint
 from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
-from framesmith_backends.render.triton.tile import (
-    LARGEST_BLOCK,
-    LONGER_ROWS,
-    ROW_BLOCK,
-    Axis,
-    Form,
-    Tile,
-    covering,
-    holds_row,
-    most_scanned,
-)
+from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, holds_row
+from framesmith_backends.render.triton.tile_rules import LARGEST_BLOCK, LONGER_ROWS, ROW_BLOCK, most_scanned
 from framesmith_backends.schedule.loops import read_once
 
 #: So many forms of a kernel are measured, the rule's among them.
