@@ -112,6 +112,15 @@ def test_rows_that_lie_across_are_read_by_whole_sectors(dtype: torch.dtype, rows
     assert blocked and all(int(elements) * int(threads) == rows for elements, threads in blocked)
 
 
+@pytest.mark.parametrize(
+    ("columns", "blocks"), [(3000, [4, 4096]), (12_000, [8, 1024])], ids=["that are held", "in blocks"]
+)
+def test_long_rows_that_lie_across_are_as_many_as_registers_hold(columns: int, blocks: list[int]) -> None:
+    inputs = [torch.randn(640, columns), torch.randn(columns, 640)]
+    (kernel,) = CudaBackend().explain(trace(lambda x, y: (x + y.t()).softmax(-1), inputs)).plan.kernels
+    assert [axis.block for axis in tile_of(kernel).axes] == blocks
+
+
 def test_few_rows_that_lie_across_are_spread_over_programs() -> None:
     (kernel,) = CudaBackend().explain(trace(embedded, [torch.randn(16, 384), torch.randn(1, 384, 4, 4)])).plan.kernels
     assert tile_of(kernel).elements == 512

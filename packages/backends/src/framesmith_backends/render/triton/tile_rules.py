@@ -124,7 +124,8 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
         several //= 2
     if several <= 1:
         return Tile((along,))
-    if not kernel.has_scans and not surely_at_least(block, lane.size):
+    held = surely_at_least(block, lane.size) and several * block <= MOST_TURNED
+    if not kernel.has_scans and not held:
         along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more that goes on
     return Tile((Axis(other, several), along))
 
@@ -150,7 +151,10 @@ def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int
     if turned is not None:
         across, itemsize = turned
         several = min(SECTOR // itemsize, MOST_ACROSS, covering(across.size))
-        if several > 1 and several * block <= (most_scanned(kernel) if kernel.has_scans else MOST_TURNED):
+        room = (most_scanned(kernel) if kernel.has_scans else MOST_TURNED) // block
+        if kernel.has_scans or several <= 2 * room:
+            several = min(several, room)  # of longer rows it takes as many, in blocks
+        if several > 1:
             return across, several, GPU_PROCESSORS // several
     several = LANE_BLOCK // block
     other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
