@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,12 @@ from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.size import Sym
-from framesmith_backends.render.triton.tile import Tile, joined
-from framesmith_backends.render.triton.tile_rules import ENOUGH_PROGRAMS, tile_of
+from framesmith_backends.render.triton.tile import Tile, holds_row, joined
+from framesmith_backends.render.triton.tile_rules import ENOUGH_PROGRAMS, SECTOR, tile_of
 
-SECTOR, CACHE, SMALL = 32, 32 << 20, 4 << 20
-#: So many programs side by side stand for all, where some have less to do than others.
-SAMPLED = 24
+CACHE, SMALL = 32 << 20, 4 << 20
+#: So many programs stand for all, where some have less to do than others; so many side by side share what they read.
+FEW_PROGRAMS, BESIDE = 256, 24
 #: Kernels of more points than this are not modelled.
 MOST_POINTS = 1 << 25
 
@@ -109,7 +110,7 @@ def modelled(kernel: Kernel) -> Traffic:
         groups.setdefault(Group(access.buffer, access.written, outer), []).append(access)
     once = {group: _requested(kernel, tile, group, found) for group, found in groups.items()}
     total = sum(once.values())
-    if _is_read_again(kernel, tile) and total * min(1.0, ENOUGH_PROGRAMS / _programs(kernel, tile)) > CACHE:
+    if not holds_row(kernel, tile) and total * min(1.0, ENOUGH_PROGRAMS / _programs(kernel, tile)) > CACHE:
         for group, found in groups.items():
             again = max(sum(access in some for some in passes) for access in found) - 1
             total += 0 if group.written else again * once[group]
@@ -129,12 +130,6 @@ def _passes(kernel: Kernel, tile: Tile) -> Iterator[Iterator[Access]]:
             yield accesses(one)
 
 
-def _is_read_again(kernel: Kernel, tile: Tile) -> bool:
-    """Whether a later pass reads anew, because the tile does not hold a whole row."""
-    held = {axis.var for axis in tile.axes if axis.block >= axis.var.size}
-    return not held.issuperset(kernel.row)
-
-
 def _programs(kernel: Kernel, tile: Tile) -> int:
     return math.prod(_parts(v, tile) for v in loops_of_programs(kernel))
 
@@ -150,10 +145,11 @@ def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]
     alike = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
     different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
     inner = range(1, max(different - 1, 1))
-    among = inner[_around_middle(len(inner), SAMPLED if _has_tails(kernel, tile) else 1)]
+    among = _some(inner, FEW_PROGRAMS if _has_tails(kernel, tile) else 1)
     typical = sum(_asked(kernel, tile, group, found, at) for at in among) / max(len(among), 1)
     ends = sum(_asked(kernel, tile, group, found, at) for at in {0, different - 1})
-    beside = range(different)[_around_middle(different, SAMPLED)]
+    start = max(different - BESIDE, 0) // 2
+    beside = range(start, min(start + BESIDE, different))
     once = int((ends + typical * len(inner)) * _shared(kernel, tile, group, found, beside)) * SECTOR
     return once if once <= SMALL else once * alike
 
@@ -172,10 +168,9 @@ def _shared(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], p
     return min(1.0, apart * together / max(asked, 1))
 
 
-def _around_middle(count: int, many: int) -> slice:
-    """So many of them around the middle one."""
-    start = max(count - many, 0) // 2
-    return slice(start, start + many)
+def _some(programs: range, many: int) -> Sequence[int]:
+    """So many of them, in no order, or all; the same each time."""
+    return programs if len(programs) <= many else random.Random(0).sample(programs, many)
 
 
 def _has_tails(kernel: Kernel, tile: Tile) -> bool:

@@ -9,12 +9,21 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from test_dynamic_kernels import FULL, OF_SO_MANY, PROGRAMS, SPECIAL, Program, check_of_so_many, results
+from test_dynamic_kernels import (
+    FULL,
+    INTERPRETED,
+    INTERPRETED_OF_SO_MANY,
+    OF_SO_MANY,
+    SPECIAL,
+    Program,
+    check_of_so_many,
+    results,
+)  # fmt: skip
 
 import framesmith
 from framesmith_backends.launch import triton_jit
 from framesmith_backends.render.triton import tile_rules
-from integration_tests.sweeps import LONG, a_part
+from integration_tests.sweeps import LONG
 
 #: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
 SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))
@@ -38,9 +47,9 @@ def run(program: Program) -> None:
 
 
 def checks() -> list[tuple[str, Callable[[], None]]]:
-    """Every other program, in long runs all."""
-    found = [(program.name, partial(run, program)) for program in a_part([*PROGRAMS, *FULL], 2)]
-    return found + [(name, partial(check_of_so_many, OF_SO_MANY[name], "cuda")) for name in a_part(OF_SO_MANY, 2)]
+    """What each program is tried by."""
+    found = [(program.name, partial(run, program)) for program in INTERPRETED]
+    return found + [(name, partial(check_of_so_many, OF_SO_MANY[name], "cuda")) for name in INTERPRETED_OF_SO_MANY]
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Containers changed before, inside and after graphs: results, contents, order, identities and errors as in eager.
 
-Half of the operations run around breaks, too; in long runs, `FRAMESMITH_LONG=1`, all.
+A third of the operations runs around breaks, too; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """torchvision's classification models as they are served, under `inference_mode` and `no_grad`, compiled and eager.
 
-Half of the models, each in one of the modes, in turn; in long runs, `FRAMESMITH_LONG=1`, all in both.
+A third of the models, each in one of the modes, in turn; in long runs, `FRAMESMITH_LONG=1`, all in both.
 """
 
 from __future__ import annotations

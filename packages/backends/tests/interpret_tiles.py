@@ -49,7 +49,7 @@ def make_blocks_small() -> None:
     tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK, tile_rules.LARGEST_BLOCK = 64, 32, 64, 64
     tile_rules.LONGER_ROWS.update({1: 128, 2: 128})
     tile_rules.SCAN_BLOCK, tile_rules.WHOLE_SCAN = 32, 64
-    tile_candidates.LEAST_ELEMENTS, tile_candidates.LANE_BLOCK = 4, 64
+    tile_candidates.LEAST_ELEMENTS = 4
     tile_candidates.ROW_BLOCK, tile_candidates.LARGEST_BLOCK = 32, 64
     choosing_tiles.LEAST_BYTES, choosing_tiles.MOST_TIMED = 0, 1000
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from both_ways import CASES
-from samples import SAMPLES
+from samples import interpreted_samples
 from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, compilations
 from torch import Tensor
@@ -31,6 +31,8 @@ from framesmith_backends.schedule.plan import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
+#: Of so many programs one is tried, and of so many cases.
+PROGRAMS_PART, CASES_PART = 3, 4
 if LONG:
     SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
 
@@ -46,7 +48,7 @@ def symbolic() -> int:
     tile_rules.LONGER_ROWS.clear()
     triton_jit.MOST_PROGRAMS = 3
     failures = 0
-    for program in a_part(PROGRAMS, 3):
+    for program in a_part(PROGRAMS, PROGRAMS_PART):
         try:
             assert 1 <= compilations(program, CudaBackend(), SIZES) <= program.compilations
             print("ok", program.name, flush=True)
@@ -86,7 +88,9 @@ def both_ways() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
     cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     failures = 0
-    attempts = a_part([(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], 4)
+    attempts = a_part(
+        [(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], CASES_PART
+    )
     if LONG:
         attempts = [(case, *sizes) for case in CASES for sizes in ROWS] + [(case, *HALF) for case in CASES[:3]]
     for case, rows, columns, dtype in attempts:
@@ -109,7 +113,7 @@ def both_ways() -> int:
 
 def main() -> int:
     failures = 0
-    for sample in a_part(SAMPLES, 3):
+    for sample in interpreted_samples():
         inputs = sample.inputs(interpreted=True)
         wanted = sample.function(*inputs)
         wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)

@@ -10,8 +10,9 @@ import both_ways
 import pytest
 import torch
 from gpus import with_capabilities
+from interpret_triton import CASES_PART, PROGRAMS_PART
 from interpreting import interpreted
-from samples import BY_NAME, SAMPLES, Sample
+from samples import BY_NAME, SAMPLES, Sample, interpreted_samples
 from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, Program, compilations
 from tracing import trace
@@ -141,7 +142,7 @@ def test_a_short_row_that_grows_has_a_second_form() -> None:
 
 @needs_triton
 def test_interpreted_numbers_equal_eager() -> None:
-    assert interpreted("interpret_triton.py").count("ok ") == len(a_part(SAMPLES, 3))
+    assert interpreted("interpret_triton.py").count("ok ") == len(interpreted_samples())
 
 
 @needs_triton
@@ -157,13 +158,13 @@ def test_interpreted_passes_that_are_joined_equal_eager() -> None:
 @needs_triton
 def test_interpreted_rows_and_columns_equal_eager() -> None:
     assert interpreted("interpret_triton.py", "both_ways").count("ok ") == (
-        2 * len(both_ways.CASES) + 3 if LONG else len(a_part(range(len(both_ways.CASES) + 1), 4))
+        2 * len(both_ways.CASES) + 3 if LONG else len(a_part(range(len(both_ways.CASES) + 1), CASES_PART))
     )
 
 
 @needs_triton
 def test_interpreted_symbolic_kernels_equal_eager() -> None:
-    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(a_part(PROGRAMS, 3))
+    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(a_part(PROGRAMS, PROGRAMS_PART))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

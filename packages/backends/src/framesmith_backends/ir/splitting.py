@@ -38,7 +38,7 @@ class Splitting:
     balanced: bool
 
 
-#: Of the GPU that rules are made for, where there is none at hand: an H100 or H200.
+#: Processors of the GPU that rules are made for, an H100 or H200; choices by measuring take it where none is at hand.
 GPU_PROCESSORS = 132
 #: Columns that a GPU takes at least: a line of the cache.
 LEAST_COLUMNS = 32

@@ -79,13 +79,13 @@ class DeviceClock:
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
         with _LOCK, _disable_current_modes(), torch.no_grad(), torch.cuda.device(self.device), _plain():
             made = [_experiment(trial, program) for trial in trials]
-            fine = [(trial, one) for trial, one in zip(trials, made, strict=True) if isinstance(one, Experiment)]
+            fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
             try:
-                forms = self._forms([trial for trial, _ in fine], [one for _, one in fine])
+                forms = self._forms([trials[at] for at in fine], [*fine.values()])
             except Exception as error:
-                return [error] * len(trials)
-            timed = iter([self._timed(trial, one, own) for (trial, one), own in zip(fine, forms, strict=True)])
-            return [one if isinstance(one, Exception) else next(timed) for one in made]
+                return [one if isinstance(one, Exception) else error for one in made]
+            timed = {at: self._timed(trials[at], one, own) for (at, one), own in zip(fine.items(), forms, strict=True)}
+            return [one if isinstance(one, Exception) else timed[at] for at, one in enumerate(made)]
 
     def _forms(self, trials: Sequence[Trial], experiments: Sequence[Experiment]) -> list[dict[str, LaunchedForm]]:
         """The forms of each trial that compile, by name; machine code of all is made side by side."""

@@ -265,8 +265,8 @@ def apart(x, y):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def less_square(squares, rest, count):  # type: ignore[no-untyped-def]
-    # Squares of distances from the mean, of those from something else. The mean of what is infinite is as far away from
-    # itself as from everything: NaN, which `rest` makes of it; squares that are too large stay infinite.
+    # Sums of squared distances from the mean, of those from a number nearby. With an infinite element `rest` is
+    # infinite or NaN, and so the result NaN, as in eager mode; squares that overflow stay infinite.
     exact = squares - rest * div(rest, count)
     return tl.where(squares < float("inf"), max(exact, 0.0), squares + (rest - rest))
 

@@ -1,4 +1,7 @@
-"""Means and variances of any dimensions: by the corrected two-pass algorithm, in parts where there is work for more."""
+"""Means and variances: by the corrected two-pass algorithm, by one pass in a wider type, and in parts.
+
+They are done in parts where there are fewer results than threads.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     # Each new dimension, with the one that it is of and how far a step goes along that: those of parts come first, but
     # last of what is kept the one along which what is read lies side by side.
     of_results = [(k, n, 1) for k, n in enumerate(sizes) if k not in over]
-    of_parts = [(k, count, sizes[k] // count) for k, count in sorted(parts.items()) if count != 1]
+    of_parts = [(k, many, sizes[k] // many) for k, many in sorted(parts.items()) if many != 1]
     of_elements = [(k, length, 1) for k in over if (length := sizes[k] // parts.get(k, 1)) != 1]
     beside = [one for one in of_parts if one[0] == lane and one[2] == 1]
     made = [*(one for one in of_parts if one not in beside), *of_results, *beside, *of_elements]
@@ -95,7 +98,7 @@ def _cut(by: Splitting, x: Tensor, over: Sequence[int], kept: Size, in_columns: 
     if cut is None:
         return {}
     whole = {over[place]: hint(x.shape[over[place]]) for place in cut.whole}
-    return whole | {over[place]: count for place, count in cut.parts.items()}
+    return whole | {over[place]: many for place, many in cut.parts.items()}
 
 
 def _mean_and_squares(s: Scope, x: Tensor, dims: Sequence[int], within: str) -> tuple[Tensor, Tensor]:

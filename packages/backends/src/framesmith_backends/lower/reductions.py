@@ -1,4 +1,4 @@
-"""Lowering of reductions: sums, means, variances, extremes, any and all."""
+"""Lowering of reductions: sums, means, extremes, norms, any and all."""
 
 from __future__ import annotations
 

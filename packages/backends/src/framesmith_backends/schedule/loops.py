@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, loads, transform, walk
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Kernel, Store
@@ -22,18 +23,23 @@ def arrange(kernel: Kernel) -> Kernel:
     return replace(kernel, lane=choose_lane(kernel))
 
 
-def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
-    """Every index expression of the kernel, and whether it addresses memory."""
+def places(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
+    """Every index expression that addresses memory, and the bytes of an element there."""
     for store in kernel.after:
-        yield store.index, True
+        yield store.index, DTYPES[store.value.dtype].itemsize
     for one in kernel.passes:
         for store in (*one.before, *one.stores):
-            yield store.index, True
-        for node in walk(*one.values):
-            if isinstance(node, Load):
-                yield node.index[0], True
-            elif isinstance(node, Index):
-                yield node.ix, False
+            yield store.index, DTYPES[store.value.dtype].itemsize
+        for load in loads(*one.values):
+            yield load.index[0], DTYPES[load.dtype].itemsize
+
+
+def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
+    """Every index expression of the kernel, and whether it addresses memory."""
+    yield from ((ix, True) for ix, _ in places(kernel))
+    for node in walk(*(value for one in kernel.passes for value in one.values)):
+        if isinstance(node, Index):
+            yield node.ix, False
 
 
 def read_once(kernel: Kernel) -> frozenset[Load]:

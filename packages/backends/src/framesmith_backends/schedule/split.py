@@ -26,11 +26,12 @@ def split_reductions(
     layouts = dict(program.layouts)
     for d in program.defs.values():
         most = max((read[points] for points in _points(d)), default=0)
-        parts = _parts(d, program, most, by) if down is None or d.name not in both_ways else _parts_down(d, down)
+        lane = lies_along(d.body, program.layouts, d.domain)
+        parts = _parts(d, lane, most, by) if down is None or d.name not in both_ways else _parts_down(d, down)
         if parts is None:
             defs[d.name] = d
             continue
-        first, second = _halves(d, *parts, lies_along(d.body, program.layouts, d.domain))
+        first, second = _halves(d, *parts, lane)
         defs[first.name], defs[second.name] = first, second
         layouts[first.name] = first.layout
     return replace(program, defs=defs, layouts=layouts)
@@ -47,13 +48,13 @@ def _read(d: Def) -> int:
     return sum(DTYPES[load.dtype].itemsize for load in read)
 
 
-def _parts(d: Def, program: Program, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
+def _parts(d: Def, lane: Var | None, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
     if d.reduction is None or hint(product(v.size for v in d.domain)) < by.many:
         return None
     reduced = [v for v in d.domain if v in d.reduced]
-    lane = lies_along(d.body, program.layouts, d.domain) or d.domain[-1]
-    cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), lane in d.kept, read, by)
+    in_columns = (lane or d.domain[-1]) in d.kept
+    cut = cut_of([v.size for v in reduced], product(v.size for v in d.kept), in_columns, read, by)
     return None if cut is None else _of_variables(reduced, cut)
 
 
@@ -69,7 +70,7 @@ def _of_variables(reduced: Sequence[Var], cut: Cut) -> tuple[list[Var], dict[Var
 
 
 def _halves(d: Def, whole: list[Var], parts: dict[Var, int], lane: Var | None) -> tuple[Def, Def]:
-    """Both; the first one's results are in the order of its operands where those lie along a variable that stays."""
+    """Both halves. Where operands lie along a variable that stays, the first half's results lie along it, too."""
     values: dict[Var, Ix] = {}
     domain: list[Var] = []
     outer: list[Var] = []

@@ -15,7 +15,7 @@ from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.passes import programs_along, write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Form, Tile, holds_row, reaches, reads_apart
+from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, holds_row, reaches, reads_apart
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.loops import lane_score, read_once
 
@@ -176,10 +176,10 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     per_thread = PER_THREAD_APART if reads_apart(kernel, tile) else PER_THREAD
     if kernel.down:
         most = BYTES_PER_THREAD // tile_rules.widest(kernel)
-        per_thread = min(max(elements // (32 * WARPS_IN_TURN), min(most, PER_THREAD)), most)
+        per_thread = min(max(elements // (WARP * WARPS_IN_TURN), min(most, PER_THREAD)), most)
     elif per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
         per_thread = max(BYTES_PER_THREAD // max(tile_rules.bytes_of_point(kernel), 1), PER_THREAD)
-    return min(max(elements // (32 * per_thread), 1), 16 if elements <= 1 << 14 else 32)
+    return min(max(elements // (WARP * per_thread), 1), 16 if elements <= 1 << 14 else 32)
 
 
 def grid_of(kernel: Kernel, tile: Tile) -> Size:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
 from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
-from framesmith_backends.ir.size import Size, hint, surely_at_least
+from framesmith_backends.ir.size import Size, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
@@ -169,9 +168,10 @@ def _pass(w: Writing, one: Pass) -> None:
 
 
 def _reduced(w: Writing, kind: str, cell: str, along: Sequence[Axis]) -> str:
-    """The sum of a tile, or whatever the reduction is, along an axis that stays, of one element, or along all axes."""
+    """What the reduction makes of a tile along the row's axes, which stay, of one element; a flat tile has no other."""
     if not along:
         return cell
+    assert len(along) == (len(w.tile.axes) if w.tile.flat else 1)
     at = 0 if w.tile.flat else w.tile.axes.index(along[0])
     return w.fresh(f"fs.reduce_{kind}({cell}, {at}, {len(w.tile.axes) > len(along)})", w.here)
 
@@ -216,13 +216,13 @@ def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
     """Of each sum what the first part of the row tells."""
     cells = [_start(w, d.total) for d in distances]
     depth = len(w.scopes)
-    seen = part_of_row(w.kernel, w.tile)
-    assert seen is not None  # else the passes are not joined
-    along = _open_row(w, part=seen)
+    part = part_of_row(w.kernel, w.tile)
+    assert part is not None  # else the passes are not joined
+    length, seen = part
+    along = _open_row(w, part=length)
     for cell, d in zip(cells, distances, strict=True):
         _accumulate(w, cell, d.total, along)
     _close_row(w, depth, along)
-    seen *= math.prod(hint(axis.var.size) for axis in along[1:])
     for cell, d in zip(cells, distances, strict=True):
         found = _reduced(w, "sum", cell, along)
         guess = w.fresh(f"{found} * {d.count / seen}", w.here)
@@ -250,7 +250,10 @@ def _forget(w: Writing, changed: Collection[str]) -> None:
 
 
 def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> tuple[Axis, ...]:
-    """Open the loops over the row; for a `part` of the first step of others so far along its lanes. The lanes' axes."""
+    """Open the loops over the row, and return its axes in the tile.
+
+    With `part` so far along the first axis, and the first step of loops outside the tile.
+    """
     k, along = w.kernel, row_axes(w.kernel, w.tile)
     w.rows = k.row
     for var in (v for v in k.row if all(axis.var is not v for axis in along)):

@@ -13,6 +13,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, cost, loads, variables
 from framesmith_backends.ir.fused_product import FusedProduct, TileShape
 from framesmith_backends.render.triton.devices import most_shared
+from framesmith_backends.render.triton.tile import WARP
 
 #: Rows, columns, bytes of depth, warps and stages of half types; a depth in bytes serves float32 as well.
 TILES = (
@@ -107,7 +108,7 @@ def why_not(product: FusedProduct, tile: TileShape, capability: int) -> str | No
 def _why_not_several(product: FusedProduct, capability: int) -> str | None:
     """Why programs do not go over several tiles of the product, or over parts of what is left over; or None."""
     tile = product.tile
-    many = tile.rows * tile.columns > MOST_SUMS * 32 * tile.warps
+    many = tile.rows * tile.columns > MOST_SUMS * WARP * tile.warps
     if not _lies_in_wide_rows(product):
         return "operands that are read in narrow pieces, each with an address in registers"
     if tile.evenly:
@@ -156,7 +157,7 @@ def shared_bytes(product: FusedProduct, tile: TileShape) -> int:
 
 def _fits_registers(product: FusedProduct, tile: TileShape, capability: int) -> bool:
     """Whether what is computed has room beside the sums. From sm_100 on these are in memory of the tensor cores."""
-    threads = 32 * tile.warps
+    threads = WARP * tile.warps
     computed = sum(length for length, own in zip((tile.rows, tile.columns), tile.computed, strict=True) if own)
     dear = max(cost(value) for value in product.prologues if value is not None) >= DEAR
     if capability < TENSOR_MEMORY and tile.rows * tile.columns > MOST_SUMS * threads:

@@ -1,23 +1,23 @@
-"""The tile that a program computes at once: which loops it spans, how much of each, and what follows from that."""
+"""Tiles, the forms that kernels are rendered in, and what a tile of a kernel holds and reads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Size, hint, product, surely_at_least
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
-from framesmith_backends.schedule.loops import accesses
+from framesmith_backends.schedule.loops import accesses, places
 
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
 # where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
 # counts by as much more.
 MOST_PARTS = 16
+# Threads of a warp.
+WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """At most two axes, more where it is flat; neighbouring threads are along the last one.
+    """At most two axes, more where it is flat, with the lanes along the last one.
 
-    `flat`: its elements are in one row, of which the axes' numbers are quotients and rest. Triton spreads threads over
-    two dimensions as the memory that is read is contiguous, and along the first one where none of it is.
+    `flat`: its elements are in one row, of which the axes' numbers are quotients and rest; if one of its axes is the
+    row's, all are. Triton spreads threads over two dimensions as the memory that is read is contiguous, and along the
+    first one where none of it is.
     """
 
     axes: tuple[Axis, ...] = ()
@@ -98,17 +99,6 @@ def covering(size: Size) -> int:
     return 1 << max(hint(size) - 1, 0).bit_length()
 
 
-def in_memory(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
-    """Every place that is read or written, and the bytes of an element."""
-    for one in kernel.passes:
-        for store in (*one.before, *one.stores):
-            yield store.index, DTYPES[store.value.dtype].itemsize
-        for load in loads(*one.values):
-            yield load.index[0], DTYPES[load.dtype].itemsize
-    for store in kernel.after:
-        yield store.index, DTYPES[store.value.dtype].itemsize
-
-
 def holds_row(kernel: Kernel, tile: Tile) -> bool:
     """Whether the tile spans the whole row, which is then read once."""
     return {axis.var for axis in tile.axes if surely_at_least(axis.block, axis.var.size)}.issuperset(kernel.row)
@@ -127,23 +117,23 @@ def row_axes(kernel: Kernel, tile: Tile) -> tuple[Axis, ...]:
     return tuple(axis for axis in tile.axes if axis.var in kernel.row)
 
 
-def part_of_row(kernel: Kernel, tile: Tile) -> int | None:
-    """How far along its first axis a part of the row goes that tells its mean well enough; None if no such part does.
+def part_of_row(kernel: Kernel, tile: Tile) -> tuple[int, int] | None:
+    """How far along the row's first axis a part goes that tells its mean well enough, and how many elements it has.
 
-    The part is at the first step of the other loops over the row.
+    It has all of the other axes, and the first step of loops that are not in the tile. None if no such part does.
     """
-    axis, *held = row_axes(kernel, tile) or (None,)
-    count = product(v.size for v in kernel.row)
-    if axis is None or not isinstance(count, int) or not isinstance(axis.var.size, int):
+    axes, count = row_axes(kernel, tile), product(v.size for v in kernel.row)
+    if not axes or not isinstance(count, int) or not isinstance(axes[0].var.size, int):
         return None
-    wanted = -(-count // (MOST_PARTS * hint(product(other.var.size for other in held))))
-    end = min(-(-wanted // axis.block) * axis.block, axis.var.size)
-    return end if end >= wanted else None
+    beside = hint(product(axis.var.size for axis in axes[1:]))
+    wanted = -(-count // (MOST_PARTS * beside))
+    end = min(-(-wanted // axes[0].block) * axes[0].block, axes[0].var.size)
+    return (end, end * beside) if end >= wanted else None
 
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:
     """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
-    for ix, _ in in_memory(kernel):
+    for ix, _ in places(kernel):
         steps = [index.coefficient(ix, var) for var in tile.variables]
         if any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
             return True

@@ -16,7 +16,7 @@ from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import hint
 from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
-from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, holds_row
+from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, covering, holds_row
 from framesmith_backends.render.triton.tile_rules import LARGEST_BLOCK, LONGER_ROWS, ROW_BLOCK, most_scanned
 from framesmith_backends.schedule.loops import read_once
 
@@ -49,10 +49,10 @@ def _is_fine(kernel: Kernel, form: Form, rule: Form) -> bool:
     elements = form.tile.elements
     if form == rule or not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS:
         return False
-    if not 1 <= form.warps <= max(MOST_WARPS, rule.warps) or 32 * form.warps > elements:
+    if not 1 <= form.warps <= max(MOST_WARPS, rule.warps) or WARP * form.warps > elements:
         return False
-    per_thread = elements // (32 * form.warps)
-    if form.tile != rule.tile and per_thread <= rule.tile.elements // (32 * rule.warps):
+    per_thread = elements // (WARP * form.warps)
+    if form.tile != rule.tile and per_thread <= rule.tile.elements // (WARP * rule.warps):
         return True
     read = max(sum(DTYPES[load.dtype].itemsize for load in loads(*one.values)) for one in kernel.passes)
     most = MOST_PER_THREAD if form.tile != rule.tile else MOST_PER_THREAD // 2

@@ -1,7 +1,7 @@
-"""The tile that a program computes at once: which loops it spans, and how much of each.
+"""Which tile a kernel has by rule: which of its loops, and how much of each.
 
-Neighbouring threads take neighbouring elements along the last axis. A second axis makes use of threads that short rows
-would leave idle, lets a column be added up by many, and lets what is read across be turned on the way.
+Lanes are along the last axis. Others make use of threads that short rows would leave idle, let a column be added up by
+many, let what lies across be read by whole sectors, and hold rows of several loops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.size import Sym, hint, product, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
 from framesmith_backends.render.triton.joined import joinable
-from framesmith_backends.render.triton.tile import Axis, Tile, covering, in_memory
+from framesmith_backends.render.triton.tile import WARP, Axis, Tile, covering
+from framesmith_backends.schedule.loops import places
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
 # them at most; longer ones go in blocks, of these sizes.
@@ -27,9 +28,11 @@ WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
 # A row that is gone through by several loops is held if the powers of two that cover these are no more than so many
 # times as many elements.
 MOST_IDLE = 2
+# Rows of several loops that have fewer elements are no tile by themselves where there are rows enough.
+LEAST_HELD = 256
 # Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several, where
 # there are few such rows as many as a warp has threads.
-LANE_BLOCK, WARP = 1024, 32
+LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
 # Bytes of a tensor that a program reads at once where it takes rows in turn, at most.
@@ -38,9 +41,13 @@ STEP_BYTES = 8192
 MOST_COLUMNS = 128
 # Tiles that are turned have sides like this.
 SIDE = 32
-# Rows that are read or written across are taken by as many as fill a sector of memory, if these are no more, nor their
-# elements.
+# Rows that lie across memory: bytes of a sector, of which a program takes all; rows that it takes at most for that; and
+# elements of them that it holds at most.
 SECTOR, MOST_ACROSS, MOST_TURNED = 32, 16, 1 << 14
+# A loop that accesses lie along has no fewer steps, else a turned tile reads no more of a sector.
+LEAST_ACROSS = 8
+# A loop between neighbouring lanes has fewer steps than this.
+MOST_BETWEEN = 32
 # So many programs keep every processor of a GPU at work.
 ENOUGH_PROGRAMS = 2 * GPU_PROCESSORS
 # A processor of a GPU has so many programs at a time, and waits for memory while they have asked for fewer bytes; the
@@ -111,14 +118,15 @@ def _moving(load: Load) -> frozenset[Var]:
 
 
 def _of_rows(kernel: Kernel, lane: Var) -> Tile:
-    """Whole rows, several where they are short, or blocks of a long one."""
-    if _across(kernel, lane) is None and (whole := _of_loops(kernel, lane)) is not None:
-        return whole
+    """Whole rows, several where they are short or lie across memory, or blocks of long ones."""
+    across = _across(kernel, lane)
+    if across is None and (loops := _of_loops(kernel, lane)) is not None:
+        return loops
     block = row_block(kernel, lane)
     along = Axis(lane, block)
     if not kernel.outer or isinstance(lane.size, Sym):
         return Tile((along,))
-    other, several, programs = _rows_together(kernel, lane, block)
+    other, several, programs = _rows_across(kernel, block, *across) if across else _short_rows(kernel, block)
     rows = hint(product(v.size for v in kernel.outer))
     while several > 1 and several * block > WARP and rows // several < programs:
         several //= 2
@@ -126,12 +134,16 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
         return Tile((along,))
     held = surely_at_least(block, lane.size) and several * block <= MOST_TURNED
     if not kernel.has_scans and not held:
-        along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more that goes on
+        along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more of what goes on
     return Tile((Axis(other, several), along))
 
 
 def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
-    """A row that is gone through by several loops: whole if it is short, or so much of the longest with all lanes."""
+    """The tile of a row of several loops: all of it if it is short, else a block of the longest loop with all lanes.
+
+    None where there is one loop, sizes change, rows are so short and many that a program takes several of them, or
+    lanes alone fill a block.
+    """
     others = [v for v in kernel.row if v is not lane and v.size != 1]
     if not others or kernel.has_scans or any(isinstance(v.size, Sym) for v in kernel.row):
         return None
@@ -139,23 +151,26 @@ def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
     count = hint(product(v.size for v in kernel.row))
     if whole.elements <= min(WHOLE_ROW, MOST_IDLE * count):
         rows = hint(product(v.size for v in kernel.outer))
-        return None if count < LEAST_BLOCK and rows >= ENOUGH_PROGRAMS else whole
+        return None if count < LEAST_HELD and rows >= ENOUGH_PROGRAMS else whole
     longest, lanes = max(reversed(others), key=lambda v: hint(v.size)), covering(lane.size)
     block = min(streamed(kernel) // lanes, covering(longest.size))
     return Tile((Axis(longest, block), Axis(lane, lanes)), flat=True) if block > 1 else None
 
 
-def _rows_together(kernel: Kernel, lane: Var, block: int) -> tuple[Var, int, int]:
-    """A loop over rows, how many of it a program takes at most, and how many programs there shall be."""
-    turned = _across(kernel, lane)
-    if turned is not None:
-        across, itemsize = turned
-        several = min(SECTOR // itemsize, MOST_ACROSS, covering(across.size))
-        room = (most_scanned(kernel) if kernel.has_scans else MOST_TURNED) // block
-        if kernel.has_scans or several <= 2 * room:
-            several = min(several, room)  # of longer rows it takes as many, in blocks
-        if several > 1:
-            return across, several, GPU_PROCESSORS // several
+def _rows_across(kernel: Kernel, block: int, across: Var, itemsize: int) -> tuple[Var, int, int]:
+    """The loop along which rows lie in memory, how many of it a program takes, and how many programs there shall be.
+
+    Each row less of a sector is read anew by so many programs: fewer programs than processors are worth it.
+    """
+    several = max(min(SECTOR // itemsize, MOST_ACROSS), LANE_BLOCK // block)
+    room = max((most_scanned(kernel) if kernel.has_scans else MOST_TURNED) // block, 1)
+    if kernel.has_scans or several <= 2 * room:
+        several = min(several, room)  # of longer rows it takes as many, in blocks
+    return across, min(several, covering(across.size)), GPU_PROCESSORS // several
+
+
+def _short_rows(kernel: Kernel, block: int) -> tuple[Var, int, int]:
+    """A loop over rows, how many of it a program takes, and how many programs there shall be."""
     several = LANE_BLOCK // block
     other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
     return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
@@ -220,8 +235,8 @@ def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
 
 
 def _of_points(kernel: Kernel, lane: Var) -> Tile:
-    """A part of a loop, or of two: of one that other accesses move along, of one whose elements lie between those of
-    neighbouring lanes, or of another one where this one is short.
+    """A part of a loop, or of up to three: of one that other accesses move along, of one whose elements lie between
+    those of neighbouring lanes, or of another one where this one is short.
     """
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     across = _across(kernel, lane)
@@ -262,20 +277,28 @@ def _between(kernel: Kernel, lane: Var) -> Var | None:
     """
     if isinstance(lane.size, Sym):
         return None
-    for ix, _ in in_memory(kernel):
+    for ix, _ in places(kernel):
         step = index.coefficient(ix, lane)
         for var in kernel.outer:
-            short = var.size == step and 1 < hint(var.size) < LEAST_COLUMNS
+            short = var.size == step and 1 < hint(var.size) < MOST_BETWEEN
             if short and index.coefficient(ix, var) == 1:
                 return var
     return None
 
 
 def _across(kernel: Kernel, lane: Var) -> tuple[Var, int] | None:
-    """A loop along which an access is contiguous that is scattered along the lanes, and the bytes of an element."""
-    for ix, itemsize in in_memory(kernel):
-        if index.coefficient(ix, lane) not in (0, 1):
-            for var in kernel.outer:
-                if var is not lane and index.coefficient(ix, var) == 1 and hint(var.size) >= LEAST_COLUMNS // 4:
-                    return var, itemsize
+    """A loop along which accesses are contiguous that are scattered along the lanes; the fewest bytes of an element.
+
+    What does not move along all loops of the row is in the cache when it is read again, and decides nothing.
+    """
+    row = {v for v in kernel.row if v.size != 1}
+    found = [
+        (ix, itemsize)
+        for ix, itemsize in places(kernel)
+        if index.coefficient(ix, lane) not in (0, 1) and row <= index.variables(ix)
+    ]
+    for first, _ in found:
+        for var in kernel.outer:
+            if var is not lane and hint(var.size) >= LEAST_ACROSS and index.coefficient(first, var) == 1:
+                return var, min(itemsize for ix, itemsize in found if index.coefficient(ix, var) == 1)
     return None
