@@ -145,7 +145,8 @@ def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]
     alike = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
     different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
     inner = range(1, max(different - 1, 1))
-    among = _some(inner, FEW_PROGRAMS if _has_tails(kernel, tile) else 1)
+    differ = _has_tails(kernel, tile) or any(access.guard is not None for access in found)
+    among = _some(inner, FEW_PROGRAMS if differ else 1)
     typical = sum(_asked(kernel, tile, group, found, at) for at in among) / max(len(among), 1)
     ends = sum(_asked(kernel, tile, group, found, at) for at in {0, different - 1})
     start = max(different - BESIDE, 0) // 2
