@@ -26,7 +26,7 @@ def split_reductions(
     layouts = dict(program.layouts)
     for d in program.defs.values():
         most = max((read[points] for points in _points(d)), default=0)
-        lane = lies_along(d.body, program.layouts, d.domain)
+        lane = None if d.reduction is None else lies_along(d.body, program.layouts, d.domain)
         parts = _parts(d, lane, most, by) if down is None or d.name not in both_ways else _parts_down(d, down)
         if parts is None:
             defs[d.name] = d
