@@ -346,7 +346,7 @@ def test_images_on_a_gpu(dtype: torch.dtype, mode: str) -> None:
         exact = outcome(pictured, [wide(x) for x in values])
         assert laid_out(given) == laid_out(expected)
         for mine, theirs, right in zip(given[:-1], expected[:-1], exact[:-1], strict=True):
-            near = 2 * distance([theirs], [right]) + 4 * torch.finfo(dtype).eps * joint_norm([right])
+            near = 2 * distance([theirs], [right]) + 16 * torch.finfo(dtype).eps * joint_norm([right])
             assert distance([mine], [right]) <= near
 
 

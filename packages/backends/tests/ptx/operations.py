@@ -255,16 +255,22 @@ def _finish(t: Threads, left: int) -> None:
 def _check_nothing_pending(t: Threads, one: Instruction, address: Array, size: int, threads: Array) -> None:
     if not t.pending or not any(p.startswith("shared") for p in one.parts):
         return
-    block = threads // t.program.threads
-    mine = block * (1 << 32) + address // 4
+
+    def words(threads: Array, address: Array) -> Array:
+        block = (threads - t.clock.first) // t.program.threads
+        return (block * t.shared.size + address.astype(np.int64) - t.shared.base) // 4
+
+    busy = np.zeros(len(t.shared.data) // 4, bool)
     for active, into, values, _ in t.pending:
-        theirs = (t.numbers[active] // t.program.threads) * (1 << 32) + into // 4
+        first = words(t.numbers[active], into)
         for k in range(len(values)):
-            for j in range(max(size // 4, 1)):
-                bad = np.isin(mine + j, theirs + k)
-                if bad.any():
-                    thread = int(threads[np.flatnonzero(bad)[0]])
-                    raise Fault("reads what is being copied", thread, t.shared.describe(int(address[bad][0])))
+            busy[first + k] = True
+    first = words(threads, address)
+    for j in range(max(size // 4, 1)):
+        bad = busy[first + j]
+        if bad.any():
+            thread = int(threads[np.flatnonzero(bad)[0]])
+            raise Fault("reads what is being copied", thread, t.shared.describe(int(address[bad][0])))
 
 
 # Control.

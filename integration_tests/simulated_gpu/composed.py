@@ -1,0 +1,206 @@
+"""Operators that only GPUs have, composed of what the CPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from integration_tests.simulated_gpu.device import NotBuilt
+
+aten = torch.ops.aten
+Tensors = tuple[torch.Tensor, ...]
+
+
+def cudnn_batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Tensors:
+    return (
+        *aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps),
+        torch.empty(0, dtype=torch.uint8),
+    )
+
+
+def cudnn_batch_norm_backward(
+    x: torch.Tensor, grad: torch.Tensor, weight: Any, mean: Any, var: Any, saved: Any, inverse: Any, eps: float, _: Any
+) -> Tensors:
+    return tuple(aten.native_batch_norm_backward(grad, x, weight, mean, var, saved, inverse, True, eps, [True] * 3))
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype == torch.complex32:
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    return bool(aten.equal.default(one, other))
+
+
+def in_float(op: Any, *narrow: int) -> Callable[..., Any]:
+    """The operator of half types in float32, as GPUs have it; of its results those of these numbers are of its type."""
+
+    def kernel(x: torch.Tensor, *rest: Any) -> Any:
+        if x.dtype not in (torch.bfloat16, torch.float16):
+            return op(x, *rest)
+        wide = [t.float() if isinstance(t, torch.Tensor) and t.dtype == x.dtype else t for t in (x, *rest)]
+        return tuple(t if t is None or k not in narrow else t.to(x.dtype) for k, t in enumerate(op(*wide)))
+
+    return kernel
+
+
+def batch_norm(op: Any) -> Callable[..., Any]:
+    """One that returns in evaluation what it has normalised by, where the CPU returns nothing."""
+    wide = in_float(op, 0)
+
+    def kernel(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
+        found = wide(x, weight, bias, *rest)
+        mean, var, training, _, eps = rest if len(rest) == 5 else (None, None, True, 0, 0)
+        return found if training else (found[0], mean.float(), (var.float() + eps).rsqrt())
+
+    return kernel
+
+
+class Attention:
+    """Attention with its scores in memory, in float32; heads first."""
+
+    def __init__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, dropout: float, causal: bool,
+        scale: float | None,
+    ) -> None:  # fmt: skip
+        if dropout:
+            raise NotBuilt("attention with dropout")
+        self.scale = q.shape[-1] ** -0.5 if scale is None else scale
+        self.kind, self.shared = q.dtype, q.shape[1] // k.shape[1]
+        self.q, self.k, self.v = (
+            t.float() for t in (q, k.repeat_interleave(self.shared, 1), v.repeat_interleave(self.shared, 1))
+        )
+        scores = self.q @ self.k.mT * self.scale
+        if bias is not None:
+            scores = scores + bias
+        if causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, -torch.inf)
+        self.sums, self.weights = scores.logsumexp(-1), scores.softmax(-1)
+
+    def result(self) -> torch.Tensor:
+        """Laid out with heads beside each other."""
+        return (self.weights @ self.v).to(self.kind).transpose(1, 2).contiguous().transpose(1, 2)
+
+    def gradients(self, grad: torch.Tensor) -> Tensors:
+        """Of queries, keys, values and the bias, of all its rows."""
+        grad = grad.float()
+        of_weights = grad @ self.v.mT
+        of_scores = self.weights * (of_weights - (of_weights * self.weights).sum(-1, keepdim=True))
+        found = (of_scores @ self.k * self.scale, of_scores.mT @ self.q * self.scale, self.weights.mT @ grad)
+        q, k, v = (t.to(self.kind) for t in found)
+        if self.shared > 1:
+            k, v = (t.unflatten(1, (-1, self.shared)).sum(2) for t in (k, v))
+        return q, k, v, of_scores.to(self.kind)
+
+
+def flash_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float = 0.0, causal: bool = False,
+    debugged: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
+    one = Attention(q, k, v, None, dropout, causal, scale)
+    out, sums = one.result(), one.sums
+    none = torch.empty(0)
+    word = torch.zeros((), dtype=torch.int64)
+    return out, sums, None, None, q.shape[2], k.shape[2], torch.zeros(2, dtype=torch.uint64), word.clone(), none
+
+
+def flash_attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: Any, sums: Any, cum_q: Any, cum_k: Any,
+    most_q: int, most_k: int, dropout: float, causal: bool, seed: Any, offset: Any, *, scale: float | None = None,
+) -> Tensors:  # fmt: skip
+    return Attention(q, k, v, None, dropout, causal, scale).gradients(grad)[:3]
+
+
+def cudnn_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, with_sums: bool, dropout: float = 0.0,
+    causal: bool = False, debugged: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
+    one = Attention(q, k, v, bias, dropout, causal, scale)
+    out, sums = one.result(), one.sums
+    word = torch.zeros((), dtype=torch.int64)
+    kept = sums.unsqueeze(-1) if with_sums else torch.empty(0)
+    return out, kept, None, None, q.shape[2], k.shape[2], word, word.clone(), None
+
+
+def cudnn_attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: Any, sums: Any, seed: Any, offset: Any,
+    bias: Any, cum_q: Any, cum_k: Any, most_q: int, most_k: int, dropout: float, causal: bool, *,
+    scale: float | None = None,
+) -> Tensors:  # fmt: skip
+    return Attention(q, k, v, bias, dropout, causal, scale).gradients(grad)[:3]
+
+
+def efficient_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, with_sums: bool, dropout: float = 0.0,
+    causal: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
+    one = Attention(q, k, v, bias, dropout, causal, scale)
+    out, sums = one.result(), one.sums
+    rows = -(-q.shape[2] // 32) * 32
+    padded = sums.new_full((*sums.shape[:2], rows), torch.inf)
+    padded[..., : q.shape[2]] = sums
+    word = torch.zeros((), dtype=torch.int64)
+    return out, padded if with_sums else sums.new_empty((*sums.shape[:2], 0)), word, word.clone()
+
+
+def efficient_attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, out: Any, sums: Any, seed: Any,
+    offset: Any, dropout: float, wanted: list[bool], causal: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
+    *found, of_bias = Attention(q, k, v, bias, dropout, causal, scale).gradients(grad)
+    return (*found, of_bias if bias is not None and wanted[3] else None)
+
+
+def rms_norm(x: torch.Tensor, shape: list[int], weight: Any, eps: float | None) -> Tensors:
+    dims, wide = list(range(-len(shape), 0)), x.float()
+    inverse = (wide.square().mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+    found = wide * inverse
+    return (found if weight is None else found * weight).to(x.dtype).contiguous(), inverse
+
+
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, shape: list[int], inverse: torch.Tensor, weight: Any, wanted: list[bool]
+) -> Any:
+    dims = list(range(-len(shape), 0))
+    grad, normal = grad.float(), x.float() * inverse
+    scaled = grad if weight is None else grad * weight
+    of_x = (scaled - normal * (scaled * normal).mean(dims, keepdim=True)) * inverse
+    of_weight = (grad * normal).sum(list(range(x.dim() - len(shape))))
+    return of_x.to(x.dtype), of_weight.to(x.dtype) if weight is not None and wanted[1] else None
+
+
+def lstm_cell(
+    gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, one: Any = None, other: Any = None
+) -> Tensors:
+    total = gates + hidden
+    for bias in (one, other):
+        total = total if bias is None else total + bias
+    i, f, g, o = total.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    found = f * cell + i * g
+    return o * found.tanh(), found, torch.cat([i, f, g, o], 1)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "equal": equal,
+    "native_layer_norm": in_float(aten.native_layer_norm.default, 0),
+    "native_layer_norm_backward": in_float(aten.native_layer_norm_backward.default, 0, 1, 2),
+    "native_batch_norm": batch_norm(aten.native_batch_norm.default),
+    "_native_batch_norm_legit": batch_norm(aten._native_batch_norm_legit.default),
+    "native_batch_norm_backward": in_float(aten.native_batch_norm_backward.default, 0, 1, 2),
+    "cudnn_batch_norm": cudnn_batch_norm,
+    "cudnn_batch_norm_backward": cudnn_batch_norm_backward,
+    "_scaled_dot_product_flash_attention": flash_attention,
+    "_scaled_dot_product_flash_attention_backward": flash_attention_backward,
+    "_scaled_dot_product_efficient_attention": efficient_attention,
+    "_scaled_dot_product_efficient_attention_backward": efficient_attention_backward,
+    "_scaled_dot_product_cudnn_attention": cudnn_attention,
+    "_scaled_dot_product_cudnn_attention_backward": cudnn_attention_backward,
+    "_fused_rms_norm": rms_norm,
+    "_fused_rms_norm_backward": rms_norm_backward,
+    "_thnn_fused_lstm_cell": lstm_cell,
+    "cudnn_is_acceptable": lambda x: False,
+}

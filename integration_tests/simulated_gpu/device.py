@@ -1,0 +1,99 @@
+"""The simulated GPU as a whole: `start()` before torch is imported, and torch finds one device.
+
+It takes a torch that was built for CUDA 13 and gcc. What it has and has not is told in `docs/design/0033`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+#: The compute capability, as a number of two digits.
+CAPABILITY = "FRAMESMITH_SIMULATED_GPU"
+
+
+class NotBuilt(NotImplementedError):
+    """Something that GPUs have and the simulated one does not."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not on the simulated GPU: {what}")
+
+
+def _refuse_jiterator(*args: Any) -> None:
+    raise NotBuilt("kernels that torch compiles")
+
+
+@dataclass
+class SimulatedGpu:
+    """The device's parts."""
+
+    driver: ctypes.CDLL
+    runtime: ctypes.CDLL
+    kernels: Any
+    operators: Any
+
+    def recover(self) -> list[str]:
+        """Go on after a kernel has failed; what was wrong since the last time."""
+        self.driver.sim_recover()
+        found = list(self.kernels.errors)
+        self.kernels.errors.clear()
+        return found
+
+
+def _folder_of(module: str) -> Path:
+    found = importlib.util.find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError(f"no {module} is installed")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def build(into: Path) -> tuple[Path, Path]:
+    """Compile the stand-ins for CUDA's driver and runtime."""
+    headers = [_folder_of("nvidia.cu13") / "include", _folder_of("triton") / "backends/nvidia/include"]
+    driver, runtime = into / "libcuda.so.1", into / "libcudart.so.13"
+    plain = ["gcc", "-O2", "-Wall", "-fPIC", "-shared", "-pthread"]
+    named = [f"-Wl,-soname,{driver.name}"]
+    subprocess.run([*plain, *named, str(FOLDER / "driver.c"), "-o", str(driver)], check=True)
+    named = [f"-Wl,-soname,{runtime.name}", f"-Wl,--version-script={FOLDER / 'versions.map'}"]
+    places = [*(f"-I{folder}" for folder in headers), f"-L{into}", f"-l:{driver.name}"]
+    subprocess.run([*plain, *named, str(FOLDER / "runtime.c"), *places, "-o", str(runtime)], check=True)
+    return driver, runtime
+
+
+@functools.cache
+def start() -> SimulatedGpu:
+    """Make torch find the device, import it, and put the emulator behind it."""
+    if "torch" in sys.modules:
+        raise RuntimeError("the simulated GPU has to be started before torch is imported")
+    os.environ.setdefault(CAPABILITY, "80")
+    # Each tensor is an allocation of its own: what lies beyond it is out of bounds.
+    os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        files = build(Path(folder))
+        driver, runtime = (ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files)
+    import torch
+    from triton.runtime.driver import driver as of_triton
+
+    import framesmith
+    from framesmith_backends.launch import cubins, measuring
+    from integration_tests.simulated_gpu import kernels
+    from integration_tests.simulated_gpu.operators import Operators
+
+    gpu = SimulatedGpu(driver, runtime, kernels.Kernels(driver), Operators(runtime, driver))
+    gpu.operators.install(framesmith.disable)
+    torch._C._cuda_jiterator_compile_and_launch_kernel = _refuse_jiterator
+    torch.cuda.current_blas_handle = lambda: 0  # type: ignore[assignment]
+    cubins.cubin = measuring.cubin = kernels.as_text
+    of_triton.set_active(kernels.triton_driver(driver))
+    torch.cuda.init()
+    return gpu

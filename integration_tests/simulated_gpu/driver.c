@@ -1,0 +1,248 @@
+/* A CUDA driver without a device: memory of the device is the host's, streams run at once, and what is launched goes to a
+ * callback. Graphs are lists of what was done while a stream was captured; since that is done as well, so that whoever
+ * captures sees sound data, the device's memory is put back when the capture ends.
+ *
+ * The runtime (runtime.c) and Python (device.py) are its users. */
+
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_PARAMETERS = 512 };
+
+struct allocation { char *base; size_t size; bool device, kept; struct allocation *next; };
+struct kernel { int number, count; int sizes[MOST_PARAMETERS]; };
+struct node {
+    enum { COPY, FILL, LAUNCH, CALL } kind;
+    void *target; const void *source; size_t size; int value;
+    struct kernel *kernel; unsigned grid[3], block[3], shared; char *parameters;
+    void (*call)(void *); void *data;
+    struct node *next;
+};
+struct saved { struct allocation *of; char *bytes; struct saved *next; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+static struct sim_graph *capturing;      /* at most one capture at a time */
+static int sticky;                       /* what no call gets beyond: a failed kernel */
+static __thread int device;
+static sim_loader load;
+static sim_launcher launch;
+
+void sim_set_callbacks(sim_loader loader, sim_launcher launcher) { load = loader, launch = launcher; }
+void sim_fail(int error) { if (!sticky) sticky = error; }
+void sim_recover(void) { sticky = 0; }
+int sim_failure(void) { return sticky; }
+int sim_device(void) { return device; }
+void sim_use_device(int number) { device = number; }
+
+/* Memory. */
+
+void *sim_allocate(size_t size, bool on_device) {
+    struct allocation *made = malloc(sizeof *made);
+    size_t whole = (size + 511) / 512 * 512;
+    made->base = aligned_alloc(512, whole ? whole : 512);
+    if (!made->base) { free(made); return NULL; }
+    memset(made->base, 0xFF, whole);     /* not a number, in every type that has one */
+    pthread_mutex_lock(&lock);
+    made->size = size, made->device = on_device, made->kept = capturing != NULL, made->next = allocations;
+    allocations = made;
+    pthread_mutex_unlock(&lock);
+    return made->base;
+}
+
+/* What was allocated during a capture is kept for the graph, like everything that is freed during one. */
+bool sim_free(void *pointer) {
+    pthread_mutex_lock(&lock);
+    for (struct allocation **at = &allocations; *at; at = &(*at)->next)
+        if ((*at)->base == pointer) {
+            struct allocation *found = *at;
+            if (!found->kept && !capturing) {
+                *at = found->next;
+                free(found->base);
+                free(found);
+            }
+            pthread_mutex_unlock(&lock);
+            return true;
+        }
+    pthread_mutex_unlock(&lock);
+    return pointer == NULL;
+}
+
+int sim_find(const void *pointer, char **base, size_t *size) {
+    int kind = SIM_UNKNOWN;
+    pthread_mutex_lock(&lock);
+    for (struct allocation *at = allocations; at; at = at->next)
+        if ((char *)pointer >= at->base && (char *)pointer < at->base + (at->size ? at->size : 1)) {
+            *base = at->base, *size = at->size, kind = at->device ? SIM_DEVICE : SIM_HOST;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return kind;
+}
+
+/* Captures. */
+
+static struct node *record(struct sim_stream *stream, int kind) {
+    if (!sim_is_capturing(stream)) return NULL;
+    struct node *made = calloc(1, sizeof *made);
+    made->kind = kind;
+    *capturing->end = made;
+    capturing->end = &made->next;
+    return made;
+}
+
+bool sim_is_capturing(struct sim_stream *stream) { return stream && capturing && stream->capture == capturing->number; }
+struct sim_graph *sim_current_capture(void) { return capturing; }
+
+int sim_begin_capture(struct sim_stream *stream) {
+    if (!stream || capturing) return SIM_CAPTURE_UNSUPPORTED;
+    static unsigned long long count;
+    struct sim_graph *made = calloc(1, sizeof *made);
+    made->end = &made->nodes, made->number = ++count;
+    pthread_mutex_lock(&lock);
+    for (struct allocation *at = allocations; at; at = at->next)
+        if (at->device) {
+            struct saved *one = malloc(sizeof *one);
+            one->of = at, one->bytes = malloc(at->size ? at->size : 1), one->next = made->saved;
+            memcpy(one->bytes, at->base, at->size);
+            made->saved = one;
+        }
+    capturing = made, stream->capture = made->number;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+int sim_end_capture(struct sim_stream *stream, struct sim_graph **graph) {
+    if (!sim_is_capturing(stream)) return SIM_CAPTURE_INVALIDATED;
+    struct sim_graph *made = capturing;
+    while (made->saved) {
+        struct saved *one = made->saved;
+        memcpy(one->of->base, one->bytes, one->of->size);
+        made->saved = one->next;
+        free(one->bytes);
+        free(one);
+    }
+    capturing = NULL;
+    *graph = made;
+    if (made->invalid) { *graph = NULL; return SIM_CAPTURE_INVALIDATED; }
+    return 0;
+}
+
+/* What waits for the device breaks a capture, as it does there. */
+int sim_wait(struct sim_stream *stream) {
+    if (sticky) return sticky;
+    if (!sim_is_capturing(stream)) return 0;
+    capturing->invalid = true;
+    return SIM_CAPTURE_UNSUPPORTED;
+}
+
+static int run_launch(struct kernel *kernel, unsigned *grid, unsigned *block, unsigned shared, void **parameters) {
+    int error = launch ? launch(kernel->number, grid, block, shared, parameters) : SIM_UNSUPPORTED;
+    if (error) sim_fail(error);
+    return 0;                            /* a kernel's failure is told by what waits for it */
+}
+
+int sim_run_graph(struct sim_graph *graph) {
+    for (struct node *at = graph->nodes; at && !sticky; at = at->next)
+        switch (at->kind) {
+        case COPY: memmove(at->target, at->source, at->size); break;
+        case FILL: memset(at->target, at->value, at->size); break;
+        case CALL: at->call(at->data); break;
+        case LAUNCH: {
+            void *parameters[MOST_PARAMETERS];
+            char *next = at->parameters;
+            for (int k = 0; k < at->kernel->count; next += at->kernel->sizes[k++]) parameters[k] = next;
+            run_launch(at->kernel, at->grid, at->block, at->shared, parameters);
+        }
+        }
+    return sticky;
+}
+
+void sim_free_graph(struct sim_graph *graph) {
+    if (graph->instances-- > 0) return;
+    while (graph->nodes) {
+        struct node *one = graph->nodes;
+        graph->nodes = one->next;
+        free(one->parameters);
+        free(one);
+    }
+    free(graph);
+}
+
+/* Work. */
+
+int sim_copy(struct sim_stream *stream, void *target, const void *source, size_t size) {
+    if (sticky) return sticky;
+    struct node *made = record(stream, COPY);
+    if (made) made->target = target, made->source = source, made->size = size;
+    memmove(target, source, size);
+    return 0;
+}
+
+int sim_fill(struct sim_stream *stream, void *target, int value, size_t size) {
+    if (sticky) return sticky;
+    struct node *made = record(stream, FILL);
+    if (made) made->target = target, made->value = value, made->size = size;
+    memset(target, value, size);
+    return 0;
+}
+
+/* Only for replays: whoever calls has done it already. */
+void sim_note_call(struct sim_stream *stream, void (*call)(void *), void *data) {
+    struct node *made = record(stream, CALL);
+    if (made) made->call = call, made->data = data;
+}
+
+double sim_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
+}
+
+/* The driver's own functions, those that torch and this project call. */
+
+int cuInit(unsigned flags) { return flags ? 1 : 0; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDevicePrimaryCtxGetState(int number, unsigned *flags, int *active) { *flags = 0, *active = number == 0; return 0; }
+int cuCtxGetCurrent(void **context) { *context = &allocations; return sticky; }
+int cuCtxSetCurrent(void *context) { return context ? sticky : 1; }
+int cuCtxGetDevice(int *number) { *number = device; return sticky; }
+
+int cuLibraryLoadData(void **library, const void *code, void *jit, void *values, unsigned count, void *options,
+                      void *option_values, unsigned option_count) {
+    *library = (void *)code;
+    return load && !jit && !values && !count && !options && !option_values && !option_count ? 0 : SIM_UNSUPPORTED;
+}
+
+int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+    struct kernel *made = calloc(1, sizeof *made);
+    made->count = load(library, name, &made->number, made->sizes, MOST_PARAMETERS);
+    *kernel = made;
+    return made->count < 0 ? SIM_UNSUPPORTED : 0;
+}
+
+int cuKernelSetAttribute(int attribute, int value, void *kernel, int number) {
+    return attribute == 8 && value > 48 << 10 && value <= 227 << 10 && kernel && number >= 0 ? sticky : 1;
+}
+
+int cuLaunchKernel(struct kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned across, unsigned down,
+                   unsigned deep, unsigned shared, struct sim_stream *stream, void **parameters, void **extra) {
+    if (sticky) return sticky;
+    if (!kernel || !x || extra) return 1;
+    unsigned grid[3] = {x, y, z}, block[3] = {across, down, deep};
+    struct node *made = record(stream, LAUNCH);
+    if (made) {
+        size_t size = 0;
+        for (int k = 0; k < kernel->count; k++) size += kernel->sizes[k];
+        made->kernel = kernel, made->shared = shared, made->parameters = malloc(size + 1);
+        memcpy(made->grid, grid, sizeof grid);
+        memcpy(made->block, block, sizeof block);
+        char *next = made->parameters;
+        for (int k = 0; k < kernel->count; next += kernel->sizes[k++]) memcpy(next, parameters[k], kernel->sizes[k]);
+    }
+    return run_launch(kernel, grid, block, shared, parameters);
+}

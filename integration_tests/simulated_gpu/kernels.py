@@ -1,0 +1,189 @@
+"""Kernels for GPUs on the simulated one: compiled as for a device, and their PTX run by the emulator.
+
+The emulator is that of the backends' tests (`packages/backends/tests/ptx`): what a device objects to is an error here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import traceback
+from typing import Any
+
+import torch
+
+from integration_tests.simulated_gpu.device import ROOT
+
+ASSERTED, FAILED = 710, 719
+DEVICE_MEMORY = 2
+_LOADER = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int),
+    ctypes.c_int,
+)  # fmt: skip
+_LAUNCHER = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(ctypes.c_uint), ctypes.c_uint,
+    ctypes.POINTER(ctypes.c_void_p),
+)  # fmt: skip
+
+
+class Kernels:
+    """What the driver calls. `launched` are names, in order; `errors` what went wrong in kernels and was not told."""
+
+    def __init__(self, driver: ctypes.CDLL) -> None:
+        sys.path.append(str(ROOT / "packages/backends/tests"))
+        self.driver, self.loaded = driver, []  # type: ignore[var-annotated]
+        self.launched: list[str] = []
+        self.errors: list[str] = []
+        self.callbacks = _LOADER(self._load), _LAUNCHER(self._launch)
+        driver.sim_set_callbacks(*self.callbacks)
+
+    def _load(self, code: bytes, name: bytes, number: Any, sizes: Any, most: int) -> int:
+        from ptx.program import parse
+
+        try:
+            program = parse(code.decode())
+            if program.name != name.decode() or len(program.parameters) > most:
+                raise ValueError(f"{program.name} is not {name.decode()}, or has more than {most} parameters")
+        except Exception:
+            self.errors.append(traceback.format_exc())
+            return -1
+        for k, (_, size) in enumerate(program.parameters.values()):
+            sizes[k] = size
+        number[0] = len(self.loaded)
+        self.loaded.append(program)
+        return len(program.parameters)
+
+    def _launch(self, number: int, grid: Any, block: Any, shared: int, parameters: Any) -> int:
+        try:
+            self._emulate(number, [grid[k] for k in range(3)], [block[k] for k in range(3)], shared, parameters)
+        except BaseException as error:  # nothing may leave a callback
+            self.errors.append(traceback.format_exc())
+            asserted = "assert" in str(error)
+            sys.stderr.write(f"simulated GPU: {'device-side assert: ' if asserted else ''}{error}\n")
+            return ASSERTED if asserted else FAILED
+        return 0
+
+    def _emulate(self, number: int, grid: list[int], block: list[int], shared: int, parameters: Any) -> None:
+        from ptx.launching import run_grid
+
+        program = self.loaded[number]
+        if grid[1:] != [1, 1] or block != [program.threads, 1, 1]:
+            raise ValueError(f"{program.name} of {program.threads} threads is launched on {grid} blocks of {block}")
+        values: list[torch.Tensor | bytes] = []
+        for k, (name, (_, size)) in enumerate(program.parameters.items()):
+            word = ctypes.string_at(parameters[k], size)
+            address = int.from_bytes(word, "little")
+            values.append(self._memory(address) if name in program.pointers and address else word)
+        self.launched.append(program.name)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            run_grid(program, shared, range(grid[0]), grid[0], values)
+
+    def _memory(self, address: int) -> torch.Tensor:
+        """From there to the end of what was allocated."""
+        base, size = ctypes.c_void_p(), ctypes.c_size_t()
+        if self.driver.sim_find(ctypes.c_void_p(address), ctypes.byref(base), ctypes.byref(size)) != DEVICE_MEMORY:
+            raise ValueError(f"{address:#x} is no address of the device's memory")
+        count = (base.value or 0) + size.value - address
+        if count == 0:
+            return torch.empty(0)
+        return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
+
+
+def as_text(kernel: Any, aligned: bool, capability: int) -> Any:
+    """`framesmith_backends.launch.cubins.cubin` with PTX for code: machine code is made as well, and refused alike."""
+    from framesmith_backends.launch import cubins
+
+    found = cubins.compiled(kernel, capability, aligned)
+    cubins._refuse_more_than_a_grid(kernel.name, found.metadata)
+    cubins._refuse_too_much_shared(kernel.name, found.metadata.shared, capability)
+    text = found.asm["ptx"].encode() + b"\0"
+    return cubins.Cubin(found.metadata.name, 32 * kernel.warps, found.metadata.shared, text)
+
+
+class TritonUtils:
+    """What Triton asks of a driver about code and devices."""
+
+    def __init__(self, driver: ctypes.CDLL) -> None:
+        self.driver = driver
+        self.kept: list[bytes] = []
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 227 << 10, "multiprocessor_count": 132, "warpSize": 32}
+
+    def load_binary(self, name: str, code: str, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
+        library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.kept.append(code.encode() + b"\0")
+        nothing = (None, None, 0, None, None, 0)
+        if self.driver.cuLibraryLoadData(ctypes.byref(library), self.kept[-1], *nothing):
+            raise RuntimeError(f"cannot load {name}")
+        if self.driver.cuLibraryGetKernel(ctypes.byref(kernel), library, name.encode()):
+            raise RuntimeError(f"cannot find {name}")
+        return library, kernel, 32, 0, 1024
+
+
+def triton_driver(driver: ctypes.CDLL) -> Any:
+    """A driver for kernels that Triton launches itself."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.driver import GPUDriver
+    from triton.compiler.compiler import CompiledKernel
+
+    kinds: dict[str, Any] = {
+        "i1": ctypes.c_int8, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32,
+        "i64": ctypes.c_int64, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64, "fp32": ctypes.c_float,
+        "fp64": ctypes.c_double,
+    }  # fmt: skip
+
+    class Launcher:
+        def __init__(self, source: Any, metadata: Any) -> None:
+            names = source.fn.arg_names
+            self.kinds = [(names.index(k) if isinstance(k, str) else k, kind) for k, kind in source.signature.items()]
+            self.metadata = metadata
+
+        def __call__(self, x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
+            values = rest[4:]
+            words: list[Any] = []
+            for at, kind in self.kinds:
+                value = values[at]
+                if kind.startswith("*"):
+                    words.append(ctypes.c_void_p(value.data_ptr() if hasattr(value, "data_ptr") else value))
+                elif kind != "constexpr":
+                    words.append(kinds[kind](value))
+            words += [ctypes.c_void_p(0)] * 2
+            places = (ctypes.c_void_p * len(words))(*[ctypes.addressof(w) for w in words])
+            shape = (x, y, z, 32 * self.metadata.num_warps, 1, 1, self.metadata.shared)
+            error = driver.cuLaunchKernel(function, *shape, ctypes.c_void_p(stream), places, None)
+            if error:
+                raise RuntimeError(f"cuLaunchKernel: {error}")
+
+    class Driver(GPUDriver):  # type: ignore[misc]
+        launcher_cls = Launcher
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.utils = TritonUtils(driver)
+
+        @classmethod
+        def is_active(cls) -> bool:
+            return True
+
+        def map_python_to_cpp_type(self, ty: str) -> str:
+            return ty
+
+        def get_current_target(self) -> Any:
+            major, minor = torch.cuda.get_device_capability()
+            return GPUTarget("cuda", 10 * major + minor, 32)
+
+        def get_active_torch_device(self) -> torch.device:
+            return torch.device("cuda", 0)
+
+        def get_benchmarker(self) -> Any:
+            raise NotImplementedError("nothing is measured on a simulated GPU")
+
+    made = CompiledKernel.__init__
+
+    def initialized(self: Any, *args: Any) -> None:
+        made(self, *args)
+        self.kernel = self.asm["ptx"]
+
+    CompiledKernel.__init__ = initialized
+    return Driver()

@@ -1,0 +1,42 @@
+"""Tests that need a GPU on the simulated one: `python -m pytest -p integration_tests.simulated_gpu.plugin`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from integration_tests.simulated_gpu.device import ROOT, NotBuilt, start
+
+GPU = start()
+# Processes that tests start have one, too.
+_FOLDERS = [str(Path(__file__).parent / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in _FOLDERS if folder)
+
+import pytest  # noqa: E402
+
+#: Seconds for a test that has a limit for a GPU.
+PATIENCE = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Emulated, what takes a device a moment takes minutes."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(PATIENCE), append=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What the simulated GPU has not is no failure."""
+    try:
+        return (yield)
+    except NotBuilt as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def _simulated_gpu() -> Iterator[None]:
+    """A test whose kernels did what a device objects to fails, and the next one finds a sound device."""
+    yield
+    errors = GPU.recover()
+    assert not errors, errors[0]
