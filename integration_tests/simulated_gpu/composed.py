@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from integration_tests.simulated_gpu.device import NotBuilt
-
 aten = torch.ops.aten
 Tensors = tuple[torch.Tensor, ...]
 
@@ -63,10 +61,8 @@ class Attention:
 
     def __init__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, dropout: float, causal: bool,
-        scale: float | None,
+        scale: float | None, seed: Any = None,
     ) -> None:  # fmt: skip
-        if dropout:
-            raise NotBuilt("attention with dropout")
         self.scale = q.shape[-1] ** -0.5 if scale is None else scale
         self.kind, self.shared = q.dtype, q.shape[1] // k.shape[1]
         self.q, self.k, self.v = (
@@ -79,17 +75,31 @@ class Attention:
             hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(hidden, -torch.inf)
         self.sums, self.weights = scores.logsumexp(-1), scores.softmax(-1)
+        self.kept = torch.ones(())
+        #: Of dropout: that of the default generator, which the backward pass is told.
+        self.seed = int(torch.default_generator.initial_seed() if seed is None else seed.flatten()[0])
+        if dropout:
+            generator = torch.Generator().manual_seed(self.seed)
+            self.kept = (torch.rand(scores.shape, generator=generator) >= dropout) / (1 - dropout)
+
+    def words(self) -> torch.Tensor:
+        """The seed as forward passes return it."""
+        return torch.tensor(self.seed)
 
     def result(self) -> torch.Tensor:
         """Laid out with heads beside each other."""
-        return (self.weights @ self.v).to(self.kind).transpose(1, 2).contiguous().transpose(1, 2)
+        return (self.weights * self.kept @ self.v).to(self.kind).transpose(1, 2).contiguous().transpose(1, 2)
 
     def gradients(self, grad: torch.Tensor) -> Tensors:
         """Of queries, keys, values and the bias, of all its rows."""
         grad = grad.float()
-        of_weights = grad @ self.v.mT
+        of_weights = grad @ self.v.mT * self.kept
         of_scores = self.weights * (of_weights - (of_weights * self.weights).sum(-1, keepdim=True))
-        found = (of_scores @ self.k * self.scale, of_scores.mT @ self.q * self.scale, self.weights.mT @ grad)
+        found = (
+            of_scores @ self.k * self.scale,
+            of_scores.mT @ self.q * self.scale,
+            (self.weights * self.kept).mT @ grad,
+        )
         q, k, v = (t.to(self.kind) for t in found)
         if self.shared > 1:
             k, v = (t.unflatten(1, (-1, self.shared)).sum(2) for t in (k, v))
@@ -102,16 +112,15 @@ def flash_attention(
 ) -> Any:  # fmt: skip
     one = Attention(q, k, v, None, dropout, causal, scale)
     out, sums = one.result(), one.sums
-    none = torch.empty(0)
-    word = torch.zeros((), dtype=torch.int64)
-    return out, sums, None, None, q.shape[2], k.shape[2], torch.zeros(2, dtype=torch.uint64), word.clone(), none
+    words = torch.stack([one.words(), torch.tensor(0)]).to(torch.uint64)
+    return out, sums, None, None, q.shape[2], k.shape[2], words, torch.zeros((), dtype=torch.int64), torch.empty(0)
 
 
 def flash_attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: Any, sums: Any, cum_q: Any, cum_k: Any,
     most_q: int, most_k: int, dropout: float, causal: bool, seed: Any, offset: Any, *, scale: float | None = None,
 ) -> Tensors:  # fmt: skip
-    return Attention(q, k, v, None, dropout, causal, scale).gradients(grad)[:3]
+    return Attention(q, k, v, None, dropout, causal, scale, seed).gradients(grad)[:3]
 
 
 def cudnn_attention(
@@ -120,9 +129,8 @@ def cudnn_attention(
 ) -> Any:  # fmt: skip
     one = Attention(q, k, v, bias, dropout, causal, scale)
     out, sums = one.result(), one.sums
-    word = torch.zeros((), dtype=torch.int64)
     kept = sums.unsqueeze(-1) if with_sums else torch.empty(0)
-    return out, kept, None, None, q.shape[2], k.shape[2], word, word.clone(), None
+    return out, kept, None, None, q.shape[2], k.shape[2], one.words(), torch.tensor(0), None
 
 
 def cudnn_attention_backward(
@@ -130,7 +138,7 @@ def cudnn_attention_backward(
     bias: Any, cum_q: Any, cum_k: Any, most_q: int, most_k: int, dropout: float, causal: bool, *,
     scale: float | None = None,
 ) -> Tensors:  # fmt: skip
-    return Attention(q, k, v, bias, dropout, causal, scale).gradients(grad)[:3]
+    return Attention(q, k, v, bias, dropout, causal, scale, seed).gradients(grad)[:3]
 
 
 def efficient_attention(
@@ -142,15 +150,14 @@ def efficient_attention(
     rows = -(-q.shape[2] // 32) * 32
     padded = sums.new_full((*sums.shape[:2], rows), torch.inf)
     padded[..., : q.shape[2]] = sums
-    word = torch.zeros((), dtype=torch.int64)
-    return out, padded if with_sums else sums.new_empty((*sums.shape[:2], 0)), word, word.clone()
+    return out, padded if with_sums else sums.new_empty((*sums.shape[:2], 0)), one.words(), torch.tensor(0)
 
 
 def efficient_attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, out: Any, sums: Any, seed: Any,
     offset: Any, dropout: float, wanted: list[bool], causal: bool = False, *, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    *found, of_bias = Attention(q, k, v, bias, dropout, causal, scale).gradients(grad)
+    *found, of_bias = Attention(q, k, v, bias, dropout, causal, scale, seed).gradients(grad)
     return (*found, of_bias if bias is not None and wanted[3] else None)
 
 
@@ -172,16 +179,53 @@ def rms_norm_backward(
     return of_x.to(x.dtype), of_weight.to(x.dtype) if weight is not None and wanted[1] else None
 
 
+def _biased(gates: torch.Tensor, bias: Any) -> torch.Tensor:
+    return gates if bias is None else gates + bias
+
+
 def lstm_cell(
     gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, one: Any = None, other: Any = None
 ) -> Tensors:
-    total = gates + hidden
-    for bias in (one, other):
-        total = total if bias is None else total + bias
-    i, f, g, o = total.chunk(4, 1)
+    i, f, g, o = (_biased(gates, one) + _biased(hidden, other)).chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     found = f * cell + i * g
     return o * found.tanh(), found, torch.cat([i, f, g, o], 1)
+
+
+def lstm_cell_backward(
+    of_hidden: Any, of_cell: Any, before: torch.Tensor, cell: torch.Tensor, kept: torch.Tensor, biased: bool
+) -> Any:
+    i, f, g, o = kept.chunk(4, 1)
+    zero = torch.zeros_like(cell)
+    of_hidden, of_cell = (zero if t is None else t for t in (of_hidden, of_cell))
+    of_cell = of_cell + of_hidden * o * (1 - cell.tanh().square())
+    gates = [of_cell * g * i * (1 - i), of_cell * before * f * (1 - f), of_cell * i * (1 - g * g)]
+    found = torch.cat([*gates, of_hidden * cell.tanh() * o * (1 - o)], 1)
+    return found, of_cell * f, found.sum(0) if biased else None
+
+
+def gru_cell(
+    gates: torch.Tensor, hidden: torch.Tensor, before: torch.Tensor, one: Any = None, other: Any = None
+) -> Tensors:
+    (a, b, c), (x, y, z) = _biased(gates, one).chunk(3, 1), _biased(hidden, other).chunk(3, 1)
+    reset, update = (a + x).sigmoid(), (b + y).sigmoid()
+    new = (c + reset * z).tanh()
+    return new + update * (before - new), torch.cat([reset, update, new, before, z], 1)
+
+
+def gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, biased: bool) -> Any:
+    reset, update, new, before, hidden = kept.chunk(5, 1)
+    of_new = grad * (1 - update) * (1 - new * new)
+    first = [of_new * hidden * reset * (1 - reset), grad * (before - new) * update * (1 - update)]
+    gates, others = torch.cat([*first, of_new], 1), torch.cat([*first, of_new * reset], 1)
+    biases = (gates.sum(0), others.sum(0)) if biased else (None, None)
+    return gates, others, grad * update, *biases
+
+
+def singular_values(x: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: Any = None) -> Tensors:
+    """The right ones row by row, as cuSOLVER leaves them."""
+    u, s, v = aten._linalg_svd.default(x, full, vectors)
+    return u, s, v.contiguous()
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -202,5 +246,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm": rms_norm,
     "_fused_rms_norm_backward": rms_norm_backward,
     "_thnn_fused_lstm_cell": lstm_cell,
-    "cudnn_is_acceptable": lambda x: False,
+    "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "_thnn_fused_gru_cell": gru_cell,
+    "_thnn_fused_gru_cell_backward": gru_cell_backward,
+    "_linalg_svd": singular_values,
+    "cudnn_is_acceptable": lambda x: False,  # recurrent layers go step by step
 }

@@ -82,18 +82,18 @@ def start() -> SimulatedGpu:
         files = build(Path(folder))
         driver, runtime = (ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files)
     import torch
-    from triton.runtime.driver import driver as of_triton
 
     import framesmith
-    from framesmith_backends.launch import cubins, measuring
+    from framesmith_backends.launch import cubins, cuda_anywhere, measuring
     from integration_tests.simulated_gpu import kernels
     from integration_tests.simulated_gpu.operators import Operators
 
     gpu = SimulatedGpu(driver, runtime, kernels.Kernels(driver), Operators(runtime, driver))
     gpu.operators.install(framesmith.disable)
     torch._C._cuda_jiterator_compile_and_launch_kernel = _refuse_jiterator
+    torch._C._cuda_sleep = lambda cycles: None
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
     torch.cuda.current_blas_handle = lambda: 0  # type: ignore[assignment]
-    cubins.cubin = measuring.cubin = kernels.as_text
-    of_triton.set_active(kernels.triton_driver(driver))
+    cubins.cubin = measuring.cubin = cuda_anywhere.cubin = kernels.as_text
     torch.cuda.init()
     return gpu

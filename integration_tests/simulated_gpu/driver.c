@@ -1,6 +1,5 @@
 /* A CUDA driver without a device: memory of the device is the host's, streams run at once, and what is launched goes to a
- * callback. Graphs are lists of what was done while a stream was captured; since that is done as well, so that whoever
- * captures sees sound data, the device's memory is put back when the capture ends.
+ * callback. Graphs are lists of what was asked for while a stream was captured, and done when they are run.
  *
  * The runtime (runtime.c) and Python (device.py) are its users. */
 
@@ -22,7 +21,6 @@ struct node {
     void (*call)(void *); void *data;
     struct node *next;
 };
-struct saved { struct allocation *of; char *bytes; struct saved *next; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
@@ -104,13 +102,6 @@ int sim_begin_capture(struct sim_stream *stream) {
     struct sim_graph *made = calloc(1, sizeof *made);
     made->end = &made->nodes, made->number = ++count;
     pthread_mutex_lock(&lock);
-    for (struct allocation *at = allocations; at; at = at->next)
-        if (at->device) {
-            struct saved *one = malloc(sizeof *one);
-            one->of = at, one->bytes = malloc(at->size ? at->size : 1), one->next = made->saved;
-            memcpy(one->bytes, at->base, at->size);
-            made->saved = one;
-        }
     capturing = made, stream->capture = made->number;
     pthread_mutex_unlock(&lock);
     return 0;
@@ -119,13 +110,6 @@ int sim_begin_capture(struct sim_stream *stream) {
 int sim_end_capture(struct sim_stream *stream, struct sim_graph **graph) {
     if (!sim_is_capturing(stream)) return SIM_CAPTURE_INVALIDATED;
     struct sim_graph *made = capturing;
-    while (made->saved) {
-        struct saved *one = made->saved;
-        memcpy(one->of->base, one->bytes, one->of->size);
-        made->saved = one->next;
-        free(one->bytes);
-        free(one);
-    }
     capturing = NULL;
     *graph = made;
     if (made->invalid) { *graph = NULL; return SIM_CAPTURE_INVALIDATED; }
@@ -179,7 +163,7 @@ int sim_copy(struct sim_stream *stream, void *target, const void *source, size_t
     if (sticky) return sticky;
     struct node *made = record(stream, COPY);
     if (made) made->target = target, made->source = source, made->size = size;
-    memmove(target, source, size);
+    else memmove(target, source, size);
     return 0;
 }
 
@@ -187,14 +171,14 @@ int sim_fill(struct sim_stream *stream, void *target, int value, size_t size) {
     if (sticky) return sticky;
     struct node *made = record(stream, FILL);
     if (made) made->target = target, made->value = value, made->size = size;
-    memset(target, value, size);
+    else memset(target, value, size);
     return 0;
 }
 
-/* Only for replays: whoever calls has done it already. */
-void sim_note_call(struct sim_stream *stream, void (*call)(void *), void *data) {
+void sim_call(struct sim_stream *stream, void (*call)(void *), void *data) {
     struct node *made = record(stream, CALL);
     if (made) made->call = call, made->data = data;
+    else call(data);
 }
 
 double sim_now(void) {
@@ -243,6 +227,7 @@ int cuLaunchKernel(struct kernel *kernel, unsigned x, unsigned y, unsigned z, un
         memcpy(made->block, block, sizeof block);
         char *next = made->parameters;
         for (int k = 0; k < kernel->count; next += kernel->sizes[k++]) memcpy(next, parameters[k], kernel->sizes[k]);
+        return 0;
     }
     return run_launch(kernel, grid, block, shared, parameters);
 }

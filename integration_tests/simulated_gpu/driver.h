@@ -12,7 +12,6 @@ struct sim_stream { unsigned long long capture; int priority; };
 struct sim_event { unsigned long long capture; double at; };
 struct sim_graph {
     struct node *nodes, **end;
-    struct saved *saved;
     unsigned long long number;
     int instances;                       /* executable graphs made of it: it is freed with the last of them */
     bool invalid;
@@ -40,5 +39,5 @@ int sim_run_graph(struct sim_graph *graph);
 void sim_free_graph(struct sim_graph *graph);
 int sim_copy(struct sim_stream *stream, void *target, const void *source, size_t size);
 int sim_fill(struct sim_stream *stream, void *target, int value, size_t size);
-void sim_note_call(struct sim_stream *stream, void (*call)(void *), void *data);
+void sim_call(struct sim_stream *stream, void (*call)(void *), void *data);
 double sim_now(void);

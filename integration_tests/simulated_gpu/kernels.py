@@ -89,101 +89,12 @@ class Kernels:
         return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
 
 
-def as_text(kernel: Any, aligned: bool, capability: int) -> Any:
+def as_text(kernel: Any, aligned: bool, capability: int, anywhere: bool = False) -> Any:
     """`framesmith_backends.launch.cubins.cubin` with PTX for code: machine code is made as well, and refused alike."""
     from framesmith_backends.launch import cubins
 
-    found = cubins.compiled(kernel, capability, aligned)
+    found = cubins.compiled(kernel, capability, aligned, anywhere)
     cubins._refuse_more_than_a_grid(kernel.name, found.metadata)
     cubins._refuse_too_much_shared(kernel.name, found.metadata.shared, capability)
     text = found.asm["ptx"].encode() + b"\0"
     return cubins.Cubin(found.metadata.name, 32 * kernel.warps, found.metadata.shared, text)
-
-
-class TritonUtils:
-    """What Triton asks of a driver about code and devices."""
-
-    def __init__(self, driver: ctypes.CDLL) -> None:
-        self.driver = driver
-        self.kept: list[bytes] = []
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": 227 << 10, "multiprocessor_count": 132, "warpSize": 32}
-
-    def load_binary(self, name: str, code: str, shared: int, device: int) -> tuple[Any, Any, int, int, int]:
-        library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self.kept.append(code.encode() + b"\0")
-        nothing = (None, None, 0, None, None, 0)
-        if self.driver.cuLibraryLoadData(ctypes.byref(library), self.kept[-1], *nothing):
-            raise RuntimeError(f"cannot load {name}")
-        if self.driver.cuLibraryGetKernel(ctypes.byref(kernel), library, name.encode()):
-            raise RuntimeError(f"cannot find {name}")
-        return library, kernel, 32, 0, 1024
-
-
-def triton_driver(driver: ctypes.CDLL) -> Any:
-    """A driver for kernels that Triton launches itself."""
-    from triton.backends.compiler import GPUTarget
-    from triton.backends.driver import GPUDriver
-    from triton.compiler.compiler import CompiledKernel
-
-    kinds: dict[str, Any] = {
-        "i1": ctypes.c_int8, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32,
-        "i64": ctypes.c_int64, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64, "fp32": ctypes.c_float,
-        "fp64": ctypes.c_double,
-    }  # fmt: skip
-
-    class Launcher:
-        def __init__(self, source: Any, metadata: Any) -> None:
-            names = source.fn.arg_names
-            self.kinds = [(names.index(k) if isinstance(k, str) else k, kind) for k, kind in source.signature.items()]
-            self.metadata = metadata
-
-        def __call__(self, x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
-            values = rest[4:]
-            words: list[Any] = []
-            for at, kind in self.kinds:
-                value = values[at]
-                if kind.startswith("*"):
-                    words.append(ctypes.c_void_p(value.data_ptr() if hasattr(value, "data_ptr") else value))
-                elif kind != "constexpr":
-                    words.append(kinds[kind](value))
-            words += [ctypes.c_void_p(0)] * 2
-            places = (ctypes.c_void_p * len(words))(*[ctypes.addressof(w) for w in words])
-            shape = (x, y, z, 32 * self.metadata.num_warps, 1, 1, self.metadata.shared)
-            error = driver.cuLaunchKernel(function, *shape, ctypes.c_void_p(stream), places, None)
-            if error:
-                raise RuntimeError(f"cuLaunchKernel: {error}")
-
-    class Driver(GPUDriver):  # type: ignore[misc]
-        launcher_cls = Launcher
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.utils = TritonUtils(driver)
-
-        @classmethod
-        def is_active(cls) -> bool:
-            return True
-
-        def map_python_to_cpp_type(self, ty: str) -> str:
-            return ty
-
-        def get_current_target(self) -> Any:
-            major, minor = torch.cuda.get_device_capability()
-            return GPUTarget("cuda", 10 * major + minor, 32)
-
-        def get_active_torch_device(self) -> torch.device:
-            return torch.device("cuda", 0)
-
-        def get_benchmarker(self) -> Any:
-            raise NotImplementedError("nothing is measured on a simulated GPU")
-
-    made = CompiledKernel.__init__
-
-    def initialized(self: Any, *args: Any) -> None:
-        made(self, *args)
-        self.kernel = self.asm["ptx"]
-
-    CompiledKernel.__init__ = initialized
-    return Driver()

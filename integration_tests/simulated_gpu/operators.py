@@ -1,7 +1,7 @@
 """ATen's operators for CUDA tensors whose memory is the host's: computed by the CPU's kernels on that memory.
 
-Whatever torch has a CUDA kernel for is replaced, but what only makes tensors and views. During a capture an operator is
-computed as well, and noted for replays.
+Whatever torch has a CUDA kernel for is replaced, but what only makes tensors and views. During a capture nothing is
+computed: results are made as torch's fake tensors have them, and the call is noted for replays.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -70,9 +71,10 @@ class Operators:
             random = torch.Tag.nondeterministic_seeded in op.tags
             drawn = self.generators.draw(given.get("generator")) if random else None
             call = Call(op, kernel, args, kwargs, drawn)
-            found = call.results()
-            if torch.cuda.is_current_stream_capturing():
-                self._note(call.replay)
+            if not torch.cuda.is_current_stream_capturing():
+                return call.results()
+            found = call.planned(args, kwargs)
+            self._note(call.replay)
             return found
 
     def _note(self, replay: Callable[[], object]) -> None:
@@ -84,11 +86,11 @@ class Operators:
 
         self.replays.append(_CALL(call))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.driver.sim_note_call(stream, self.replays[-1], None)
+        self.driver.sim_call(stream, self.replays[-1], None)
 
 
 class Call:
-    """One call of an operator. Tensors on the GPU are held until `results` is over: who replays has their memory."""
+    """One call of an operator: `results` computes them, `planned` leaves that to `replay`."""
 
     def __init__(
         self, op: Any, kernel: Kernel, args: Sequence[Any], kwargs: dict[str, Any], drawn: Drawn | None
@@ -111,8 +113,8 @@ class Call:
         self.targets = [t for name in outs for t in tree_leaves(kwargs[name])]
         #: Results for `targets` are computed apart: these may have to be given their size.
         self.apart = {name: tree_map(lambda t: torch.empty(0, dtype=t.dtype), kwargs[name]) for name in outs}
-        #: Where results begin that are memory of their own.
-        self.places: list[int] = []
+        #: Results of a planned call that are memory of their own.
+        self.places: list[torch.Tensor] = []
 
     def _compute(self) -> Any:
         kwargs = {**self.kwargs, **self.apart}
@@ -124,16 +126,42 @@ class Call:
         """The results, on the GPU."""
         computed = self._compute()
         if not self.targets:
-            returned = tree_map(self._on_gpu, computed)
-            self.owners.clear()
-            return returned
-        targets, self.targets = self.targets, []
-        for target, value in zip(targets, tree_leaves(self.apart), strict=True):
+            return tree_map(self._on_gpu, computed)
+        for target, value in zip(self.targets, tree_leaves(self.apart), strict=True):
             if target.shape != value.shape:
                 target.resize_(value.shape)
-            self.targets.append(on_host(target).copy_(value))
+            on_host(target).copy_(value)
+        return self.targets[0] if len(self.targets) == 1 else tuple(self.targets)
+
+    def planned(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results, on the GPU, with nothing in them; who replays does not hold tensors, only their memory."""
+        mode = FakeTensorMode()
+        given = {id(t): t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        fakes = {at: mode.from_tensor(t) for at, t in given.items()}
+        originals = {id(fakes[at]): t for at, t in given.items()}
+
+        def faked(value: Any) -> Any:
+            return fakes.get(id(value), value)
+
+        with mode:
+            found = self.op(*tree_map(faked, args), **{k: tree_map(faked, v) for k, v in kwargs.items()})
+
+        def made(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            original = originals.get(id(value))
+            if original is None:
+                there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+                self.places.append(there)
+                return there
+            if original.shape != value.shape:
+                original.resize_(value.shape)
+            return original
+
+        returned = tree_map(made, found)
+        self.targets, self.places = ([on_host(t) for t in tensors] for tensors in (self.targets, self.places))
         self.owners.clear()
-        return targets[0] if len(targets) == 1 else tuple(targets)
+        return returned
 
     def _on_gpu(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -148,11 +176,10 @@ class Call:
                 return torch.as_strided(tensor, value.shape, value.stride(), value.storage_offset())
         there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
         ctypes.memmove(there.data_ptr(), value.data_ptr(), extent(value))
-        self.places.append(there.data_ptr())
         return there
 
     def replay(self) -> None:
-        """Once more, with the results where they were."""
+        """Compute what was planned."""
         computed = self._compute()
         if self.targets:
             for target, value in zip(self.targets, tree_leaves(self.apart), strict=True):
@@ -161,7 +188,7 @@ class Call:
         found = [t for t in tree_leaves(computed) if isinstance(t, torch.Tensor)]
         fresh = [t for t in found if not any(is_view(t, host) for host in self.hosts)]
         for place, value in zip(self.places, fresh, strict=True):
-            ctypes.memmove(place, value.data_ptr(), extent(value))
+            place.copy_(value)
 
 
 @contextmanager

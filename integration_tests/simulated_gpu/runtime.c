@@ -179,8 +179,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     return ended();
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t call, void *data) {
-    sim_note_call(STREAM(s), call, data);
-    call(data);
+    sim_call(STREAM(s), call, data);
     return ended();
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t call, void *data, unsigned flags) {

@@ -177,6 +177,24 @@ def test_copies_land_when_they_are_waited_for() -> None:
         run(body.format(wait="cp.async.wait_group 1;"), *pair())
 
 
+def test_a_parameter_may_be_chosen_by_its_address() -> None:
+    one, other = pair()
+    body = """
+    setp.lt.u32 %p1, %r1, 32;
+    mov.b64 %rd6, kernel_0;
+    mov.b64 %rd7, kernel_1;
+    selp.b64 %rd8, %rd6, %rd7, %p1;
+    ld.param.b64 %rd9, [%rd8];
+    add.s64 %rd10, %rd9, %rd3;
+    st.global.b32 [%rd10], %r1;
+    """
+    run(body, one.zero_(), other)
+    assert one[:32].tolist() == [*range(32)] and other[32:].tolist() == [*range(32, 64)]
+    assert not one[32:].any() and not other[:32].any()
+    with pytest.raises(PtxError, match="beyond a parameter"):
+        run(body.replace("selp.b64 %rd8, %rd6, %rd7, %p1", "add.s64 %rd8, %rd7, 4"), one, other)
+
+
 def test_threads_that_part_meet_again() -> None:
     x, y = pair()
     run(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import fx
@@ -15,10 +15,9 @@ from torch._ops import OpOverload
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
-from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.launch.choosing import Choices
 from framesmith_backends.launch.choosing_tiles import TileChoices
-from framesmith_backends.launch.kernel_runs import KernelRun, Rendered, alone, kernel_run
+from framesmith_backends.launch.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import (
     launches_anything,
@@ -405,48 +404,30 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
-    from framesmith_backends.launch.cuda_native import native_entries
     from framesmith_backends.launch.triton_jit import entry
 
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)
-    one_by_one = [] if interpreting() else kernel_runs(stages, together=False)
-    entries = {run.step.entry: entry(run) for run in one_by_one or runs}
     if runs and not interpreting():
+        from framesmith_backends.launch.cuda_anywhere import Device
+        from framesmith_backends.launch.cuda_anywhere import entry as anywhere
         from framesmith_backends.launch.cuda_driver import driver
+        from framesmith_backends.launch.cuda_native import native_entries
 
         device = device_index(stages.graph) if index is None else index
         major, minor = torch.cuda.get_device_capability(device)
-        instead = {name: _on_device(run, device) for name, run in entries.items()}
-        space.update(native_entries(runs, instead, device, 10 * major + minor, driver()))
+        place = Device(device, 10 * major + minor, driver())
+        instead = {run.step.entry: anywhere(run, place) for run in runs}
+        space.update(native_entries(runs, instead, place.index, place.capability, place.driver))
     else:
-        space.update(entries)
+        space.update({run.step.entry: entry(run) for run in runs})
     return executed(source, space)
 
 
-def kernel_runs(stages: TritonStages, together: bool = True) -> list[KernelRun]:
-    """The runs of kernels, with their Triton forms, and where these find their arguments.
-
-    Without `together` each kernel is launched by itself, in the same order: Triton's own launcher compiles a kernel
-    anew for tensors that are not aligned as others are, which for many of them at once would be in ever new ways.
-    """
-    forms = {k.name: k for k in stages.kernels}
+def kernel_runs(stages: TritonStages) -> list[KernelRun]:
+    """The runs of kernels, with their Triton forms, and where these find their arguments."""
     runs = [step for step in stages.plan.steps if isinstance(step, Run)]
-    if together:
-        return [kernel_run(run, stages.launches[run.entry]) for run in runs]
-    items = {item.name: item for run in runs for item in run.items if isinstance(item, OnGpu)}
-    order = {run.entry: [name for launch in stages.launches[run.entry] for name in launch.items] for run in runs}
-    return [kernel_run(run, [alone(items[n], forms[f"triton_{n}"]) for n in order[run.entry]]) for run in runs]
-
-
-def _on_device(run: Callable[..., None], device: int) -> Callable[..., None]:
-    """The run while that device is current."""
-
-    def call(*values: Any) -> None:
-        with torch.cuda.device(device):
-            run(*values)
-
-    return call
+    return [kernel_run(run, stages.launches[run.entry]) for run in runs]
 
 
 backend = CudaBackend()

@@ -14,9 +14,9 @@ from ptx.program import WIDTHS, Program, PtxError, parse
 from ptx.threads import Threads
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch.kernel_runs import KernelRun
+from framesmith_backends.launch.kernel_runs import KernelRun, number_function
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.launch.triton_jit import _function_of, compiled
+from framesmith_backends.launch.triton_jit import compiled
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 
@@ -101,7 +101,7 @@ class Emulated:
         """One kernel on its tensors and numbers, in the form that a launch would choose."""
         many = len(kernel.pointers)
         tensors, numbers = list(values[:many]), list(values[many:])
-        if len(kernel.forms) > 1 and _function_of(kernel.row, kernel)(*numbers) > kernel.block:
+        if len(kernel.forms) > 1 and number_function(kernel.row, kernel)(*numbers) > kernel.block:
             kernel = kernel.forms[1]
         wide = [float(v) if kind == "fp64" else int(v) for v, (_, kind) in zip(numbers, kernel.parameters[many:])]
         fits = all(wide[k] % ALIGNMENT == 0 for k in kernel.aligned)
@@ -112,7 +112,7 @@ class Emulated:
         aligned = fits if self.aligned is None else self.aligned and fits
         self.seen[kernel.source.replace(kernel.name, "kernel")] = kernel
         program, shared = code(kernel, self.capability, aligned)
-        programs = int(_function_of(kernel.grid, kernel)(*numbers))
+        programs = int(number_function(kernel.grid, kernel)(*numbers))
         for first in range(0, programs, MOST_PROGRAMS):
             rest = [first] if kernel.has_first else []
             launch(program, shared, min(programs - first, MOST_PROGRAMS), tensors, [*wide, *rest])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from ptx import matrices
-from ptx.memory import GLOBAL, LOCAL, Fault, Space
+from ptx.memory import GLOBAL, LOCAL, PARAMETERS, Fault, Space
 from ptx.numbers import TYPES
 from ptx.program import WIDTHS, Instruction, PtxError
 from ptx.threads import DONE, RUNNING, WAITING, Threads
@@ -111,6 +111,8 @@ def _load_parameter(t: Threads, one: Instruction, registers: list[str]) -> bool:
     name, _, offset = (part.strip() for part in one.operands[1].strip("[] ").partition("+"))
     kind = one.parts[-1]
     width = WIDTHS[kind] // 8
+    if name.startswith("%") and name in t.program.registers:
+        return _load_chosen_parameter(t, one, registers)
     start = int(offset or "0")
     if name not in t.program.parameters:  # of a call
         for k, register in enumerate(registers):
@@ -122,6 +124,23 @@ def _load_parameter(t: Threads, one: Instruction, registers: list[str]) -> bool:
     for k, register in enumerate(registers):
         data = t.parameters[begin + start + k * width : begin + start + (k + 1) * width]
         t.write(register, np.frombuffer(data, TYPES[kind])[0], t.mask(one))
+    return True
+
+
+def _load_chosen_parameter(t: Threads, one: Instruction, registers: list[str]) -> bool:
+    """By an address among the parameters, which each thread has for itself."""
+    kind = one.parts[-1]
+    width = WIDTHS[kind] // 8
+    offset = t.address(one.operands[1]) - PARAMETERS
+    begins = np.array([begin for begin, _ in t.program.parameters.values()], np.int64)
+    ends = np.array([begin + size for begin, size in t.program.parameters.values()], np.int64)
+    which = np.searchsorted(begins, offset, side="right") - 1
+    if (which < 0).any() or (offset + width * len(registers) > ends[which]).any():
+        raise PtxError("reads beyond a parameter")
+    data = np.frombuffer(t.parameters, np.uint8)
+    for k, register in enumerate(registers):
+        places = offset[:, None] + k * width + np.arange(width)
+        t.write(register, data[places].view(TYPES[kind])[:, 0], t.mask(one))
     return True
 
 

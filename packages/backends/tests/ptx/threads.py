@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from ptx.instructions import OPERANDS, ROWS, compared, converted
-from ptx.memory import LOCAL, SHARED, Clock, Fault, GlobalSpace, Races, Space
+from ptx.memory import LOCAL, PARAMETERS, SHARED, Clock, Fault, GlobalSpace, Races, Space
 from ptx.numbers import HOLDERS, TYPES, bf16_of, of_bf16
 from ptx.program import WIDTHS, Instruction, Program, PtxError
 
@@ -77,6 +77,7 @@ class Threads:
             self.local = Space("local", LOCAL, self.program.local_bytes, count, 1, lambda t: t - first, None)
             self.local.known = np.zeros(len(self.local.data), bool)
         self.symbols |= {name: LOCAL + at for name, (at, _) in self.program.local.items()}
+        self.symbols |= {name: PARAMETERS + at for name, (at, _) in self.program.parameters.items()}
         self.symbols |= {name: self.memory.constant_address(name) for name in self.program.constants}
 
     # Going through the program.

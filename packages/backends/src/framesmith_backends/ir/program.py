@@ -23,7 +23,7 @@ class Layout:
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     dtype: str
-    device: str = "cpu"
+    device: str
 
     @property
     def steps(self) -> tuple[Size, ...]:

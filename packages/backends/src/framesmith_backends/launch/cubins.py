@@ -18,6 +18,7 @@ import triton
 from framesmith_backends import storage
 from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.launch.triton_jit import compiled
+from framesmith_backends.launch.vector_flags import GENERATION
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.kernel import TritonKernel
 
@@ -54,18 +55,20 @@ def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list
     return [found[name] for name in names]
 
 
-def cubin(kernel: TritonKernel, aligned: bool, capability: int) -> Cubin:
+def cubin(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> Cubin:
     """The kernel's code, from the cache folder if this Triton has compiled it for such GPUs before.
+
+    It is for tensors that begin at multiples of 16 bytes, or `anywhere`.
 
     Raises ValueError where it cannot be launched by its grid and parameters alone, or asks for more shared memory than
     such GPUs have.
     """
-    name = _file(kernel, aligned, capability)
+    name = _file(kernel, aligned, capability, anywhere)
     kept = storage.read(name)
     if kept is not None:
         head, _, code = kept.partition(b"\n")
         return Cubin(**json.loads(head), code=code)
-    found = compiled(kernel, capability, aligned)
+    found = compiled(kernel, capability, aligned, anywhere)
     _refuse_more_than_a_grid(kernel.name, found.metadata)
     _refuse_too_much_shared(kernel.name, found.metadata.shared, capability)
     about = {"function": found.metadata.name, "threads": 32 * kernel.warps, "shared": found.metadata.shared}
@@ -86,9 +89,9 @@ def _refuse_too_much_shared(name: str, shared: int, capability: int) -> None:
         raise ValueError(f"{name} needs {shared} bytes of shared memory, and sm_{capability} has {most} for a launch")
 
 
-def _file(kernel: TritonKernel, aligned: bool, capability: int) -> str:
+def _file(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> str:
     source = kernel.source.replace(f"def {kernel.name}(", "def kernel(", 1)  # whatever its place in a graph is
-    versions = triton.__version__, support_digest()
+    versions = triton.__version__, support_digest(), GENERATION
     even = kernel.aligned if aligned else ()  # which numbers these are is not in the source
-    parts = (source, kernel.block, kernel.options, kernel.parameters, even, capability, versions)
+    parts = (source, kernel.block, kernel.options, kernel.parameters, even, anywhere, capability, versions)
     return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradie
 from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.size import Size, Symbol, size_text
 from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.attention_gradient import render_attention_gradient
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
@@ -87,3 +88,11 @@ def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
     at = run.places | {number: count + k for k, number in enumerate(run.numbers)}
     places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
     return KernelRun(run, [launch.kernel for launch in launches], places)
+
+
+def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
+    """The size as a function of the kernel's numbers."""
+    names = {n: f"n{k}" for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol)}
+    arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
+    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", {"max": max, "min": min})
+    return found

@@ -10,9 +10,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from framesmith_backends.ir.size import Size, Symbol, size_text
 from framesmith_backends.launch import triton_support
-from framesmith_backends.launch.kernel_runs import KernelRun
+from framesmith_backends.launch.kernel_runs import KernelRun, number_function
+from framesmith_backends.launch.vector_flags import Code, sound
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 
 _LOADED: dict[tuple[str, bool], Any] = {}
@@ -43,24 +43,25 @@ def load(kernel: TritonKernel, aligned: bool = False) -> Any:
     return found
 
 
-def compiled(kernel: TritonKernel, capability: int, aligned: bool = False) -> Any:
+def compiled(kernel: TritonKernel, capability: int, aligned: bool = False, anywhere: bool = False) -> Code:
     """What Triton makes of the kernel for that compute capability (90: sm_90); no GPU is needed.
 
-    Tensors begin at multiples of 16 bytes, and `aligned` is as `load` has it.
+    Tensors begin at multiples of 16 bytes, or `anywhere`; `aligned` is as `load` has it.
     """
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = dict(kernel.parameters)
     pointers = len(kernel.pointers)
-    places = [*range(pointers), *(pointers + k for k in kernel.aligned if aligned)]
+    places = [*range(0 if anywhere else pointers), *(pointers + k for k in kernel.aligned if aligned)]
     attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
     source = ASTSource(load(kernel, aligned), signature, {}, attrs)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
+    return sound(found, kernel, capability)
 
 
 def entry(run: KernelRun) -> Callable[..., None]:
-    """A function of the launch list's tensors and numbers that launches the kernels in order."""
+    """A function of the launch list's tensors and numbers that has Triton's interpreter run the kernels in order."""
     steps = list(zip(map(launcher, run.kernels), run.places, strict=True))
 
     def call(*values: Any) -> None:
@@ -83,7 +84,7 @@ def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:
     forms = [_launcher_of_form(form) for form in kernel.forms]
     if len(forms) == 1:
         return forms[0]
-    row, pointers = _function_of(kernel.row, kernel), len(kernel.pointers)
+    row, pointers = number_function(kernel.row, kernel), len(kernel.pointers)
 
     def choose(values: list[Any]) -> None:
         forms[row(*values[pointers:]) > kernel.block](values)
@@ -93,7 +94,7 @@ def launcher(kernel: TritonKernel) -> Callable[[list[Any]], None]:
 
 def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
     """The launches of one form: none for an empty grid, several for a huge one."""
-    grid, aligned, pointers = _function_of(kernel.grid, kernel), kernel.aligned, len(kernel.pointers)
+    grid, aligned, pointers = number_function(kernel.grid, kernel), kernel.aligned, len(kernel.pointers)
     places = [pointers + k for k in aligned]
     general = load(kernel)
     special = load(kernel, True) if aligned else general
@@ -108,11 +109,3 @@ def _launcher_of_form(kernel: TritonKernel) -> Callable[[list[Any]], None]:
             function[(count,)](*values, *rest, **options)
 
     return launch
-
-
-def _function_of(size: Size, kernel: TritonKernel) -> Callable[..., int]:
-    """The size as a function of the kernel's numbers."""
-    names = {n: f"n{k}" for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol)}
-    arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
-    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", {"max": max, "min": min})
-    return found

@@ -52,7 +52,7 @@ RULE_MODULES = (
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
-NOT_MADE = Layout((), (), "f32")
+NOT_MADE = Layout((), (), "f32", "none")
 
 Lowered = Tensor | tuple[Tensor | None, ...] | Sym | Number | int | None
 
@@ -231,9 +231,11 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         else:
             layouts.append(NOT_MADE)
     before = len(low.program.defs)
+    given = tuple(_given_layout(low, arg) for arg in node.args)
+    made = [one.device for one in (*layouts, *given) if one is not None and one is not NOT_MADE]
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        machine=low.machine, given=tuple(_given_layout(low, arg) for arg in node.args),
+        made[0] if made else low.device, machine=low.machine, given=given,
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)

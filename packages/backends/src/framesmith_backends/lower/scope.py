@@ -28,6 +28,7 @@ class Decline(Exception):
 class Scope:
     """The lowering of one FX node: `results` are the layouts its outputs must have, `name` its name.
 
+    For one that is not made there is a stand-in, which is on no device; what is computed is on `device`.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
     where there is none to tell.
     """
@@ -36,7 +37,8 @@ class Scope:
     name: str
     origin: str
     results: tuple[Layout, ...]
-    position: int = 0
+    position: int
+    device: str
     count: int = 0
     machine: Machine = CPU
     given: tuple[Layout | None, ...] = ()
@@ -60,6 +62,8 @@ class Scope:
         failure: Failure | None = None,
     ) -> Tensor:
         """Add a definition; the name is the caller's business only through `finish`."""
+        if layout.device != self.device:
+            raise AssertionError(f"a part of {self.origin} on {layout.device}, which is computed on {self.device}")
         name = self.fresh()
         d = Def(name, layout, domain, axes, body, reduction, reduced, self.origin, self.position, failure)
         self.program.defs[name] = d
@@ -86,7 +90,7 @@ class Scope:
         if any(d.body is holds and d.domain == domain and d.failure == failure for d in self.program.defs.values()):
             return
         sizes = tuple(1 if own is None else own.size for own in axes)
-        layout = Layout(sizes, contiguous_strides(sizes), "b1", self.results[0].device)
+        layout = Layout(sizes, contiguous_strides(sizes), "b1", self.device)
         self.define(layout, domain, axes, holds, failure=failure)
 
     def added(
@@ -140,14 +144,14 @@ class Scope:
 
         Any order is right. That of a result is the one in which the kernel goes that makes both.
         """
-        for wanted in self.results:
+        made = [result for result in self.results if result.device == self.device]
+        for wanted in made:
             if wanted.shape == shape and wanted.dtype == dtype:
                 return wanted
-        for wanted in self.results:
+        for wanted in made:
             if wanted.shape == shape and is_dense(wanted):  # it is made at the same points
                 return replace(wanted, dtype=dtype)
-        device = self.results[0].device if self.results else "cpu"
-        return Layout(shape, contiguous_strides(shape), dtype, device)
+        return Layout(shape, contiguous_strides(shape), dtype, self.device)
 
     def compute(
         self,
