@@ -78,7 +78,6 @@ def attending(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonS
 
 
 def group_norm_grad(dy: Tensor, x: Tensor, w: Tensor) -> list[Tensor]:
-    """What training steps of image models compute on the CPU; on GPUs it is ATen's."""
     n, c, h, width = x.shape
     _, mean, rstd = torch.ops.aten.native_group_norm(x, w, w, n, c, h * width, 4, 1e-5)
     found = torch.ops.aten.native_group_norm_backward(dy, x, mean, rstd, w, n, c, h * width, 4, [True, True, True])
@@ -177,3 +176,46 @@ def test_native_entries_choose_code_for_the_numbers_of_a_call() -> None:
         x, y = torch.rand(rows, columns), torch.rand(columns, rows)
         (found,) = run([x, y])
         assert found.equal(function(x, y))
+
+
+def test_tensors_that_begin_anywhere_are_launched_on_kernel_by_kernel() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y).softmax(-1) + x.exp().sum(0)
+
+    device = Device()
+    run = device.compile(explained(function, [torch.rand(40, 64), torch.rand(40, 64)]))
+    flat = torch.rand(2 * 40 * 64 + 1)
+    for start, several in ((0, False), (1, True), (0, False)):
+        x, y = (flat[start + k * 2560 :][:2560].view(40, 64) for k in range(2))
+        before = device.one_by_one
+        (found,) = run([x, y])
+        torch.testing.assert_close(found, function(x, y))
+        assert (device.one_by_one > before) is several
+
+
+def test_changing_sizes_of_tensors_that_begin_anywhere() -> None:
+    """Numbers, and the forms that they choose, as native entries have them."""
+
+    def function(x: Tensor) -> Tensor:
+        return x.softmax(-1)
+
+    device = Device()
+    run = device.compile(stages_of(trace_symbolic(function, [torch.rand(8, 5)])))
+    for columns in (5, 48, 700):
+        x = torch.rand(1 + 6 * columns)[1:].view(6, columns)
+        before = device.one_by_one
+        (found,) = run([x])
+        torch.testing.assert_close(found, function(x))
+        assert device.one_by_one > before
+
+
+def test_lanes_that_nobody_reads_do_not_reach_their_neighbours() -> None:
+    """LLVM computes `program & 31` beside `lane << 2`, and of neither what is read of the other."""
+
+    def function(one: Tensor, other: Tensor) -> Tensor:
+        below = torch.arange(32)[:, None] >= torch.arange(32)
+        return torch.where(below, one.sum(0, True), 0.0) + torch.where(below, other.sum(0, True), 0.0)
+
+    inputs = [torch.rand(4, 4, 32, 32) for _ in range(2)]
+    (found,) = Emulated(80).compile(explained(function, inputs))(list(inputs))
+    torch.testing.assert_close(found, function(*inputs))

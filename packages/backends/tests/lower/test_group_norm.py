@@ -91,8 +91,15 @@ def test_images_far_from_zero_keep_their_gradients() -> None:
         torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
 
-def test_on_gpus_they_are_atens() -> None:
+@pytest.mark.parametrize("mask", [[True, True, True], [False, True, True], [False, False, True]])
+def test_on_gpus_all_of_them_is_on_the_gpu(mask: list[bool]) -> None:
+    """Intermediates too, where the first result is not wanted."""
     given = inputs_of((2, 6, 5, 7), 3, torch.float32)
+    every = gradients(3, mask)
     with new_fake_mode():
-        graph = make_fx(gradients(3, [True, True, True]))(*(torch.empty(one.shape, device="cuda") for one in given))
-    assert "gradients of group norms on GPUs" in lower_graph(graph, "cuda", machine=machine.GPU).notes.values()
+        fakes = [torch.empty(one.shape, device="cuda") for one in given]
+        graph = make_fx(lambda *values: [one for one in every(*values) if one is not None])(*fakes)
+    graph.graph.eliminate_dead_code()
+    lowered = lower_graph(graph, "cuda", machine=machine.GPU)
+    assert "native_group_norm_backward" not in lowered.notes
+    assert {layout.device for layout in lowered.program.layouts.values()} == {"cuda:0"}

@@ -17,7 +17,7 @@ from ptx.launching import run_grid
 from ptx.program import Program, parse
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch import cuda_native
+from framesmith_backends.launch import cuda_anywhere, cuda_native
 from framesmith_backends.launch.cubins import Cubin
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.launch.triton_jit import compiled
@@ -28,15 +28,22 @@ _DEVICE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 _STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t))
 
 
+STREAM = 77
+
+
 @dataclass
 class Device:
-    """`launched` are the names of functions, in order; `given` the tensors of the entry that runs."""
+    """`launched` are the names of functions, in order; `given` the tensors of the entry that runs.
+
+    What native entries cannot take is launched kernel by kernel; `one_by_one` counts these launches.
+    """
 
     capability: int = 80
     launched: list[str] = field(default_factory=list)
     given: list[torch.Tensor] = field(default_factory=list)
     loaded: list[tuple[Cubin, Program]] = field(default_factory=list)
     error: BaseException | None = None
+    one_by_one: int = 0
 
     def __post_init__(self) -> None:
         def on_device(place: Any) -> int:
@@ -44,7 +51,7 @@ class Device:
             return 0
 
         def on_stream(device: int, place: Any) -> int:
-            place[0] = 77
+            place[0] = STREAM
             return 0
 
         self.functions = {
@@ -53,11 +60,12 @@ class Device:
         }  # fmt: skip
 
     def compile(self, stages: TritonStages) -> Callable[[list[torch.Tensor]], Any]:
-        """The graph's launch list with native entries; tensors that these cannot take are an error."""
+        """The graph's launch list with native entries."""
         source, space = write(stages.plan, stages.graph)
         runs = kernel_runs(stages)
         with mock.patch.object(cuda_native, "cubins", self._cubins):
-            instead = {run.step.entry: _refuse for run in runs}
+            place: Any = cuda_anywhere.Device(0, self.capability, self)  # type: ignore[arg-type]
+            instead = {run.step.entry: cuda_anywhere.entry(run, place) for run in runs}
             entries = cuda_native.native_entries(runs, instead, 0, self.capability, self) if runs else {}  # type: ignore[arg-type]
         return executed(source, space | {name: self._entry(entry) for name, entry in entries.items()})
 
@@ -65,7 +73,8 @@ class Device:
         def run(*values: Any) -> None:
             self.given, self.error = [v for v in values if isinstance(v, torch.Tensor)], None
             try:
-                entry(*values)
+                with mock.patch.object(cuda_anywhere, "cubin", self._cubin):
+                    entry(*values)
             except RuntimeError:
                 if self.error is not None:
                     raise self.error from None
@@ -82,12 +91,17 @@ class Device:
         self.loaded.append((cubin, parse(cubin.code.decode())))
         return len(self.loaded)
 
+    def launch(self, function: int, programs: int, cubin: Cubin, device: int, parameters: Sequence[Any]) -> None:
+        self.one_by_one += 1
+        places = (ctypes.c_size_t * len(parameters))(*map(ctypes.addressof, parameters))
+        self._emulate(function, programs, 1, 1, cubin.threads, 1, 1, cubin.shared, STREAM, ctypes.addressof(places), 0)
+
     def _cubins(self, wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
-        found = []
-        for kernel, aligned in wanted:
-            made = compiled(kernel, capability, aligned)
-            found.append(Cubin(made.metadata.name, 32 * kernel.warps, made.metadata.shared, made.asm["ptx"].encode()))
-        return found
+        return [self._cubin(kernel, aligned, capability) for kernel, aligned in wanted]
+
+    def _cubin(self, kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> Cubin:
+        made = compiled(kernel, capability, aligned, anywhere)
+        return Cubin(made.metadata.name, 32 * kernel.warps, made.metadata.shared, made.asm["ptx"].encode())
 
     def _launch(self, function: int, *rest: int) -> int:
         try:
@@ -100,25 +114,29 @@ class Device:
     def _emulate(self, function: int, x: int, y: int, z: int, threads: int, *rest: int) -> None:
         cubin, program = self.loaded[function - 1]
         shared, stream, places, extra = rest[2:]
-        assert (y, z, rest[:2], stream, extra) == (1, 1, (1, 1), 77, 0)
+        assert (y, z, rest[:2], stream, extra) == (1, 1, (1, 1), STREAM, 0)
         assert (threads, shared) == (program.threads, cubin.shared), (
             "launched in another shape than it was compiled for"
         )
         addresses = (ctypes.c_size_t * len(program.parameters)).from_address(places)
         sizes = program.parameters
         data = [ctypes.string_at(at, size) for at, (_, size) in zip(addresses, sizes.values(), strict=True)]
-        known = {tensor.data_ptr(): tensor for tensor in self.given}
         values: list[Any] = []
         for name, some in zip(sizes, data, strict=True):
             number = int.from_bytes(some, "little")
             if name not in program.pointers or number == 0:
                 values.append(some)
                 continue
-            assert number in known, f"{program.name}: {name} is no tensor's address"
-            values.append(known[number])
+            values.append(self._memory(number, f"{program.name}: {name}"))
         self.launched.append(program.name)
         run_grid(program, shared, range(x), x, values)
 
-
-def _refuse(*values: Any) -> None:
-    raise AssertionError("an entry cannot launch on what it was given")
+    def _memory(self, address: int, what: str) -> torch.Tensor:
+        """The tensor that begins there, or the rest of an arena."""
+        for tensor in self.given:
+            start = tensor.data_ptr()
+            if address == start:
+                return tensor
+            if tensor.dtype == torch.uint8 and start < address < start + tensor.nbytes:
+                return tensor[address - start :]
+        raise AssertionError(f"{what} is no tensor's address")

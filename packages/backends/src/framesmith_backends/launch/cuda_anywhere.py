@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import _C
-
 from framesmith_backends.launch.cubins import cubin
 from framesmith_backends.launch.cuda_driver import Driver
 from framesmith_backends.launch.kernel_runs import KernelRun, number_function
@@ -35,9 +32,8 @@ def entry(run: KernelRun, device: Device) -> Callable[..., None]:
 
     def call(*values: Any) -> None:
         known = run.arguments(values)
-        with torch.cuda.device(device.index):
-            for launch, places in steps:
-                launch([known[k] for k in places])
+        for launch, places in steps:
+            launch([known[k] for k in places])
 
     return call
 
@@ -62,7 +58,6 @@ def launcher(kernel: TritonKernel, device: Device) -> Callable[[Sequence[Any]], 
         for first in range(0, programs, MOST_PROGRAMS):
             rest = [ctypes.c_int64(first)] if kernel.has_first else []
             every = [*words, *rest, *[ctypes.c_void_p()] * SCRATCH_PARAMETERS]
-            stream = _C._cuda_getCurrentRawStream(device.index)
-            device.driver.launch(handle, min(programs - first, MOST_PROGRAMS), code, stream, every)
+            device.driver.launch(handle, min(programs - first, MOST_PROGRAMS), code, device.index, every)
 
     return launch

@@ -52,11 +52,13 @@ class Driver:
             self.told.add((found, device))
         return found
 
-    def launch(self, kernel: int, programs: int, cubin: Cubin, stream: int, parameters: Sequence[Any]) -> None:
-        """Launch so many programs of the code with these handle and parameters, objects of ctypes."""
+    def launch(self, kernel: int, programs: int, cubin: Cubin, device: int, parameters: Sequence[Any]) -> None:
+        """Launch so many programs of the code with these handle and parameters (objects of ctypes), on that device."""
         places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        shape = (programs, 1, 1, cubin.threads, 1, 1, cubin.shared)
-        self._call("cuLaunchKernel", kernel, *shape, stream or None, places, None)
+        with torch.cuda.device(device):
+            stream = torch.cuda.current_stream(device).cuda_stream
+            shape = (programs, 1, 1, cubin.threads, 1, 1, cubin.shared)
+            self._call("cuLaunchKernel", kernel, *shape, stream or None, places, None)
 
     def _call(self, name: str, *arguments: Any) -> None:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *([ctypes.c_void_p] * len(arguments)))
