@@ -48,6 +48,10 @@ LINT_TOOLS = ["ruff>=0.9,<0.18"]
 TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
 #: Tests run in two processes: each begins with one half, and who has done takes over what the other has left.
 WORKERS = ["-n", "2", "--dist", "worksteal"]
+#: Where the registry's torch is built for CUDA.
+WITH_CUDA = ["3.12"]
+#: Tests of recorded graphs, which look at the memory that torch's allocator keeps.
+OF_RECORDINGS = ["packages/backends/tests/launch/test_cuda_graphs.py", "integration_tests/test_recorded_training.py"]
 #: What torch's own database of operators needs.
 OPERATOR_TOOLS = ["expecttest"]
 PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]
@@ -210,6 +214,17 @@ def integration(session: nox.Session) -> None:
     """Tests that cross packages, with every wheel installed."""
     install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS, *OPERATOR_TOOLS)
     session.run("python", "-m", "pytest", *WORKERS, "integration_tests", *session.posargs)
+
+
+@nox.session(python=WITH_CUDA)
+def simulated_gpu(session: nox.Session) -> None:
+    """Tests that need a GPU, on one that is simulated (docs/design/0033): torch's build for CUDA, 2.5 GB, and gcc."""
+    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *OPERATOR_TOOLS)
+    command = ["python", "-m", "pytest", "-p", "integration_tests.simulated_gpu.plugin", *WORKERS]
+    chosen = ["-k", "on_a_gpu or real_device"]
+    others = [f"--ignore={file}" for file in OF_RECORDINGS]
+    session.run(*command, *chosen, *others, "packages/backends/tests", "integration_tests", *session.posargs)
+    session.run(*command, *chosen, *OF_RECORDINGS, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})
 
 
 def may_have_torch(session: nox.Session) -> bool:
