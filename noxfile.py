@@ -224,7 +224,7 @@ def simulated_gpu(session: nox.Session) -> None:
     chosen = ["-k", "on_a_gpu or real_device"]
     others = [f"--ignore={file}" for file in OF_RECORDINGS]
     session.run(*command, *chosen, *others, "packages/backends/tests", "integration_tests", *session.posargs)
-    session.run(*command, *chosen, *OF_RECORDINGS, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})
+    session.run(*command, *chosen, *OF_RECORDINGS, *session.posargs, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})
 
 
 def may_have_torch(session: nox.Session) -> bool:

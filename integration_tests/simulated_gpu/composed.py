@@ -50,7 +50,7 @@ def batch_norm(op: Any) -> Callable[..., Any]:
 
     def kernel(x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> Any:
         found = wide(x, weight, bias, *rest)
-        mean, var, training, _, eps = rest if len(rest) == 5 else (None, None, True, 0, 0)
+        mean, var, training, _, eps = rest
         return found if training else (found[0], mean.float(), (var.float() + eps).rsqrt())
 
     return kernel
@@ -161,8 +161,12 @@ def efficient_attention_backward(
     return (*found, of_bias if bias is not None and wanted[3] else None)
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def rms_norm(x: torch.Tensor, shape: list[int], weight: Any, eps: float | None) -> Tensors:
-    dims, wide = list(range(-len(shape), 0)), x.float()
+    dims, wide = list(range(-len(shape), 0)), _wide(x)
     inverse = (wide.square().mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
     found = wide * inverse
     return (found if weight is None else found * weight).to(x.dtype).contiguous(), inverse
@@ -172,7 +176,7 @@ def rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, shape: list[int], inverse: torch.Tensor, weight: Any, wanted: list[bool]
 ) -> Any:
     dims = list(range(-len(shape), 0))
-    grad, normal = grad.float(), x.float() * inverse
+    grad, normal = _wide(grad), _wide(x) * inverse
     scaled = grad if weight is None else grad * weight
     of_x = (scaled - normal * (scaled * normal).mean(dims, keepdim=True)) * inverse
     of_weight = (grad * normal).sum(list(range(x.dim() - len(shape))))

@@ -20,6 +20,8 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 #: The compute capability, as a number of two digits.
 CAPABILITY = "FRAMESMITH_SIMULATED_GPU"
+#: CUDA's errors of kernels: an assertion, anything else.
+ASSERTED, FAILED = 710, 719
 
 
 class NotBuilt(NotImplementedError):
@@ -45,8 +47,9 @@ class SimulatedGpu:
     def recover(self) -> list[str]:
         """Go on after a kernel has failed; what was wrong since the last time."""
         self.driver.sim_recover()
-        found = list(self.kernels.errors)
+        found = [*self.kernels.errors, *self.operators.errors]
         self.kernels.errors.clear()
+        self.operators.errors.clear()
         return found
 
 

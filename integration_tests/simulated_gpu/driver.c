@@ -13,7 +13,7 @@
 enum { MOST_PARAMETERS = 512 };
 
 struct allocation { char *base; size_t size; bool device, kept; struct allocation *next; };
-struct kernel { int number, count; int sizes[MOST_PARAMETERS]; };
+struct kernel { int number, count, shared; int sizes[MOST_PARAMETERS]; };
 struct node {
     enum { COPY, FILL, LAUNCH, CALL } kind;
     void *target; const void *source; size_t size; int value;
@@ -27,6 +27,7 @@ static struct allocation *allocations;
 static struct sim_graph *capturing;      /* at most one capture at a time */
 static int sticky;                       /* what no call gets beyond: a failed kernel */
 static __thread int device;
+static __thread void *context;          /* of no device before a thread's first call of the runtime */
 static sim_loader load;
 static sim_launcher launch;
 
@@ -36,6 +37,7 @@ void sim_recover(void) { sticky = 0; }
 int sim_failure(void) { return sticky; }
 int sim_device(void) { return device; }
 void sim_use_device(int number) { device = number; }
+void sim_bind(void) { context = &allocations; }
 
 /* Memory. */
 
@@ -84,6 +86,15 @@ int sim_find(const void *pointer, char **base, size_t *size) {
 
 /* Captures. */
 
+/* A stream is captured by one thread; others only ask whether theirs is. */
+
+bool sim_is_capturing(struct sim_stream *stream) {
+    pthread_mutex_lock(&lock);
+    bool found = stream && capturing && stream->capture == capturing->number;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static struct node *record(struct sim_stream *stream, int kind) {
     if (!sim_is_capturing(stream)) return NULL;
     struct node *made = calloc(1, sizeof *made);
@@ -93,27 +104,31 @@ static struct node *record(struct sim_stream *stream, int kind) {
     return made;
 }
 
-bool sim_is_capturing(struct sim_stream *stream) { return stream && capturing && stream->capture == capturing->number; }
 struct sim_graph *sim_current_capture(void) { return capturing; }
 
 int sim_begin_capture(struct sim_stream *stream) {
-    if (!stream || capturing) return SIM_CAPTURE_UNSUPPORTED;
+    if (!stream) return SIM_CAPTURE_UNSUPPORTED;
     static unsigned long long count;
-    struct sim_graph *made = calloc(1, sizeof *made);
-    made->end = &made->nodes, made->number = ++count;
     pthread_mutex_lock(&lock);
-    capturing = made, stream->capture = made->number;
+    bool busy = capturing != NULL;
+    if (!busy) {
+        capturing = calloc(1, sizeof *capturing);
+        capturing->end = &capturing->nodes, capturing->number = stream->capture = ++count;
+    }
     pthread_mutex_unlock(&lock);
-    return 0;
+    return busy ? SIM_CAPTURE_UNSUPPORTED : 0;
 }
 
 int sim_end_capture(struct sim_stream *stream, struct sim_graph **graph) {
     if (!sim_is_capturing(stream)) return SIM_CAPTURE_INVALIDATED;
+    pthread_mutex_lock(&lock);
     struct sim_graph *made = capturing;
     capturing = NULL;
-    *graph = made;
-    if (made->invalid) { *graph = NULL; return SIM_CAPTURE_INVALIDATED; }
-    return 0;
+    pthread_mutex_unlock(&lock);
+    *graph = made->invalid ? NULL : made;
+    if (*graph) return 0;
+    sim_free_graph(made);
+    return SIM_CAPTURE_INVALIDATED;
 }
 
 /* What waits for the device breaks a capture, as it does there. */
@@ -190,11 +205,16 @@ double sim_now(void) {
 /* The driver's own functions, those that torch and this project call. */
 
 int cuInit(unsigned flags) { return flags ? 1 : 0; }
-int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDriverGetVersion(int *version) { *version = SIM_VERSION; return 0; }
 int cuDevicePrimaryCtxGetState(int number, unsigned *flags, int *active) { *flags = 0, *active = number == 0; return 0; }
-int cuCtxGetCurrent(void **context) { *context = &allocations; return sticky; }
-int cuCtxSetCurrent(void *context) { return context ? sticky : 1; }
-int cuCtxGetDevice(int *number) { *number = device; return sticky; }
+int cuDevicePrimaryCtxRetain(void **found, int number) { *found = &allocations; return number ? SIM_INVALID_DEVICE : 0; }
+int cuCtxGetCurrent(void **found) { *found = context; return sticky; }
+int cuCtxSetCurrent(void *other) { context = other; return sticky; }
+int cuCtxGetDevice(int *number) {
+    if (!context) return SIM_INVALID_CONTEXT;
+    *number = device;
+    return sticky;
+}
 
 int cuLibraryLoadData(void **library, const void *code, void *jit, void *values, unsigned count, void *options,
                       void *option_values, unsigned option_count) {
@@ -209,14 +229,17 @@ int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
     return made->count < 0 ? SIM_UNSUPPORTED : 0;
 }
 
-int cuKernelSetAttribute(int attribute, int value, void *kernel, int number) {
-    return attribute == 8 && value > 48 << 10 && value <= 227 << 10 && kernel && number >= 0 ? sticky : 1;
+int cuKernelSetAttribute(int attribute, int value, struct kernel *kernel, int number) {
+    if (attribute != 8 || value > SIM_MOST_SHARED || !kernel || number) return 1;
+    kernel->shared = value;
+    return sticky;
 }
 
 int cuLaunchKernel(struct kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned across, unsigned down,
                    unsigned deep, unsigned shared, struct sim_stream *stream, void **parameters, void **extra) {
     if (sticky) return sticky;
-    if (!kernel || !x || extra) return 1;
+    if (!context) return SIM_INVALID_CONTEXT;
+    if (!kernel || !x || extra || (shared > SIM_FREELY_SHARED && shared > (unsigned)kernel->shared)) return 1;
     unsigned grid[3] = {x, y, z}, block[3] = {across, down, deep};
     struct node *made = record(stream, LAUNCH);
     if (made) {

@@ -4,7 +4,9 @@
 #include <stddef.h>
 
 /* Numbers of CUDA's errors, and kinds of memory. */
-enum { SIM_ASSERT = 710, SIM_UNSUPPORTED = 801, SIM_CAPTURE_UNSUPPORTED = 900, SIM_CAPTURE_INVALIDATED = 901 };
+enum { SIM_INVALID_DEVICE = 101, SIM_INVALID_CONTEXT = 201, SIM_ASSERT = 710, SIM_UNSUPPORTED = 801, SIM_CAPTURE_UNSUPPORTED = 900, SIM_CAPTURE_INVALIDATED = 901 };
+/* Bytes of shared memory: of any launch, and of one whose kernel was told of them. */
+enum { SIM_FREELY_SHARED = 48 << 10, SIM_MOST_SHARED = 227 << 10, SIM_VERSION = 13000 };
 enum { SIM_UNKNOWN, SIM_HOST, SIM_DEVICE };
 
 /* `capture` is the number of the capture that the stream belongs to, or that of an earlier one. */
@@ -27,6 +29,7 @@ void sim_recover(void);
 int sim_failure(void);
 int sim_device(void);
 void sim_use_device(int number);
+void sim_bind(void);
 void *sim_allocate(size_t size, bool on_device);
 bool sim_free(void *pointer);
 int sim_find(const void *pointer, char **base, size_t *size);

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from integration_tests.simulated_gpu.device import ROOT
+from integration_tests.simulated_gpu.device import ASSERTED, FAILED, ROOT
 
-ASSERTED, FAILED = 710, 719
 DEVICE_MEMORY = 2
 _LOADER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int),

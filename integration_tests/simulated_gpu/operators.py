@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from integration_tests.simulated_gpu import composed
-from integration_tests.simulated_gpu.device import NotBuilt
+from integration_tests.simulated_gpu.device import FAILED, NotBuilt
 from integration_tests.simulated_gpu.memory import extent, is_on_gpu, is_view, on_host
 from integration_tests.simulated_gpu.random_numbers import Drawn, Generators
 
@@ -46,6 +47,7 @@ class Operators:
         self.generators = Generators(runtime)
         self.library = torch.library.Library("aten", "IMPL")
         self.replays: list[Any] = []
+        self.errors: list[str] = []
 
     def install(self, disable: Callable[[Kernel], Kernel]) -> None:
         """Put them in the place of torch's; `disable` keeps them from being compiled."""
@@ -81,8 +83,12 @@ class Operators:
         """For replays of the graph that is being captured."""
 
         def call(_: int) -> None:
-            with _plainly():
-                replay()
+            try:
+                with _plainly():
+                    replay()
+            except Exception:
+                self.errors.append(traceback.format_exc())
+                self.driver.sim_fail(FAILED)
 
         self.replays.append(_CALL(call))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

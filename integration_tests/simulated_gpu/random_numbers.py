@@ -58,7 +58,12 @@ class Generators:
     def draw(self, generator: torch.Generator | None) -> Drawn:
         scratch = torch.empty(4, device="cuda")
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-        self.kernel.call_boxed(keys, scratch, 0.0, 1.0, generator=generator)
         state = (ctypes.c_uint64 * 4)()
-        self.runtime.sim_draws(state)
+        self.runtime.sim_begin_draw()
+        try:
+            self.kernel.call_boxed(keys, scratch, 0.0, 1.0, generator=generator)
+        finally:
+            count = self.runtime.sim_end_draw(state)
+        if count != 1:
+            raise RuntimeError(f"{DRAWING} launches {count} kernels of random numbers, not one")
         return Drawn(state[0], state[1], state[2], bool(state[3] & 1))

@@ -2,7 +2,7 @@
  *
  * Kernels of torch's own cannot run: the launch of one is an error that tells its name.
  * The operators that would launch them are computed on the CPU instead (operators.py). The one exception are kernels of
- * random numbers, which are not run either, but whose place in the generator's stream is kept for operators.py. */
+ * random numbers, which are not run either, but whose place in the generator's stream is kept for random_numbers.py. */
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -20,21 +20,24 @@ enum { PHILOX_STATE = 32 };              /* bytes of at::PhiloxCudaState */
 
 static __thread cudaError_t last;
 static __thread char drawn[PHILOX_STATE];
-static __thread int draws;
+static __thread int draws, drawing;
 static const size_t TOTAL = 8ull << 30, FREE = 4ull << 30;
 
 static cudaError_t fail(cudaError_t error) { if (error) last = error; return error; }
-static cudaError_t ended(void) { return fail(sim_failure()); }
+/* The end of calls that give their thread the device's context. */
+static cudaError_t ended(void) { sim_bind(); return fail(sim_failure()); }
 
-/* What operators.py asks: how many kernels of random numbers this thread has launched, and the state of the last one. */
-int sim_draws(void *state) { memcpy(state, drawn, PHILOX_STATE); return draws; }
+/* For random_numbers.py: the kernels of random numbers that this thread launches between the two, of which there is to
+ * be one, are not run; of the last one there is the state. */
+void sim_begin_draw(void) { draws = 0, drawing = 1; }
+int sim_end_draw(void *state) { drawing = 0; memcpy(state, drawn, PHILOX_STATE); return draws; }
 
 /* Devices. */
 
 cudaError_t cudaGetDeviceCount(int *count) { *count = 1; return cudaSuccess; }
 cudaError_t cudaGetDevice(int *number) { *number = sim_device(); return cudaSuccess; }
-cudaError_t cudaSetDevice(int number) { return number ? fail(cudaErrorInvalidDevice) : (sim_use_device(0), cudaSuccess); }
-cudaError_t cudaDriverGetVersion(int *version) { *version = 13000; return cudaSuccess; }
+cudaError_t cudaSetDevice(int number) { return number ? fail(cudaErrorInvalidDevice) : (sim_use_device(0), ended()); }
+cudaError_t cudaDriverGetVersion(int *version) { *version = SIM_VERSION; return cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(void) { return fail(sim_current_capture() ? cudaErrorStreamCaptureUnsupported : sim_failure()); }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int one, int other) { *can = 0; return cudaSuccess; }
@@ -43,14 +46,13 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int most, int number) { snprintf(id,
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int number) {
     if (number) return fail(cudaErrorInvalidDevice);
-    const char *capability = getenv("FRAMESMITH_SIMULATED_GPU");
-    int asked = capability ? atoi(capability) : 90;
+    int asked = atoi(getenv("FRAMESMITH_SIMULATED_GPU"));
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "simulated GPU");
     p->major = asked / 10, p->minor = asked % 10, p->multiProcessorCount = 132, p->warpSize = 32;
     p->totalGlobalMem = TOTAL, p->l2CacheSize = 50 << 20, p->regsPerBlock = p->regsPerMultiprocessor = 65536;
     p->maxThreadsPerBlock = 1024, p->maxThreadsPerMultiProcessor = 2048, p->maxBlocksPerMultiProcessor = 32;
-    p->sharedMemPerBlock = 48 << 10, p->sharedMemPerBlockOptin = 227 << 10, p->sharedMemPerMultiprocessor = 228 << 10;
+    p->sharedMemPerBlock = SIM_FREELY_SHARED, p->sharedMemPerBlockOptin = SIM_MOST_SHARED, p->sharedMemPerMultiprocessor = 228 << 10;
     for (int k = 0; k < 3; k++) p->maxThreadsDim[k] = k < 2 ? 1024 : 64, p->maxGridSize[k] = k ? 65535 : 0x7FFFFFFF;
     p->unifiedAddressing = p->managedMemory = p->concurrentKernels = 1;
     return cudaSuccess;
@@ -91,6 +93,7 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaMalloc(void **made, size_t size) {
     if (sim_failure()) return ended();
+    sim_bind();
     *made = size > FREE ? NULL : sim_allocate(size, true);
     return *made ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
@@ -114,9 +117,11 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *found, const 
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind, cudaStream_t s) {
+    sim_bind();
     return fail(sim_copy(STREAM(s), to, from, size));
 }
 cudaError_t cudaMemcpyPeerAsync(void *to, int there, const void *from, int here, size_t size, cudaStream_t s) {
+    sim_bind();
     return fail(sim_copy(STREAM(s), to, from, size));
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMemcpyKind kind) {
@@ -128,7 +133,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t there, const void *from, size_t h
     for (size_t k = 0; k < height; k++) sim_copy(STREAM(s), (char *)to + k * there, (char *)from + k * here, width);
     return ended();
 }
-cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s) { return fail(sim_fill(STREAM(s), p, value, size)); }
+cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t s) { sim_bind(); return fail(sim_fill(STREAM(s), p, value, size)); }
 cudaError_t cudaMemset(void *p, int value, size_t size) { return fail(sim_fill(NULL, p, value, size)); }
 
 /* Streams and events. Whatever is launched has been done when the call returns. */
@@ -143,8 +148,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags) { retu
 cudaError_t cudaStreamCreate(cudaStream_t *made) { return cudaStreamCreateWithPriority(made, 0, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { free(s); return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = s ? STREAM(s)->priority : 0; return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t s) { return fail(sim_wait(STREAM(s))); }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return fail(sim_wait(STREAM(s))); }
+cudaError_t cudaStreamQuery(cudaStream_t s) { sim_bind(); return fail(sim_wait(STREAM(s))); }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { sim_bind(); return fail(sim_wait(STREAM(s))); }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned flags) {
     *made = (cudaEvent_t)calloc(1, sizeof(struct sim_event));
@@ -225,7 +230,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t gra
     *made = (cudaGraphExec_t)graph;
     return ended();
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) { return fail(sim_run_graph((struct sim_graph *)graph)); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) { sim_bind(); return fail(sim_run_graph((struct sim_graph *)graph)); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { sim_free_graph((struct sim_graph *)graph); return cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { sim_free_graph((struct sim_graph *)graph); return cudaSuccess; }
 
@@ -254,7 +259,7 @@ static const char *name_of(const void *function) {
 
 static cudaError_t launched(const void *function, void **parameters) {
     const char *name = name_of(function);
-    if (strstr(name, "distribution_elementwise_grid_stride_kernel")) {
+    if (drawing && strstr(name, "distribution_elementwise_grid_stride_kernel")) {
         memcpy(drawn, parameters[1], PHILOX_STATE);
         draws++;
         return ended();

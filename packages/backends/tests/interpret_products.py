@@ -208,7 +208,7 @@ def stand_in_clock() -> type[Any]:
 
     How long a recording takes is told by what it launches: the first entry counts for all.
     """
-    from framesmith_backends.launch import measuring, triton_jit
+    from framesmith_backends.launch import cuda_interpreted, measuring
     from framesmith_backends.launch.measuring import DeviceClock
 
     class Graph:
@@ -235,7 +235,7 @@ def stand_in_clock() -> type[Any]:
 
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
             self.places = {run.step.entry: tuple(run.step.buffers) for run in runs}
-            made = {run.step.entry: triton_jit.entry(run) for run in runs}
+            made = {run.step.entry: cuda_interpreted.entry(run) for run in runs}
 
             def counted(name: str) -> Callable[..., None]:
                 def launch(*values: Any) -> None:

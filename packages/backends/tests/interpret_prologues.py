@@ -198,11 +198,11 @@ def evenly(product: FusedProduct) -> TileShape:
 
 def forms(name: str) -> None:
     """All forms that the clock launches give the present one's numbers, whatever was computed beforehand."""
-    from framesmith_backends.launch import measuring, triton_jit
+    from framesmith_backends.launch import cuda_interpreted, measuring
 
     class Interpreting(measuring.DeviceClock):
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
-            return {run.step.entry: triton_jit.entry(run) for run in runs}
+            return {run.step.entry: cuda_interpreted.entry(run) for run in runs}
 
     trials: list[tuple[Trial, Any]] = []
 

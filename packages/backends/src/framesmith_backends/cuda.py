@@ -404,7 +404,7 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
-    from framesmith_backends.launch.triton_jit import entry
+    from framesmith_backends.launch.cuda_interpreted import entry
 
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)

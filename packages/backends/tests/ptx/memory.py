@@ -17,7 +17,7 @@ import torch
 Array = np.ndarray[Any, Any]
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 #: Where spaces begin. What is computed with 32 bits of a global address does not come near it again.
-GLOBAL, SHARED, LOCAL, PARAMETERS = 0x7F12_3400_0000, 0x400, 0x1000_0000, 0x8000
+GLOBAL, SHARED, LOCAL, PARAMETERS = 0x7F12_3400_0000, 0x400, 0x1000_0000, 0x0800_0000
 #: Bytes between tensors that belong to none.
 REDZONE = 1 << 16
 NOBODY, SEVERAL = -1, -2

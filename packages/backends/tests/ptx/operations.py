@@ -286,7 +286,9 @@ def _check_nothing_pending(t: Threads, one: Instruction, address: Array, size: i
             busy[first + k] = True
     first = words(threads, address)
     for j in range(max(size // 4, 1)):
-        bad = busy[first + j]
+        there = first + j
+        bad = (there >= 0) & (there < len(busy))  # beside it is told by the access itself
+        bad[bad] = busy[there[bad]]
         if bad.any():
             thread = int(threads[np.flatnonzero(bad)[0]])
             raise Fault("reads what is being copied", thread, t.shared.describe(int(address[bad][0])))

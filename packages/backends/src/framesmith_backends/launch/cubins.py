@@ -18,7 +18,7 @@ import triton
 from framesmith_backends import storage
 from framesmith_backends.launch.support_source import support_digest
 from framesmith_backends.launch.triton_jit import compiled
-from framesmith_backends.launch.vector_flags import GENERATION
+from framesmith_backends.launch.vector_flags import PROMISES
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.kernel import TritonKernel
 
@@ -91,7 +91,7 @@ def _refuse_too_much_shared(name: str, shared: int, capability: int) -> None:
 
 def _file(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> str:
     source = kernel.source.replace(f"def {kernel.name}(", "def kernel(", 1)  # whatever its place in a graph is
-    versions = triton.__version__, support_digest(), GENERATION
+    versions = triton.__version__, support_digest(), PROMISES.pattern
     even = kernel.aligned if aligned else ()  # which numbers these are is not in the source
     parts = (source, kernel.block, kernel.options, kernel.parameters, even, anywhere, capability, versions)
     return f"cubin-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.o"

@@ -30,6 +30,7 @@ class Driver:
     libraries: Sequence[ctypes.CDLL]
     loaded: dict[Cubin, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
+    contexts: dict[int, int] = field(default_factory=dict)
 
     def address(self, name: str) -> int:
         """Where the function is."""
@@ -56,9 +57,19 @@ class Driver:
         """Launch so many programs of the code with these handle and parameters (objects of ctypes), on that device."""
         places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         with torch.cuda.device(device):
+            self._call("cuCtxSetCurrent", self._context(device))
             stream = torch.cuda.current_stream(device).cuda_stream
             shape = (programs, 1, 1, cubin.threads, 1, 1, cubin.shared)
             self._call("cuLaunchKernel", kernel, *shape, stream or None, places, None)
+
+    def _context(self, device: int) -> int:
+        """The device's context, which torch leaves to the first call of CUDA in each thread."""
+        found = self.contexts.get(device)
+        if found is None:
+            context = ctypes.c_void_p()
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            found = self.contexts[device] = context.value or 0
+        return found
 
     def _call(self, name: str, *arguments: Any) -> None:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *([ctypes.c_void_p] * len(arguments)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size, Symbol, size_text
 from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.attention_gradient import render_attention_gradient
-from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, TritonKernel, render_triton
 from framesmith_backends.render.triton.product import render_product
 from framesmith_backends.render.triton.sets import Gathered, Launch, gathered
 from framesmith_backends.schedule.sets import shown_by
@@ -96,3 +96,34 @@ def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
     arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
     found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", {"max": max, "min": min})
     return found
+
+
+def launches(kernel: TritonKernel) -> Callable[[Sequence[Any]], Iterator[tuple[TritonKernel, int, int]]]:
+    """A function of the kernel's numbers: the form that they choose, the first program and the count of each launch.
+
+    There is no launch for no programs, and several for more than one may have.
+    """
+    row = number_function(kernel.row, kernel)
+    grids = [number_function(form.grid, form) for form in kernel.forms]
+
+    def chosen(numbers: Sequence[Any]) -> Iterator[tuple[TritonKernel, int, int]]:
+        which = int(len(kernel.forms) > 1 and row(*numbers) > kernel.block)
+        programs = int(grids[which](*numbers))
+        for first in range(0, programs, MOST_PROGRAMS):
+            yield kernel.forms[which], first, min(programs - first, MOST_PROGRAMS)
+
+    return chosen
+
+
+def one_by_one(
+    run: KernelRun, launcher: Callable[[TritonKernel], Callable[[Sequence[Any]], None]]
+) -> Callable[..., None]:
+    """A function of the launch list's tensors and numbers that launches the run's kernels in order."""
+    steps = list(zip(map(launcher, run.kernels), run.places, strict=True))
+
+    def call(*values: Any) -> None:
+        known = run.arguments(values)
+        for launch, places in steps:
+            launch([known[k] for k in places])
+
+    return call

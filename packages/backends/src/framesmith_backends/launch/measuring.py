@@ -28,6 +28,7 @@ from framesmith_backends.launch.cuda_driver import Driver
 from framesmith_backends.launch.cuda_native import native_entries
 from framesmith_backends.launch.kernel_runs import KernelRun, kernel_run
 from framesmith_backends.launch.trials import BEFORE, Buffers, Experiment, Times, TooLarge, Trial, ints, span
+from framesmith_backends.launch.vector_flags import PROMISES
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.telling import PLANS
@@ -70,8 +71,8 @@ class DeviceClock:
     def about(self) -> tuple[object, ...]:
         import triton
 
-        name = torch.cuda.get_device_name(self.device)
-        return name, self.capability, self.processors, torch.__version__, torch.version.cuda, triton.__version__
+        versions = torch.__version__, torch.version.cuda, triton.__version__, PROMISES.pattern
+        return torch.cuda.get_device_name(self.device), self.capability, self.processors, *versions
 
     def is_free(self) -> bool:
         return not torch.cuda.is_current_stream_capturing()

@@ -233,9 +233,11 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
     before = len(low.program.defs)
     given = tuple(_given_layout(low, arg) for arg in node.args)
     made = [one.device for one in (*layouts, *given) if one is not None and one is not NOT_MADE]
+    if not made:
+        return "no result and no argument in memory"
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        made[0] if made else low.device, machine=low.machine, given=given,
+        made[0], machine=low.machine, given=given,
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)

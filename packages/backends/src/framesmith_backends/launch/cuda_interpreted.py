@@ -1,0 +1,27 @@
+"""Kernels run by Triton's interpreter, on tensors of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framesmith_backends.launch.kernel_runs import KernelRun, launches, one_by_one
+from framesmith_backends.launch.triton_jit import load
+from framesmith_backends.render.triton.kernel import TritonKernel
+
+
+def entry(run: KernelRun) -> Callable[..., None]:
+    """A function of the launch list's tensors and numbers that interprets the kernels in order."""
+    return one_by_one(run, launcher)
+
+
+def launcher(kernel: TritonKernel) -> Callable[[Sequence[Any]], None]:
+    """A function that interprets the kernel on tensors, which come first, and numbers."""
+    chosen, pointers = launches(kernel), len(kernel.pointers)
+
+    def launch(values: Sequence[Any]) -> None:
+        for form, first, count in chosen(values[pointers:]):
+            rest = (first,) if form.has_first else ()
+            load(form)[(count,)](*values, *rest, **form.options)
+
+    return launch
