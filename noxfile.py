@@ -138,9 +138,15 @@ def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "
     wheels = build_wheels(session)
     if needs_torch(folder):
         lend_torch(session)
-    constraints = ["-c", str(ROOT / "constraints.txt"), "--find-links", str(wheels)]
-    name = project(folder)["project"]["name"] + extras
-    session.install(*INSTALL, *constraints, name, *more)
+    ours = [wheel_of(wheels, own, extras if own == folder else "") for own in own_dependencies(folder)]
+    session.install(*INSTALL, "-c", str(ROOT / "constraints.txt"), *ours, *more)
+
+
+def wheel_of(wheels: Path, folder: str, extras: str = "") -> str:
+    """The package's own wheel as a requirement: others in the registry may have its name, and a higher version."""
+    name = str(project(folder)["project"]["name"])
+    (file,) = wheels.glob(f"{name.replace('-', '_')}-[0-9]*.whl")
+    return f"{name}{extras} @ {file.as_uri()}"
 
 
 def test_requirements(folder: str) -> list[str]:
@@ -251,8 +257,7 @@ def side_by_side(session: nox.Session) -> None:
     """The same wheels of the packages with C code, with the oldest torch they serve and with the newest."""
     wheels = build_wheels(session)
     for version in TORCHES:
-        names = [project(folder)["project"]["name"] for folder in NATIVE]
-        session.install(*INSTALL, f"torch=={version}", "--find-links", str(wheels), *names, *TEST_TOOLS)
+        session.install(*INSTALL, f"torch=={version}", *[wheel_of(wheels, folder) for folder in NATIVE], *TEST_TOOLS)
         for folder in NATIVE:
             run_tests(session, folder)
 

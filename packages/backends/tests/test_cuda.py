@@ -75,7 +75,7 @@ def test_kernels_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatc
     assert len(kernels) == 3 and len({kernel.name for kernel in kernels}) == 3
     made: list[str] = []
 
-    def compiled(kernel: TritonKernel, capability: int, aligned: bool) -> SimpleNamespace:
+    def compiled(kernel: TritonKernel, capability: int, aligned: bool, anywhere: bool) -> SimpleNamespace:
         made.append(kernel.name)
         return SimpleNamespace(
             metadata=SimpleNamespace(name=kernel.name, shared=0), asm={"cubin": kernel.name.encode()}

@@ -44,9 +44,9 @@ def test_a_step_over_a_list_is_as_few_launches_as_parameters_allow(one: Lists) -
     assert all(len(kernel.parameters) <= 510 for kernel in stages.launched)
     for kernel in stages.launched:
         compile(kernel.source, "kernel", "exec")
-    for run, alone in zip(kernel_runs(stages), kernel_runs(stages, together=False), strict=True):
-        assert len(alone.kernels) == len(alone.step.kernels) > len(run.kernels)
-        assert {*sum(alone.places, ())} == {*sum(run.places, ())} == {*range(len(run.step.buffers))}
+    for run in kernel_runs(stages):
+        assert len(run.step.kernels) > len(run.kernels)
+        assert {*sum(run.places, ())} == {*range(len(run.step.buffers))}
 
 
 def test_what_is_scaled_by_one_number_is_one_launch() -> None:
