@@ -95,3 +95,46 @@ def test_modes_one_after_the_other(seed: int) -> None:
         x = torch.linspace(-1, 1, 6).reshape(2, 3) * choose.choice((1, 2))
         wanted, found = outcome(MODES[name], target_of(*key), x), outcome(MODES[name], compiled[key], x)
         assert same(wanted, found), (key, name, wanted, found)
+
+
+def made_inside(x: torch.Tensor) -> Any:
+    with torch.device("meta") as device:
+        made = torch.ones(3)
+    return made, x + torch.ones(3), device
+
+
+def broken_inside(x: torch.Tensor) -> Any:
+    with torch.device("meta"):
+        made = torch.ones(3)
+        print(end="")
+        also = made + torch.zeros(3)
+    return also, x * 2
+
+
+def left_by_an_error(x: torch.Tensor) -> Any:
+    try:
+        with torch.device("meta"):
+            raise ValueError
+    except ValueError:
+        return torch.ones(3) + x
+
+
+def a_module(x: torch.Tensor) -> Any:
+    with torch.device("meta"):
+        layer = nn.Linear(3, 3)
+    return layer.weight.detach(), x + 1
+
+
+@pytest.mark.parametrize("function", [made_inside, broken_inside, left_by_an_error, a_module])
+def test_a_device_entered_inside_is_left_again(function: Any) -> None:
+    compiled = framesmith.compile(function)
+    for _ in range(2):
+        x = torch.ones(3)
+        expected, found = function(x), compiled(x)
+        for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (found, expected)), strict=True):
+            if isinstance(one, torch.Tensor):
+                assert (one.device, one.shape) == (other.device, other.shape)
+                assert one.is_meta or torch.equal(one, other)
+            else:
+                assert one == other
+        assert torch.ones(1).device.type == "cpu" and torch._C._len_torch_function_stack() == 0

@@ -652,6 +652,22 @@ def test_a_place_out_of_bounds_is_an_error_on_a_gpu() -> None:
     assert done.returncode != 0 and "assert" in done.stderr, done.stderr[-2000:]
 
 
+def test_graphs_of_the_cpu_alone_on_a_gpu() -> None:
+    """Asked for by its name, the backend has no kernels for them."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).cpu()
+        print(end="")  # a graph break
+        return y * 3 + 1
+
+    x = R(20, device=DEVICE)
+    for mode in ("default", "reduce-overhead"):
+        framesmith.reset()
+        compiled = framesmith.compile(function, backend="cuda", mode=mode)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_a_default_device_on_a_gpu() -> None:
     def function(n: int) -> torch.Tensor:
         return torch.arange(n) * 2 + torch.ones(n)

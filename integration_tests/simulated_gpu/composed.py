@@ -38,8 +38,12 @@ def in_float(op: Any, *narrow: int) -> Callable[..., Any]:
     def kernel(x: torch.Tensor, *rest: Any) -> Any:
         if x.dtype not in (torch.bfloat16, torch.float16):
             return op(x, *rest)
-        wide = [t.float() if isinstance(t, torch.Tensor) and t.dtype == x.dtype else t for t in (x, *rest)]
-        return tuple(t if t is None or k not in narrow else t.to(x.dtype) for k, t in enumerate(op(*wide)))
+        given = [t for t in (x, *rest) if isinstance(t, torch.Tensor) and t.dtype == x.dtype]
+        wide = {id(t): t.float() for t in given}
+        found = op(*[wide.get(id(t), t) for t in (x, *rest)])
+        for t in given:
+            t.copy_(wide[id(t)])  # running statistics are written to
+        return tuple(t if t is None or k not in narrow else t.to(x.dtype) for k, t in enumerate(found))
 
     return kernel
 

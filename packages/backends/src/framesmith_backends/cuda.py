@@ -142,6 +142,9 @@ class CudaBackend:
         problem = self.why_not_here()
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
+        if device_of(gm) == "cpu" and not interpreting():
+            tell_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
+            return run_eagerly(gm)
         if not _is_lowered(gm):
             return _recorded(run_eagerly(gm), gm, role, mode)
         laid_out = _laid_out(gm, role, chosen)

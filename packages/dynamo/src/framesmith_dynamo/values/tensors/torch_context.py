@@ -14,6 +14,7 @@ from torch.amp import autocast_mode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments, raise_like
 
@@ -25,6 +26,12 @@ INFERENCE_MODE = register_break(
     what="torch.inference_mode is entered inside the compiled function",
     why="tensors made in it are of another kind, which the graph cannot record",
     hint="enter inference_mode around the call of the compiled function, or use no_grad",
+)
+DEVICE_INSIDE = register_break(
+    "device-context-inside",
+    what="a torch.device is entered inside the compiled function",
+    why="it puts a mode in place, which must not outlive the trace, for all functions of torch",
+    hint="enter it around the call of the compiled function, or pass device=... to what makes tensors",
 )
 AUTOCAST_INSIDE = register_break(
     "autocast-inside",
@@ -254,6 +261,13 @@ class NoEffectValue(TorchContextValue):
 def make_no_effect(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`record_function(name)`."""
     return NoEffectValue(torch.autograd.profiler.record_function, *plain_arguments(args, kwargs))
+
+
+@c_method("__enter__", torch.device)
+@c_method("__exit__", torch.device)
+def enter_device(tr: Tracer, self: Value, args: Args, kwargs: Kwargs) -> Value:
+    """`with torch.device(...)` breaks."""
+    raise GraphBreak(DEVICE_INSIDE)
 
 
 @handles(torch.inference_mode)
