@@ -120,6 +120,7 @@ def test_what_a_mode_does_not_do_is_told_once(
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", lambda stages: lambda args: [args[0] + 1])
+    monkeypatch.setattr(cuda, "interpreting", lambda: True)  # else kernels of tensors on the CPU do not run at all
     telling.tell_once.cache_clear()
     gm = trace(lambda x: x + 1, [torch.ones(3)])
     with caplog.at_level(logging.WARNING, "framesmith.plan"):
@@ -129,3 +130,21 @@ def test_what_a_mode_does_not_do_is_told_once(
     told = [record.getMessage() for record in caplog.records]
     recording = [one for one in told if "runs without CUDA graphs" in one]
     assert len(told) == len(recording) == int("no-cudagraphs" not in mode)
+
+
+def test_graphs_of_the_cpu_alone_run_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from framesmith_backends import cuda
+
+    def launched(stages: object) -> object:
+        raise AssertionError("kernels of a device on tensors that it does not have")
+
+    monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
+    monkeypatch.setattr(cuda, "launcher", launched)
+    telling.tell_once.cache_clear()
+    gm = trace(lambda x: x + 1, [torch.ones(3)])
+    with caplog.at_level(logging.WARNING, "framesmith.plan"):
+        for _ in range(2):
+            assert torch.equal(CudaBackend().compile(gm, [])([torch.ones(3)])[0], torch.full((3,), 2.0))
+    assert ["'auto' compiles them for it" in record.getMessage() for record in caplog.records] == [True]
