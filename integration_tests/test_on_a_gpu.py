@@ -355,11 +355,15 @@ def test_images_on_a_gpu(dtype: torch.dtype, mode: str) -> None:
 def test_what_is_measured_on_a_gpu(mode: str) -> None:
     """Products with what is before and behind them: whichever form is the fastest."""
     framesmith.reset()
-    compiled = framesmith.compile(lambda x, w, b: F.gelu(F.linear(x.relu(), w, b)) * 2, strict=True, mode=mode)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x.relu(), w, b)) * 2
+
+    compiled = framesmith.compile(function, strict=True, mode=mode)
     for seed in range(3):
         torch.manual_seed(seed)
         values = [R(shape, device=DEVICE, dtype=torch.bfloat16) for shape in ((64, 64), (48, 64), (48,))]
-        compare(lambda x, w, b: F.gelu(F.linear(x.relu(), w, b)) * 2, compiled, values, 30.0)
+        compare(function, compiled, values, 30.0)
 
 
 def test_changing_sizes_on_a_gpu() -> None:

@@ -40,7 +40,6 @@ class SimulatedGpu:
     """The device's parts."""
 
     driver: ctypes.CDLL
-    runtime: ctypes.CDLL
     kernels: Any
     operators: Any
 
@@ -91,7 +90,7 @@ def start() -> SimulatedGpu:
     from integration_tests.simulated_gpu import kernels
     from integration_tests.simulated_gpu.operators import Operators
 
-    gpu = SimulatedGpu(driver, runtime, kernels.Kernels(driver), Operators(runtime, driver))
+    gpu = SimulatedGpu(driver, kernels.Kernels(driver), Operators(runtime, driver))
     gpu.operators.install(framesmith.disable)
     torch._C._cuda_jiterator_compile_and_launch_kernel = _refuse_jiterator
     torch._C._cuda_sleep = lambda cycles: None

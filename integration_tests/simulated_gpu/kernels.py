@@ -26,12 +26,11 @@ _LAUNCHER = ctypes.CFUNCTYPE(
 
 
 class Kernels:
-    """What the driver calls. `launched` are names, in order; `errors` what went wrong in kernels and was not told."""
+    """What the driver calls. `errors` are what went wrong in kernels and was not told."""
 
     def __init__(self, driver: ctypes.CDLL) -> None:
         sys.path.append(str(ROOT / "packages/backends/tests"))
         self.driver, self.loaded = driver, []  # type: ignore[var-annotated]
-        self.launched: list[str] = []
         self.errors: list[str] = []
         self.callbacks = _LOADER(self._load), _LAUNCHER(self._launch)
         driver.sim_set_callbacks(*self.callbacks)
@@ -73,7 +72,6 @@ class Kernels:
             word = ctypes.string_at(parameters[k], size)
             address = int.from_bytes(word, "little")
             values.append(self._memory(address) if name in program.pointers and address else word)
-        self.launched.append(program.name)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             run_grid(program, shared, range(grid[0]), grid[0], values)
 
