@@ -1,70 +1,66 @@
-"""Run by launch/test_interpreted_blocks.py with TRITON_INTERPRET=1: reductions and scans of blocks in both ways."""
+"""Run by launch/test_triton_interpreter.py with TRITON_INTERPRET=1: reductions of blocks beside torch's."""
 
 from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from framesmith_backends.launch import triton_support as fs
-from framesmith_backends.launch.interpreted_blocks import whole_blocks
 
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all")
-SCANS = ("sum", "prod", "max", "min")
 ROWS, COLUMNS = 4, 16
+#: What torch gives for each reduction of a block of numbers or, of the last two, of truths.
+REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all,
+}  # fmt: skip
 
 
-def kernel_of(call: str, shape: str) -> Callable[..., object]:
+def kernel_of(call: str, places: str) -> Any:
     """A Triton function that stores what the call makes of a block of rows and columns."""
     source = (
         "def kernel(a, b):\n"
         f"    rows, columns = tl.arange(0, {ROWS})[:, None], tl.arange(0, {COLUMNS})[None, :]\n"
         f"    x = tl.load(a + rows * {COLUMNS} + columns)\n"
-        f"    y = {call}\n"
-        f"    tl.store(b + {shape}, y)\n"
+        f"    tl.store(b + {places}, {call})\n"
     )
-    space: dict[str, object] = {"tl": tl, "fs": fs}
-
     file = f"<blocks {call}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    space: dict[str, Any] = {"tl": tl, "fs": fs}
     exec(compile(source, file, "exec"), space)
     return triton.jit(space["kernel"])
 
 
-#: Places of results that keep a dimension of 1, by the axis that is reduced, and of those that do not.
-KEPT = {0: "columns", 1: "rows"}
-GONE = {0: f"tl.arange(0, {COLUMNS})", 1: f"tl.arange(0, {ROWS})"}
-ALL = f"rows * {COLUMNS} + columns"
-CALLS = [
-    *((f"fs.reduce_{kind}(x, {axis}, True)", KEPT[axis]) for kind, axis in product(REDUCTIONS, (0, 1))),
-    *((f"fs.reduce_{kind}(x, {axis}, False)", GONE[axis]) for kind, axis in product(REDUCTIONS, (0, 1))),
-    *((f"fs.reduce_{kind}(x, None, False)", "0") for kind in REDUCTIONS),
-    *((f"fs.scan_{kind}(x, {axis}, {back})", ALL) for kind, axis, back in product(SCANS, (0, 1), (True, False))),
-]
+def numbers(name: str) -> torch.Tensor:
+    """A block whose sums and products are exact in any order; some NaN, some rows without any truth or with all."""
+    if name in ("any", "all"):
+        x = torch.randint(2, (ROWS, COLUMNS), dtype=torch.int32)
+        x[0], x[1], x[:, 0], x[:, 1] = 0, 1, 0, 1
+        return x
+    x = torch.tensor([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0])[torch.randint(6, (ROWS, COLUMNS))]
+    if name in ("max", "min"):
+        x[2, 3] = float("nan")
+    return x
 
 
 def main() -> None:
     torch.manual_seed(0)
-    # Whole numbers and powers of two: sums and products are exact in any order.
-    numbers = torch.tensor([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0])
-    for call, shape in CALLS:
-        x = numbers[torch.randint(6, (ROWS, COLUMNS))]
-        if "max" in call or "min" in call:
-            x[torch.rand(ROWS, COLUMNS) < 0.05] = float("nan")
-        if "any" in call or "all" in call:
-            x = (x > (1 if "any" in call else -2)).int() if torch.rand(()) < 0.7 else torch.zeros_like(x).int()
-        kernel = kernel_of(call, shape)
-        one, other = torch.full((ROWS, COLUMNS), 7.0), torch.full((ROWS, COLUMNS), 7.0)
-        kernel[(1,)](x, one)
-        with whole_blocks():
-            kernel[(1,)](x, other)
-        assert not torch.equal(one, torch.full_like(one, 7.0)), call
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=call)
-        print("ok", call)
+    for (name, wanted), axis, keep in product(REDUCTIONS.items(), (0, 1), (True, False)):
+        x = numbers(name)
+        places = ("columns", "rows")[axis] if keep else f"tl.arange(0, {(COLUMNS, ROWS)[axis]})"
+        found = torch.full(((COLUMNS, ROWS)[axis],), 7.0)
+        kernel_of(f"fs.reduce_{name}(x, {axis}, {keep})", places)[(1,)](x, found)
+        torch.testing.assert_close(found, wanted(x, axis).float(), rtol=0, atol=0, equal_nan=True)
+        print("ok", name, axis, keep)
+    for name, wanted in REDUCTIONS.items():
+        x, found = numbers(name), torch.full((1,), 7.0)
+        kernel_of(f"fs.reduce_{name}(x, None, False)", "0")[(1,)](x, found)
+        torch.testing.assert_close(found[0], wanted(x).float(), rtol=0, atol=0, equal_nan=True)
+        print("ok", name)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from framesmith_backends.launch.interpreted_blocks import whole_blocks
 from framesmith_backends.launch.kernel_runs import KernelRun, launches, one_by_one
 from framesmith_backends.launch.triton_jit import load
 from framesmith_backends.render.triton.kernel import TritonKernel
@@ -23,7 +22,6 @@ def launcher(kernel: TritonKernel) -> Callable[[Sequence[Any]], None]:
     def launch(values: Sequence[Any]) -> None:
         for form, first, count in chosen(values[pointers:]):
             rest = (first,) if form.has_first else ()
-            with whole_blocks():
-                load(form)[(count,)](*values, *rest, **form.options)
+            load(form)[(count,)](*values, *rest, **form.options)
 
     return launch
