@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
 
 import torch
 from llvmlite import binding
@@ -51,13 +50,13 @@ def never(*values: object) -> None:
 
 def run() -> list[Row]:
     """Seconds for each kernel of one run of them, the median of several rounds. Triton has to be installed."""
-    from framesmith_backends.launch.cuda_driver import Driver
+    from framesmith_backends.launch.cuda_driver import Device, Driver
     from framesmith_backends.launch.cuda_native import native_entries
 
     graph = make_fx(chain, tracing_mode="fake")(torch.empty(SIDE, SIDE))
     (made,) = kernel_runs(CudaBackend().explain(graph))
-    driver: Any = Driver([StandIn()])  # type: ignore[list-item]
-    call = native_entries([made], {made.step.entry: never}, 0, 90, driver)[made.step.entry]
+    device = Device(0, 90, Driver([StandIn()]))  # type: ignore[list-item]
+    call = native_entries([made], {made.step.entry: never}, device)[made.step.entry]
     buffers = [torch.zeros(SIDE * SIDE) for _ in made.step.buffers]
     seconds = []
     for _ in range(ROUNDS):

@@ -283,7 +283,7 @@ def clock() -> None:
         function = (CASES | ALONE)[name][0]
         stages_of(trace(function, inputs_of(name, BF16)), choose=Noting())
         ((trial, program),) = trials
-        stand_in = stand_ins(0, None)
+        stand_in = stand_ins(None)
         first, second, third = (tile.text() for tile in trial.tiles)
         alone = trial.fusable.kernel is None
         # The first tile does not compile, alone the second one; the third gives wrong numbers in one of the buffers.

@@ -217,7 +217,7 @@ def forms(name: str) -> None:
     stages_of(trace(CASES[name][0], inputs_of(name, BF16)), choose=Noting())
     ((trial, program),) = trials
     one = trial.experiment(program)
-    (launched,) = Interpreting(0, None)._forms([trial], [one])  # type: ignore[arg-type]
+    (launched,) = Interpreting(None)._forms([trial], [one])  # type: ignore[arg-type]
     place, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     buffers = {
         buffer: measuring._made(layout, place, generator, one.places.get(buffer))

@@ -162,7 +162,7 @@ def clock() -> int:
         for trial, program in trials:
             written = {param.name for kernel in trial.one.kernels for param in kernel.params if param.written}
             for buffer in (*sorted(written), ""):
-                one = stand_ins(0, None)
+                one = stand_ins(None)
                 one.broken, one.spoilt, one.wrong = "form2", buffer, "form1" if buffer else ""
                 state = torch.get_rng_state()
                 (times,) = one.times([trial], program)
@@ -172,7 +172,7 @@ def clock() -> int:
                 right = trial.others[:1] if not buffer else ()
                 assert {*times} == {trial.present, *right, *trial.others[2:]}, (name, buffer, times)
         print("ok", name, flush=True)
-    failed, times = stand_ins(0, None).times([Failing(), trials[0][0]], trials[0][1])
+    failed, times = stand_ins(None).times([Failing(), trials[0][0]], trials[0][1])
     assert isinstance(failed, LookupError) and not isinstance(times, Exception), (failed, times)
     print("ok one that fails, and one beside it", flush=True)
     return 0

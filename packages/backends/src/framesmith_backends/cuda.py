@@ -367,10 +367,10 @@ def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | 
     exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
         return {"choose": Choices(exact=exact), "tiles": TileChoices()}
-    from framesmith_backends.launch.cuda_driver import driver
+    from framesmith_backends.launch.cuda_driver import device
     from framesmith_backends.launch.measuring import DeviceClock
 
-    clock = DeviceClock(device_index(gm), driver())
+    clock = DeviceClock(device(device_index(gm)))
     return {"choose": Choices(clock, exact, on_error), "tiles": TileChoices(clock, on_error)}
 
 
@@ -412,16 +412,13 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)
     if runs and not interpreting():
-        from framesmith_backends.launch.cuda_anywhere import Device
         from framesmith_backends.launch.cuda_anywhere import entry as anywhere
-        from framesmith_backends.launch.cuda_driver import driver
+        from framesmith_backends.launch.cuda_driver import device
         from framesmith_backends.launch.cuda_native import native_entries
 
-        device = device_index(stages.graph) if index is None else index
-        major, minor = torch.cuda.get_device_capability(device)
-        place = Device(device, 10 * major + minor, driver())
+        place = device(device_index(stages.graph) if index is None else index)
         instead = {run.step.entry: anywhere(run, place) for run in runs}
-        space.update(native_entries(runs, instead, place.index, place.capability, place.driver))
+        space.update(native_entries(runs, instead, place))
     else:
         space.update({run.step.entry: entry(run) for run in runs})
     return executed(source, space)

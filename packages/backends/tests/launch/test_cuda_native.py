@@ -91,12 +91,12 @@ class Library:
 
 
 def entries(stages: TritonStages, functions: dict[str, Any], instead: Callable[..., None]) -> dict[str, Any]:
-    from framesmith_backends.launch.cuda_driver import Driver
+    from framesmith_backends.launch.cuda_driver import Device, Driver
     from framesmith_backends.launch.cuda_native import native_entries
 
     runs = kernel_runs(stages)
     others = {run.step.entry: instead for run in runs}
-    return native_entries(runs, others, 0, 90, Driver([Library(functions)]))  # type: ignore[list-item]
+    return native_entries(runs, others, Device(0, 90, Driver([Library(functions)])))  # type: ignore[list-item]
 
 
 def never(*values: object) -> None:

@@ -17,7 +17,7 @@ from ptx.launching import run_grid
 from ptx.program import Program, parse
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch import cuda_anywhere, cuda_native
+from framesmith_backends.launch import cuda_anywhere, cuda_driver, cuda_native
 from framesmith_backends.launch.cubins import Cubin
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.launch.triton_jit import compiled
@@ -64,9 +64,9 @@ class Device:
         source, space = write(stages.plan, stages.graph)
         runs = kernel_runs(stages)
         with mock.patch.object(cuda_native, "cubins", self._cubins):
-            place: Any = cuda_anywhere.Device(0, self.capability, self)  # type: ignore[arg-type]
+            place = cuda_driver.Device(0, self.capability, self)  # type: ignore[arg-type]
             instead = {run.step.entry: cuda_anywhere.entry(run, place) for run in runs}
-            entries = cuda_native.native_entries(runs, instead, 0, self.capability, self) if runs else {}  # type: ignore[arg-type]
+            entries = cuda_native.native_entries(runs, instead, place) if runs else {}
         return executed(source, space | {name: self._entry(entry) for name, entry in entries.items()})
 
     def _entry(self, entry: Any) -> Callable[..., None]:

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from framesmith_backends.launch.cubins import Cubin, cubin
-from framesmith_backends.launch.cuda_driver import Driver
+from framesmith_backends.launch.cuda_driver import Device
 from framesmith_backends.launch.kernel_runs import KernelRun, launches, one_by_one
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import TritonKernel
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU by its number, its compute capability (90: sm_90), and its driver."""
-
-    index: int
-    capability: int
-    driver: Driver
 
 
 def entry(run: KernelRun, device: Device) -> Callable[..., None]:

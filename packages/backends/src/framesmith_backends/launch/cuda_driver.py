@@ -79,6 +79,21 @@ class Driver:
             raise RuntimeError(f"the CUDA driver's {name} failed with error {code}")
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU by its number, its compute capability (90: sm_90), and the driver that launches on it."""
+
+    index: int
+    capability: int
+    driver: Driver
+
+
+def device(index: int) -> Device:
+    """The GPU of that number of this machine."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return Device(index, 10 * major + minor, driver())
+
+
 @functools.cache
 def driver() -> Driver:
     """That of this machine, which torch uses too."""

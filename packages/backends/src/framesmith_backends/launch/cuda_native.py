@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from framesmith_backends.launch.cubins import Cubin, cubins
-from framesmith_backends.launch.cuda_driver import CALLED, Driver
+from framesmith_backends.launch.cuda_driver import CALLED, Device
 from framesmith_backends.launch.kernel_runs import KernelRun
 from framesmith_backends.launch.native import TENSOR_TYPES, CompiledModule, add_symbols, engine_of, machine
 from framesmith_backends.render.llvm.launches import CudaLaunch, Form, Variant, add_launches, handles_name
@@ -17,20 +17,19 @@ from framesmith_backends.render.triton.kernel import TritonKernel
 def native_entries(
     runs: Sequence[KernelRun],
     instead: Mapping[str, Callable[..., None]],
-    device: int,
-    capability: int,
-    driver: Driver,
+    device: Device,
 ) -> Mapping[str, object]:
     """A native function for each run by its entry's name; `instead` has what they call where they cannot launch."""
+    driver = device.driver
     known = machine()
     module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,))
     variants = list(dict.fromkeys(v for run in runs for kernel in run.kernels for v in _variants(kernel)))
-    made = dict(zip(variants, cubins(variants, capability), strict=True))
-    tables = {run.step.entry: _add(module, run, made, device) for run in runs}
+    made = dict(zip(variants, cubins(variants, device.capability), strict=True))
+    tables = {run.step.entry: _add(module, run, made, device.index) for run in runs}
     add_symbols({name: driver.address(name) for name in CALLED})
     compiled = CompiledModule(engine_of("module", module.text()), list(tables))
     for name, table in tables.items():
-        addresses = [driver.kernel(cubin, device) for cubin in table]
+        addresses = [driver.kernel(cubin, device.index) for cubin in table]
         where = compiled.engine.get_global_value_address(handles_name(name))
         handles = (ctypes.c_void_p * (len(addresses) + 1)).from_address(where)
         handles[:] = [*addresses, id(instead[name])]

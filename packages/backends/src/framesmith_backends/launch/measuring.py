@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.launch.cubins import cubin
-from framesmith_backends.launch.cuda_driver import Driver
+from framesmith_backends.launch.cuda_driver import Device
 from framesmith_backends.launch.cuda_native import native_entries
 from framesmith_backends.launch.kernel_runs import KernelRun, kernel_run
 from framesmith_backends.launch.trials import BEFORE, Buffers, Experiment, Times, TooLarge, Trial, ints, span
@@ -53,32 +53,30 @@ LaunchedForm = Callable[[Buffers], torch.Tensor | None]
 
 @dataclass(slots=True)
 class DeviceClock:
-    """Times on a CUDA device, by its number."""
+    """Times on a CUDA device."""
 
-    device: int
-    driver: Driver
+    device: Device
 
     @property
     def capability(self) -> int:
-        major, minor = torch.cuda.get_device_capability(self.device)
-        return 10 * major + minor
+        return self.device.capability
 
     @property
     def processors(self) -> int:
-        return int(torch.cuda.get_device_properties(self.device).multi_processor_count)
+        return int(torch.cuda.get_device_properties(self.place).multi_processor_count)
 
     @property
     def about(self) -> tuple[object, ...]:
         import triton
 
         versions = torch.__version__, torch.version.cuda, triton.__version__, PROMISES.pattern
-        return torch.cuda.get_device_name(self.device), self.capability, self.processors, *versions
+        return torch.cuda.get_device_name(self.place), self.capability, self.processors, *versions
 
     def is_free(self) -> bool:
         return not torch.cuda.is_current_stream_capturing()
 
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
-        with _LOCK, _disable_current_modes(), torch.no_grad(), torch.cuda.device(self.device), _plain():
+        with _LOCK, _disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
             made = [_experiment(trial, program) for trial in trials]
             fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
             try:
@@ -111,12 +109,12 @@ class DeviceClock:
             fine = [*pool.map(lambda run: _compiles(run, self.capability), runs)]
         good = [run for run, is_fine in zip(runs, fine, strict=True) if is_fine]
         instead = {run.step.entry: _never for run in good}
-        return native_entries(good, instead, self.device, self.capability, self.driver) if good else {}
+        return native_entries(good, instead, self.device) if good else {}
 
     @property
     def place(self) -> torch.device:
         """Where operands are made."""
-        return torch.device("cuda", self.device)
+        return torch.device("cuda", self.device.index)
 
     def _timed(self, trial: Trial, one: Experiment, forms: dict[str, LaunchedForm]) -> Times | Exception:
         try:
