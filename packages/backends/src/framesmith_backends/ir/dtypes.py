@@ -1,4 +1,7 @@
-"""The scalar types of the loop IR and what each is to torch. Half types are storage: arithmetic is in float32."""
+"""The scalar types of the loop IR and what each is to torch. Half types are storage: arithmetic is in float32.
+
+So are those of 8 bits, which eager mode moves and converts but does not compute with.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ _ROWS = (
     DType("i16", torch.int16, "i", 16, "i16"),
     DType("i32", torch.int32, "i", 32, "i32"),
     DType("i64", torch.int64, "i", 64, "i64"),
+    DType("f8e4m3", torch.float8_e4m3fn, "f", 8, "f32"),
+    DType("f8e5m2", torch.float8_e5m2, "f", 8, "f32"),
     DType("f16", torch.float16, "f", 16, "f32"),
     DType("bf16", torch.bfloat16, "f", 16, "f32"),
     DType("f32", torch.float32, "f", 32, "f32"),
@@ -38,6 +43,10 @@ _ROWS = (
 
 DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 FROM_TORCH: dict[torch.dtype, str] = {row.torch: row.name for row in _ROWS}
+#: Floating types of 8 bits.
+FLOAT8 = frozenset(row.name for row in _ROWS if row.kind == "f" and row.bits == 8)
+#: Those that eager mode computes with.
+NUMBERS = {kind: name for kind, name in FROM_TORCH.items() if name not in FLOAT8}
 
 
 def is_float(name: str) -> bool:

@@ -214,7 +214,7 @@ def why_not_op(name: str, args: tuple[Expr, ...]) -> str | None:
         if arg.dtype != operands[0].dtype:
             return f"{name} takes operands of one type, got {[a.dtype for a in args]}"
         kind = DTYPES[arg.dtype].kind
-        if ("i" if kind == "u" else kind) not in row.kinds or arg.dtype in ("f16", "bf16"):
+        if ("i" if kind == "u" else kind) not in row.kinds or DTYPES[arg.dtype].compute != arg.dtype:
             return f"{name} does not take {arg.dtype}"
     return None
 

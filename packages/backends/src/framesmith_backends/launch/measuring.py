@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.launch.cubins import cubin
 from framesmith_backends.launch.cuda_driver import Device
@@ -219,7 +219,9 @@ def _made(layout: Layout, device: torch.device, generator: torch.Generator, plac
     """A tensor of the layout: random numbers; integers are below `places`, or zeros, which are places of anything."""
     dtype = DTYPES[layout.dtype].torch
     flat = torch.zeros(span(layout), dtype=dtype, device=device)
-    if dtype.is_floating_point:
+    if layout.dtype in FLOAT8:
+        flat.copy_(torch.randn(flat.shape, generator=generator, device=device))
+    elif dtype.is_floating_point:
         flat.normal_(generator=generator)
     elif places is not None or dtype == torch.bool:
         most = 2 if dtype == torch.bool or places is None else min(places, torch.iinfo(dtype).max)

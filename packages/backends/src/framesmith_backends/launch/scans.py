@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from framesmith_backends.ir.dtypes import FROM_TORCH, is_float
+from framesmith_backends.ir.dtypes import NUMBERS, is_float
 from framesmith_backends.launch.once import once
 from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
@@ -105,7 +105,7 @@ _Words: Any = ctypes.c_int64 * len(JOB)
 @once
 def code(kind: str, source: torch.dtype, result: torch.dtype, across: bool, reverse: bool, part: str = "whole") -> Code:
     """Made at its first use."""
-    return Code(Scan(kind, FROM_TORCH[source], FROM_TORCH[result], across, reverse, part))
+    return Code(Scan(kind, NUMBERS[source], NUMBERS[result], across, reverse, part))
 
 
 def scan_into(x: torch.Tensor, dim: int, kind: str, values: torch.Tensor, places: torch.Tensor | None = None,
@@ -164,7 +164,7 @@ def scanned(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype, reverse: b
 
 def _readable(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The elements one behind the other, of a type that is converted as they are read."""
-    given = FROM_TORCH.get(x.dtype)
+    given = NUMBERS.get(x.dtype)
     widened = given is not None and dtype == (torch.float64 if is_float(given) else torch.int64)
     return (x if x.dtype == dtype or widened else x.to(dtype)).contiguous()
 

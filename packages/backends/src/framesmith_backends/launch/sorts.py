@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.launch.once import once
 from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.long_sorts import LONG_JOB, counts_bytes, render_long_sort
@@ -51,7 +51,7 @@ FEW_TIES, MOST_WITH_FEW_TIES = (torch.float32, torch.float64), 4096
 
 def is_ours(x: torch.Tensor, dim: int, descending: bool, stable: bool, places: bool) -> bool:
     """Whether our own code may give the results, the places among them or not, and takes less time than ATen's."""
-    if x.dtype not in FROM_TORCH or x.numel() < (FEWEST if stable else FEWEST_LOOSE) or x.shape[dim] >= MOST_PLACES:
+    if x.dtype not in NUMBERS or x.numel() < (FEWEST if stable else FEWEST_LOOSE) or x.shape[dim] >= MOST_PLACES:
         return False
     if not stable and x.shape[dim] < SHORTEST_LOOSE:
         return False
@@ -78,7 +78,7 @@ def short_lines_are_stable() -> bool:
     """Whether this torch leaves equal ones of short lines in their order where no stable sort is asked for."""
     numbers, digits = torch.arange(1 << 8, device="cpu"), torch.arange(MOST_INSERTED, device="cpu")
     bits = numbers.view(-1, 1) >> digits.remainder(8)
-    for dtype in FROM_TORCH:
+    for dtype in NUMBERS:
         for count in range(2, MOST_INSERTED + 1):
             x = (bits[:, :count] & 1).to(dtype)
             for descending in (False, True):
@@ -117,7 +117,7 @@ def sort_into(x: torch.Tensor, dim: int, descending: bool, values: torch.Tensor 
     """
     count, inner = x.shape[dim], x.stride(dim) if x.shape[dim] > 1 else 1
     lines, threads = x.numel() // count, torch.get_num_threads()
-    sort = Sort(FROM_TORCH[x.dtype], descending, values is not None, places is not None, ties is not None, inner > 1,
+    sort = Sort(NUMBERS[x.dtype], descending, values is not None, places is not None, ties is not None, inner > 1,
                 count <= MOST_RANKED[x.element_size()])  # fmt: skip
     room = _room(count)
     where = [0 if one is None else one.data_ptr() for one in (x, values, places)]

@@ -162,6 +162,34 @@ def picked(x, which, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no
     return tl.reduce(tl.where(which, bits, 0), axis, _or, keep_dims=keep).to(x.dtype, bitcast=True)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def from_float8(x, digits: tl.constexpr, offset: tl.constexpr, special: tl.constexpr):  # type: ignore[no-untyped-def]
+    # The number of a byte. What is no number has float32's own exponent, and the digits that it has.
+    byte = x.to(tl.int32)
+    rest = byte & 0x7F
+    moved = rest << (23 - digits)
+    small = (rest.to(tl.float32) * (2.0 ** (1 - offset - digits))).to(tl.int32, bitcast=True)
+    found = tl.where(rest < (1 << digits), small, moved + ((127 - offset) << 23))
+    found = tl.where(rest >= special, moved | 0x7F800000, found) | ((byte & 0x80) << 24)
+    return found.to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def to_float8(x, digits: tl.constexpr, offset: tl.constexpr, most: tl.constexpr):  # type: ignore[no-untyped-def]
+    # The byte of the nearest number, of two the even one. Added to a number whose last digit is worth the step between
+    # the least ones, a smaller one is rounded to whole steps.
+    raw = x.to(tl.int32, bitcast=True)
+    rest = raw & 0x7FFFFFFF
+    up = rest + ((1 << (22 - digits)) - 1) + ((rest >> (23 - digits)) & 1)
+    normal = (up >> (23 - digits)) - ((127 - offset) << digits)
+    added = rest.to(tl.float32, bitcast=True) + 2.0 ** (24 - offset - digits)
+    small = added.to(tl.int32, bitcast=True) - ((151 - offset - digits) << 23)
+    found = tl.where(rest < ((128 - offset) << 23), small, normal)
+    found = tl.where(found > most, most, found)
+    found = tl.where(rest > 0x7F800000, 0x7F, found)
+    return (found | ((raw >> 24) & 0x80)).to(tl.uint8)
+
+
 @triton.jit
 def sigmoid(x):  # type: ignore[no-untyped-def]
     return div(tl.full([], 1.0, x.dtype), 1.0 + exp(-x))

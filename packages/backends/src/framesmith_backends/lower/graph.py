@@ -17,8 +17,8 @@ from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another
-from framesmith_backends.ir.dtypes import FROM_TORCH, compute_type
-from framesmith_backends.ir.expr import Number, Op, walk
+from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
+from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.size import Sym, Undecided
@@ -314,12 +314,27 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     )
     for name in list(low.program.defs)[before:]:
         one = low.program.defs[name]
+        if (one.reduction is not None or one.scan is not None) and _is_float8(one.body):
+            raise Decline("sums of floating numbers of 8 bits")
         for part in walk(one.body):
+            if _computes_with_float8(part):
+                raise Decline("arithmetic of floating numbers of 8 bits")
             if isinstance(part, Op) and part.dtype == "f64" and not OPS[part.name].float64:
                 raise Decline(f"{part.name} in float64")
             if isinstance(part, Op) and not OPS[part.name].on_gpus and low.machine.on_gpu:
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
+
+
+def _is_float8(value: Expr) -> bool:
+    return value.dtype in FLOAT8 or (isinstance(value, Cast) and value.value.dtype in FLOAT8)
+
+
+def _computes_with_float8(part: Expr) -> bool:
+    """Whether more is done to numbers of 8 bits than to choose among them and to convert them."""
+    if isinstance(part, Cast):
+        return part.dtype in FLOAT8 and isinstance(part.value, Op) and part.value.name not in ("where", "put")
+    return isinstance(part, Op) and part.name not in ("where", "put") and any(map(_is_float8, part.args))
 
 
 def _may_be_equal(one: Shape, other: Shape) -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
-from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ def _is_ours(node: fx.Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
     parts = _parts(node)
-    if value.dtype not in FROM_TORCH or value.dim() == 0 or parts == {}:
+    if value.dtype not in NUMBERS or value.dim() == 0 or parts == {}:
         return False
     dim, descending, stable = _call(node)
     return has_symbols(value) or is_ours(value, dim % value.dim(), descending, stable, parts is None or 1 in parts)

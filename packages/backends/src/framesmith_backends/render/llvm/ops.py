@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.render.llvm.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.bessel import BESSEL
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
 from framesmith_backends.render.llvm.circular import CIRCULAR
 from framesmith_backends.render.llvm.coarse import COARSE
 from framesmith_backends.render.llvm.double import FLOAT64
+from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
 from framesmith_backends.render.llvm.gamma import GAMMA
 from framesmith_backends.render.llvm.logarithmic import LOGARITHMIC
 from framesmith_backends.render.llvm.math import FLOAT32
@@ -226,9 +228,8 @@ def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
 
 def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:
     """The conversion of a register value; a value converted to a half type is the rounded float."""
-    if target in ("bf16", "f16"):
-        single = emit_cast(b, a, source, "f32")
-        return round_bf16(b, single) if target == "bf16" else _round_f16(b, single)
+    if target in ROUNDED:
+        return ROUNDED[target](b, emit_cast(b, a, source, "f32"))
     old, new = DTYPES[source], DTYPES[target]
     if target == "b1":
         if source == "b1":
@@ -284,6 +285,13 @@ def _round_f16(b: Builder, a: Value) -> Value:
     return b.convert("fpext", b.convert("fptrunc", a, "half"), "float")
 
 
+ROUNDED: dict[str, Emit] = {
+    "bf16": round_bf16,
+    "f16": _round_f16,
+    **{name: functools.partial(round_float8, dtype=name) for name in FLOAT8},
+}
+
+
 def from_memory(b: Builder, raw: Value, dtype: str) -> Value:
     """A loaded value as it is held in registers."""
     if dtype == "b1":
@@ -292,6 +300,8 @@ def from_memory(b: Builder, raw: Value, dtype: str) -> Value:
         return b.bits(b.binary("shl", b.convert("zext", raw, "i32"), 16), "float")
     if dtype == "f16":
         return b.convert("fpext", raw, "float")
+    if dtype in FLOAT8:
+        return read_float8(b, raw, dtype)
     return raw
 
 
@@ -303,6 +313,8 @@ def to_memory(b: Builder, value: Value, dtype: str) -> Value:
         return b.convert("trunc", b.binary("lshr", b.bits(value, "i32"), 16), "i16")
     if dtype == "f16":
         return b.convert("fptrunc", value, "half")
+    if dtype in FLOAT8:
+        return float8_bits(b, value, dtype)
     return value
 
 

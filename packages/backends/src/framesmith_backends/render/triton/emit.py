@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from framesmith_backends.ir import expr as expressions
 from framesmith_backends.ir import index
-from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -22,6 +22,7 @@ from framesmith_backends.ir.expr import (
     told_by_data,
     walk,
 )
+from framesmith_backends.ir.float8 import FORMATS, too_large
 from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ranges import is_within
@@ -116,6 +117,8 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
         return f"{value}.to(tl.int64).to({TYPES[target]})"
+    if target in FLOAT8:
+        return from_memory(to_memory(f"{value}.to(tl.float32)", target), target)
     if target in ("f16", "bf16"):  # from float32, whatever it was before: so ATen does
         return f"{value}.to(tl.float32).to({TYPES[target]}).to(tl.float32)"
     return f"{value}.to({TYPES[target]})"
@@ -222,9 +225,27 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     suffix = f", mask={mask}, other=0" if masks else ""
     suffix += ', cache_modifier=".cg"' if node in w.past_l1 else ""
     raw = f"tl.load({w.pointers[node.source]} + {place}{suffix})"
-    if node.dtype == "b1":
+    return from_memory(raw, node.dtype)
+
+
+def from_memory(raw: str, dtype: str) -> str:
+    """A loaded value as it takes part in arithmetic."""
+    if dtype == "b1":
         return f"({raw} != 0)"
-    return f"{raw}.to(tl.float32)" if node.dtype in ("f16", "bf16") else raw
+    if dtype in FLOAT8:
+        form = FORMATS[dtype]
+        return f"fs.from_float8({raw}, {form.digits}, {form.offset}, {form.special})"
+    return raw if DTYPES[dtype].compute == dtype else f"{raw}.to(tl.float32)"
+
+
+def to_memory(value: str, dtype: str) -> str:
+    """The value as it is stored."""
+    if dtype == "b1":
+        return f"{value}.to(tl.int8)"
+    if dtype in FLOAT8:
+        form = FORMATS[dtype]
+        return f"fs.to_float8({value}, {form.digits}, {form.offset}, {too_large(dtype)})"
+    return value if DTYPES[dtype].compute == dtype else f"{value}.to({TYPES[dtype]})"
 
 
 def term_added(store: Store) -> Expr | None:
@@ -239,13 +260,9 @@ def term_added(store: Store) -> Expr | None:
 
 def emit_store(w: Writing, store: Store) -> None:
     term = term_added(store)
-    value = emit(w, store.value if term is None else term)
+    value = to_memory(emit(w, store.value if term is None else term), store.value.dtype)
     # What is added up is added at every point, wherever it goes to.
     lanes = index.variables(store.index) if term is None else w.tile.variables
-    if store.value.dtype == "b1":
-        value = f"{value}.to(tl.int8)"
-    elif store.value.dtype in ("f16", "bf16"):
-        value = f"{value}.to({TYPES[store.value.dtype]})"
     position = _position(w, store.index)
     mask = w.mask(lanes)
     suffix = f", mask={mask}" if mask is not None else ""

@@ -22,7 +22,7 @@ from framesmith_backends.schedule.loops import lane_score, read_once
 # Pointer types of a compiled signature. Bools are stored as bytes.
 POINTERS = {
     "b1": "*i8", "u8": "*u8", "i8": "*i8", "i16": "*i16", "i32": "*i32", "i64": "*i64",
-    "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64",
+    "f8e4m3": "*u8", "f8e5m2": "*u8", "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64",
 }  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
