@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import pytest
 import torch
@@ -76,13 +77,19 @@ def test_torch_compile_works_afterwards_also_in_a_thread():
     assert run(USE + script) == ["True", "True", "True", "True"]
 
 
-def test_nothing_special_once_torch_dynamo_is_imported():
+def test_nothing_is_left_out_once_torch_dynamo_is_imported():
     script = """
     import torch._dynamo
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
+    from torch._subclasses.meta_utils import MetaConverter
     from framesmith_guards import new_fake_mode
-    made = type(new_fake_mode())
-    print(made.__init__ is FakeTensorMode.__init__ and made.from_tensor is FakeTensorMode.from_tensor)
+    made = new_fake_mode()
+    converter = made.fake_tensor_converter
+    print(
+        type(made).from_tensor is FakeTensorMode.from_tensor
+        and type(converter) is FakeTensorConverter
+        and type(converter.meta_converter).__call__ is MetaConverter.__call__
+    )
     """
     assert run(script) == ["True"]
 
@@ -124,6 +131,21 @@ def test_light_and_plain_modes_agree():
     print(left == facts(plain), names == {k for k in vars(plain)}, isinstance(light, FakeTensorMode))
     """
     assert run(script) == ["True", "True", "True"]
+
+
+def test_tensors_that_are_no_leaves_are_not_warned_of() -> None:
+    """Where warnings are errors, such a tensor had no fake."""
+    leaf = torch.randn(3, requires_grad=True)
+    made, kept = leaf * 2, leaf * 3
+    kept.retain_grad()
+    (made.sum() + kept.sum()).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for real in (made, kept, leaf, torch.nn.Parameter(leaf.detach())[1:]):
+            for static in (True, False):
+                fake = new_fake_mode().from_tensor(real, static_shapes=static)
+                assert (fake.requires_grad, fake.is_leaf) == (real.requires_grad, real.is_leaf)
+    assert new_fake_mode().from_tensor(leaf).grad is not None
 
 
 def test_directly_made_fakes_are_those_of_torch():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._decomp.decompositions import Reduction
@@ -35,6 +35,8 @@ from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
 from framesmith_guards.fakes.static_results import StaticResults
 from framesmith_guards.fakes.symbolic_results import dispatched
+
+T = TypeVar("T")
 
 #: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
 #: and no end of its own.
@@ -67,26 +69,14 @@ _COPYING = frozenset({torch.ops.aten.native_dropout.default})
 @cache
 def _light_mode_class() -> type[FakeTensorMode]:
     """FakeTensorMode with what imports torch._dynamo rebuilt; see light_torch.py."""
-    names = rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody)
-    light_meta = type(
-        "MetaConverter",
-        (MetaConverter,),
-        {
-            name: rebuilt(vars(MetaConverter)[name], names)
-            for name in ("__call__", "meta_tensor", "_empty_create_subclass")
-            if name in vars(MetaConverter)
-        },
-    )
+    names = _names(rebuilt_globals(vars(meta_utils), trace_structured=tell_nobody))
+    light_meta = _rebuilt_class(MetaConverter, names, "__call__", "meta_tensor", "_empty_create_subclass")
     light_converter = type(
         "FakeTensorConverter",
         (FakeTensorConverter,),
         {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
     )
-    light_describer = type(
-        "MetaTensorDescriber",
-        (MetaTensorDescriber,),
-        {name: rebuilt(vars(MetaTensorDescriber)[name], names) for name in ("describe_storage", "describe_tensor")},
-    )
+    light_describer = _rebuilt_class(MetaTensorDescriber, names, "describe_storage", "describe_tensor")
     initialise = rebuilt(FakeTensorMode.__init__)
 
     def __init__(self: FakeTensorMode, **options: Any) -> None:
@@ -116,6 +106,32 @@ def _light_mode_class() -> type[FakeTensorMode]:
     return type("FakeTensorMode", (FakeTensorMode,), members)
 
 
+@cache
+def _silent_classes() -> tuple[type[MetaConverter[Any]], type[MetaTensorDescriber]]:
+    """Torch's own, but that tensors which are no leaves are not asked for gradients."""
+    names = _names(dict(vars(meta_utils)))
+    converter = _rebuilt_class(MetaConverter, names, "meta_tensor")
+    return converter, _rebuilt_class(MetaTensorDescriber, names, "describe_tensor")
+
+
+def _names(names: dict[str, Any]) -> dict[str, Any]:
+    """The globals of torch's functions that make fakes, with our own way to ask for gradients."""
+    names["safe_grad"] = _gradient
+    names["assert_metadata_eq"] = rebuilt(meta_utils.assert_metadata_eq, names)
+    return names
+
+
+def _rebuilt_class(parent: type[T], names: dict[str, Any], *methods: str) -> type[T]:
+    """The class with these methods, as far as it has them, seeing other globals."""
+    own = {name: rebuilt(vars(parent)[name], names) for name in methods if name in vars(parent)}
+    return type(parent.__name__, (parent,), own)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    """In place of torch's function: of a leaf alone. To ask other tensors is warned of, which may be an error."""
+    return tensor.grad if meta_utils.safe_is_leaf(tensor) else None
+
+
 def _light_dispatch() -> Callable[..., Any]:
     """The mode's dispatch, which remembers results, without what turns torch's frame hook off while there is none."""
     wrapped: Any = FakeTensorMode.__torch_dispatch__
@@ -139,7 +155,12 @@ def _results_of(mode: FakeTensorMode) -> StaticResults:
 
 
 class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Torch's own, but for what it remembers of symbols."""
+    """Torch's own, but for what it remembers of symbols, and for what it asks tensors."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        converter = self.fake_tensor_converter.meta_converter
+        converter.__class__, converter.describer.__class__ = _silent_classes()
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         run = super()._dispatch_impl
