@@ -97,6 +97,22 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1) @ v
 
 
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in 8 bits, scaled to the type's range, and the scales."""
+    most = torch.finfo(torch.float8_e4m3fn).max
+    scale = (x.abs().amax(-1, keepdim=True).float() / most).clamp(min=1e-12)
+    return (x / scale).clamp(-most, most).to(torch.float8_e4m3fn), scale
+
+
+def dequantize_rows(x: Tensor, scale: Tensor) -> Tensor:
+    return x.to(scale.dtype) * scale
+
+
+def quantized_rows(dtype: torch.dtype) -> Inputs:
+    x, scale = quantize_rows(torch.randn(1024, 4096))
+    return x, scale.to(dtype)
+
+
 ROWS = (
     *group(
         "rows",
@@ -132,6 +148,11 @@ ROWS = (
         Case("cross_entropy_backward", cross_entropy, scores_and_targets, backward=True),
         Case("smoothed_cross_entropy", smoothed_cross_entropy, scores_and_targets),
         Case("smoothed_cross_entropy_backward", smoothed_cross_entropy, scores_and_targets, backward=True),
+    ),
+    *group(
+        "8 bits",
+        Case("quantize_rows", quantize_rows, normal((1024, 4096))),
+        Case("dequantize_rows", dequantize_rows, quantized_rows),
     ),
     *group(
         "attention",

@@ -32,7 +32,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 def mend() -> None:
     """Has the interpreter check, count, spread truths, invert bytes, and round and multiply bfloat16 as devices do.
 
-    And has it reduce blocks as a whole, which is a matter of time.
+    And has it reduce blocks as a whole, and prepare its language once for a kernel, which are matters of time.
     """
     _check_and_raise()
     _count_to_computed_ends()
@@ -41,6 +41,7 @@ def mend() -> None:
     _round_to_bfloat16()
     _multiply_bfloat16()
     _reduce_whole_blocks()
+    _prepare_once()
 
 
 def _since(number: Any, first: int) -> Any:
@@ -184,6 +185,19 @@ def _reduce_whole_blocks() -> None:
         return [self.to_tensor(one, given.dtype) for one, given in zip(results, inputs, strict=True)]
 
     interpreter.ReduceOps.generic_reduce = generic_reduce
+
+
+def _prepare_once() -> None:
+    """Has the interpreter replace the language's functions for a kernel, and not again for each function it calls."""
+    patch = interpreter._patch_lang
+
+    def patched(function: Any) -> Any:
+        languages = [one for one in function.__globals__.values() if one is tl or one is tl.core]
+        if languages and not any(tl.core.is_builtin(one.load) for one in languages):
+            return interpreter._LangPatchScope()
+        return patch(function)
+
+    interpreter._patch_lang = patched
 
 
 def _by_accumulating(function: np.ufunc) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir import index
+from framesmith_backends.ir.dtypes import FLOAT8
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -369,7 +370,7 @@ def emit_check(r: Rendering, check: Check, number: int) -> None:
 
 def emit_store(r: Rendering, store: Store) -> None:
     """Write one element, or one for each lane."""
-    value = emit(r, store.value)
+    value = _unrounded(r, store.value)
     dtype = store.value.dtype
     step = lane_step(r.kernel, store.index)
     kind = memory_kind(dtype)
@@ -400,6 +401,13 @@ def emit_store(r: Rendering, store: Store) -> None:
         r.b.masked_store(raw, pointers, r.mask or constant(True, "i1", r.lanes))
 
 
+def _unrounded(r: Rendering, value: Expr) -> Value:
+    """What is to be stored, of a floating type of 8 bits before it is rounded: `to_memory` rounds to these."""
+    if value.dtype in FLOAT8 and isinstance(value, Cast):
+        return emit_cast(r.b, emit(r, value.value), value.value.dtype, "f32")
+    return emit(r, value)
+
+
 def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
     """The stores in order; those of elements side by side, so many apart in each lane, as whole vectors."""
     while stores:
@@ -424,7 +432,7 @@ def _side_by_side(r: Rendering, stores: tuple[Store, ...], count: int) -> bool:
 def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
     dtype = stores[0].value.dtype
     kind = memory_kind(dtype)
-    rows = [to_memory(r.b, r.b.splat(emit(r, store.value), r.lanes), dtype) for store in stores]
+    rows = [to_memory(r.b, r.b.splat(_unrounded(r, store.value), r.lanes), dtype) for store in stores]
     while len(rows) > 1:
         half = len(rows) // 2
         rows = [_woven(r, one, other) for one, other in zip(rows[:half], rows[half:], strict=True)]

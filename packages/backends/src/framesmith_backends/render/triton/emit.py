@@ -238,8 +238,15 @@ def from_memory(raw: str, dtype: str) -> str:
     return raw if DTYPES[dtype].compute == dtype else f"{raw}.to(tl.float32)"
 
 
+def stored(w: Writing, value: Expr) -> str:
+    """The value as it is stored; what is stored in 8 bits is rounded to them once."""
+    if value.dtype in FLOAT8 and isinstance(value, Cast):
+        return to_memory(f"{emit(w, value.value)}.to(tl.float32)", value.dtype)
+    return to_memory(emit(w, value), value.dtype)
+
+
 def to_memory(value: str, dtype: str) -> str:
-    """The value as it is stored."""
+    """A value of arithmetic in the type of memory."""
     if dtype == "b1":
         return f"{value}.to(tl.int8)"
     if dtype in FLOAT8:
@@ -260,7 +267,7 @@ def term_added(store: Store) -> Expr | None:
 
 def emit_store(w: Writing, store: Store) -> None:
     term = term_added(store)
-    value = to_memory(emit(w, store.value if term is None else term), store.value.dtype)
+    value = stored(w, store.value if term is None else term)
     # What is added up is added at every point, wherever it goes to.
     lanes = index.variables(store.index) if term is None else w.tile.variables
     position = _position(w, store.index)

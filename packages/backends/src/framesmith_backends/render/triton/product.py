@@ -17,7 +17,7 @@ from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct, Rest
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.emit import emit, position_text, to_memory
+from framesmith_backends.render.triton.emit import emit, position_text, stored
 from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
 from framesmith_backends.render.triton.state import TYPES, Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
@@ -292,7 +292,7 @@ def _times(text: str, step: object) -> str:
 
 def _store(w: Writing, store: Store) -> None:
     """An element of each place of the tile, also where the index or the value does not tell the places apart."""
-    value = to_memory(emit(w, store.value), store.value.dtype)
+    value = stored(w, store.value)
     shape = w.tile.shape(w.tile.variables)
     place = f"{w.pointers[store.buffer]} + tl.broadcast_to({position_text(w, store.index)}, {shape})"
     mask = w.mask(w.tile.variables)
