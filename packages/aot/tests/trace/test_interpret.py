@@ -38,6 +38,7 @@ def one_node(*calls, inputs=1):
         ([("call_method", "t_")], "metadata-mutation"),
         ([("call_method", "unsqueeze_", 0)], "metadata-mutation"),
         ([("call_function", torch.nonzero)], "data-dependent"),
+        ([("call_function", torch.ops.aten.is_pinned.default)], "pinned-memory"),
         ([("call_function", torch.ops.aten.mm.default)], "trace-error"),
     ],
 )
@@ -46,6 +47,18 @@ def test_refused(calls, id):
         compiled(one_node(*calls), [torch.ones(2, 3)])
     assert caught.value.id == id
     assert caught.value.what and caught.value.why
+
+
+def test_pinned_memory_is_refused():
+    gm = one_node(("call_function", torch.zeros_like))
+    for pinned in (False, True):
+        next(iter(gm.graph.find_nodes(op="call_function", target=torch.zeros_like))).kwargs = {"pin_memory": pinned}
+        gm.recompile()
+        if not pinned:
+            compiled(gm, [torch.ones(2)])
+            continue
+        with pytest.raises(AotUnsupported, match="pinned-memory"):
+            compiled(gm, [torch.ones(2)])
 
 
 def test_no_change_of_requires_grad_is_allowed():

@@ -6,6 +6,7 @@ here where an operator under them says so on fakes (`item`, `nonzero`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from torch._ops import OpOverload, OpOverloadPacket
@@ -44,3 +45,8 @@ def method_of(target: Any) -> str | None:
         return target if isinstance(target, str) else None
     module = getattr(target, "__module__", None) or "torch"  # C functions and methods have none
     return op_name(target) if module.partition(".")[0] == "torch" else None
+
+
+def concerns_pinning(target: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call makes a tensor in pinned memory, or asks whether one is: fakes have none."""
+    return kwargs.get("pin_memory") is True or (not isinstance(target, str) and op_name(target) == "is_pinned")

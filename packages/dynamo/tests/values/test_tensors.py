@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -318,6 +319,40 @@ def test_methods_and_functions_break_alike(kind: str) -> None:
     for call in TOLD_BY_OPERATORS[kind]:
         subject = check(lambda x, call=call: (x + 1, call(x)), X, dynamic=False)
         assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+
+
+PINNED: list[Callable[[torch.Tensor], object]] = [
+    lambda x: torch.zeros(3, pin_memory=True),
+    lambda x: torch.empty(3, 2, pin_memory=True).fill_(1.0),
+    lambda x: torch.tensor([1.0, 2.0], pin_memory=True),
+    lambda x: torch.arange(3, pin_memory=True),
+    lambda x: torch.rand(3, pin_memory=True),
+    lambda x: x.new_zeros(3, pin_memory=True),
+    lambda x: torch.zeros_like(x, pin_memory=True),
+    lambda x: torch.hann_window(4, pin_memory=True),
+    lambda x: torch.ops.aten.full.default([2], 1.5, pin_memory=True),
+    lambda x: torch.ops.aten.is_pinned.default(x),
+]
+
+
+@pytest.mark.parametrize("at", range(len(PINNED)))
+def test_what_concerns_pinned_memory_breaks(at: int) -> None:
+    """What it gives, where there is such memory, an error where there is none, is eager mode's."""
+
+    def step(x: torch.Tensor) -> object:
+        y = x + 1
+        try:
+            return y, PINNED[at](y)
+        except RuntimeError as error:
+            return y, type(error)
+
+    subject = check(step, X)
+    assert "pinned-memory" in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
+
+
+def test_memory_that_is_not_to_be_pinned_is_made_in_the_graph() -> None:
+    subject = check(lambda x: x + torch.zeros(4, pin_memory=False) + x.new_ones(4, pin_memory=False), X)
+    assert not subject.of_kind("break")
 
 
 RESHAPED: dict[str, Any] = {

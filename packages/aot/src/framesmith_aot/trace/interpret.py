@@ -139,6 +139,9 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if node.op == "call_module":
         raise AotUnsupported("module-call", f"a call of submodule {node.target!r}", "the graph must be flat")
     _refuse_method(tensor_methods.method_of(node.target), args, kwargs)
+    if tensor_methods.concerns_pinning(node.target, kwargs):
+        what = f"pinned memory ({op_name(node.target)})"
+        raise AotUnsupported("pinned-memory", what, "a graph makes tensors in memory of its own")
     if node.op == "call_method":
         method = getattr(torch.Tensor, str(node.target), None)
         if method in REPLACEMENTS:

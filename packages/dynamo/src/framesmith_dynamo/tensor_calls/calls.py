@@ -20,6 +20,7 @@ from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LA
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
+from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
@@ -124,6 +125,12 @@ STRIDED_FROM_INSIDE = register_break(
     why="which elements both show depends on where the input begins, and the trace does not know that",
     hint="make the view of the whole tensor that owns the memory, or mark the input static",
 )
+PINNED_MEMORY = register_break(
+    "pinned-memory",
+    what="a tensor is made in pinned memory (`pin_memory=True`), or torch's operator is asked whether one is",
+    why="a graph makes tensors in memory of its own, which is not pinned, and fake tensors do not tell",
+    hint="make the tensor outside the compiled function, and copy to it inside",
+)
 OUT_RESIZED = register_break(
     "out-resized",
     what="a tensor given as `out=` gets another shape",
@@ -209,6 +216,8 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     """Run a torch call on fakes, record it, and wrap what it gives."""
     graph_args = [graph_argument(arg) for arg in args]
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
+    if concerns_pinning(target, graph_kwargs):
+        raise GraphBreak(PINNED_MEMORY, _name(target))
     builder = frame.state.builder
     out = list(tensors_in(fx.node.map_arg(graph_kwargs.get("out"), fake_of_node)))
     shapes = [fake.shape for fake in out]
