@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import framesmith_frames as frames
-from framesmith_dynamo import FrameConverter
+from framesmith_dynamo import CUDA_GRAPH_CAPTURED, FrameConverter
 from framesmith_dynamo.admission.surroundings import why_not_now
 
 X = torch.tensor([1.0, 2.0])
@@ -63,6 +63,21 @@ def test_transforms() -> None:
 def test_a_default_device_is_fine() -> None:
     with torch.device("cpu"):
         assert why_not_now() is None
+
+
+def test_while_a_cuda_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> bool:
+        raise RuntimeError("CUDA error: the device has failed")
+
+    def capturing() -> bool:
+        return True
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", capturing)
+    assert why_not_now() is None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert why_not_now() == CUDA_GRAPH_CAPTURED
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", failed)
+    assert why_not_now() is None
 
 
 def test_forward_mode_differentiation() -> None:

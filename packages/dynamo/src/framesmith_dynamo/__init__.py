@@ -2,6 +2,7 @@
 
 from framesmith_dynamo.__about__ import __version__
 from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, disable, is_disabled
+from framesmith_dynamo.admission.surroundings import CUDA_GRAPH_CAPTURED
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
 from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
 from framesmith_dynamo.conversion.events import FrameEvent
@@ -19,6 +20,7 @@ from framesmith_dynamo.residual.raising import raising
 __all__ = [
     "BREAKS",
     "CONCERNED_PACKAGES",
+    "CUDA_GRAPH_CAPTURED",
     "BreakKind",
     "BreakNotAllowed",
     "FrameConverter",

@@ -24,6 +24,7 @@ from framesmith.stats import count
 from framesmith_aten.contract import EXAMPLE
 from framesmith_dynamo import (
     CONCERNED_PACKAGES,
+    CUDA_GRAPH_CAPTURED,
     BreakNotAllowed,
     FrameConverter,
     FrameEvent,
@@ -144,6 +145,8 @@ class Session:
             warnings.warn_explicit(message, FramesmithWarning, event.place.filename, event.place.lineno)
         if event.kind == "assumption":
             self.failures.tell(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
+        if event.kind == "run-once" and event.detail == CUDA_GRAPH_CAPTURED:
+            self.failures.tell(f"calls to which no compiled code applies run as plain Python: {event.detail}")
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error, event.place)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch.autograd import forward_ad
@@ -52,6 +53,20 @@ def _dual_level() -> bool:
     return forward_ad._current_level >= 0
 
 
+def _cuda_graph_captured() -> bool:
+    try:
+        initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return initialized and torch.cuda.is_current_stream_capturing()
+    except RuntimeError:  # so does every call of a device that has failed
+        return False
+
+
+#: Compiling asks torch's kernels what they take, which runs them. It is said aloud: what is replayed stays as it is.
+CUDA_GRAPH_CAPTURED: Final = (
+    "a CUDA graph is being captured: what compiling does on the device would be part of it. Call the compiled function "
+    "once before the capture, with such arguments"
+)
+
 #: (is it so now, why a graph would not do): the first that holds is the reason
 STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_functorch, "a torch.func transform is running: its tensors are wrappers"),
@@ -61,6 +76,7 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
     (torch._C._get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
+    (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
     (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
 )
 
