@@ -77,6 +77,23 @@ def test_auto_goes_by_the_devices(kinds: tuple[str, ...], name: str) -> None:
     assert backend_for("auto", inputs).name == name
 
 
+@pytest.mark.parametrize(
+    ("given", "made", "name"),
+    [("cpu", "cuda cuda", "cuda"), ("cpu", "cpu cuda cuda", "cuda"), ("", "cuda", "cuda"), ("cpu", "cpu cuda", "cpu")]
+    + [("", "cpu", "cpu"), ("cuda", "cpu cpu", "cuda"), ("cpu", "meta meta", "cpu"), ("meta", "cuda", "eager")],
+)
+@pytest.mark.parametrize("key", ["val", "example_value"])
+def test_auto_goes_by_what_a_graph_makes(given: str, made: str, name: str, key: str) -> None:
+    graph = fx.Graph()
+    with FakeTensorMode():
+        for at, kind in enumerate(given.split()):
+            graph.placeholder(f"x{at}").meta[key] = torch.empty(2, device=kind)
+        for kind in made.split():
+            graph.call_function(torch.zeros, (2,)).meta[key] = torch.empty(2, device=kind)
+    inputs = [node.meta[key] for node in graph.find_nodes(op="placeholder")]
+    assert backend_for("auto", inputs, fx.GraphModule({}, graph)).name == name
+
+
 class FixedSizes(EagerBackend):
     name = "fixed sizes"
     fixed_sizes = True

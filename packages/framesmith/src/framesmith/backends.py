@@ -5,6 +5,7 @@ A callable backend takes `(graph_module, example_inputs)` as torch.compile's cus
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from torch import fx
 
 import framesmith_backends
 from framesmith.choices import check_choice
-from framesmith_aten.contract import Backend
+from framesmith_aten.contract import EXAMPLE, Backend
+from framesmith_aten.operators import tensors_in
 from framesmith_backends import find_backend
 
 #: Backends that "auto" chooses from, by the devices that each declares, in this order.
@@ -83,14 +85,28 @@ def _options_of_name(name: str) -> set[str]:
         return set()
 
 
-def backend_for(backend: str | Backend, inputs: Sequence[Any]) -> Backend:
-    """The backend object for graphs of such inputs; "auto" goes by their devices. Raises what `find_backend` raises."""
+def backend_for(backend: str | Backend, inputs: Sequence[Any], gm: fx.GraphModule | None = None) -> Backend:
+    """The backend object for graphs of such inputs; "auto" goes by their devices, and by what the graph `gm` makes.
+
+    Raises what `find_backend` raises.
+    """
     if backend == AUTO:
-        devices = {one.device.type for one in inputs if isinstance(one, torch.Tensor)}  # others are numbers
+        devices = {one.device.type for one in tensors_in(inputs)}  # others are numbers
+        if devices <= {"cpu"} and gm is not None and _is_mostly_on_gpu(gm):
+            devices.add("cuda")
         return _by_device(devices or {"cpu"})
     if isinstance(backend, str):
         return find_backend("eager" if backend == "aot_eager" else backend)
     return backend
+
+
+def _is_mostly_on_gpu(gm: fx.GraphModule) -> bool:
+    """Whether more of the graph's calls give tensors on a GPU than on the CPU: made there, or moved there."""
+    made: Counter[str] = Counter()
+    for node in gm.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            made.update({tensor.device.type for tensor in tensors_in(node.meta.get("val", node.meta.get(EXAMPLE)))})
+    return made["cuda"] > made["cpu"]
 
 
 def is_for_fixed_sizes(backend: BackendLike) -> bool:

@@ -51,7 +51,7 @@ class GraphCompiler:
             return cast(GraphCallable, gm.forward)
         if not isinstance(backend, (str, Backend)):
             return cast(GraphCallable, backend(gm, examples))
-        chosen = backend_for(backend, examples)
+        chosen = backend_for(backend, examples, gm)
         compiler = self._backend_compiler(backend, gm)
         compiled = framesmith_aot.compile_graph(
             gm,
@@ -122,7 +122,7 @@ def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Te
 
     Raises ValueError when a named one cannot take it, and when what one needs is not installed: that is to be told.
     """
-    found = backend_for(backend, inputs)
+    found = backend_for(backend, inputs, gm)
     reason = found.why_not(gm) if role in found.roles else f"it takes no {role} graphs"
     if reason is None:
         return found
