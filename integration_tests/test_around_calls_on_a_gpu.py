@@ -83,3 +83,19 @@ def test_tensors_made_of_nothing_and_of_the_cpus_have_kernels_on_a_gpu() -> None
             patch.setattr(CudaBackend, "compile", lambda *a, **k: (used.append("cuda"), original(*a, **k))[1])
             torch.testing.assert_close(compiled(given), function(given))
         assert used == ["cuda"]
+
+
+def of_tiny_numbers(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    of_one = [x.sin(), x.tanh(), x.erf(), x.log1p(), x.expm1(), x.asin(), x.sinh(), x.atanh(), x.ceil(), (-x).floor()]
+    return [*of_one, x.pow(0.3), x // y, x % y, torch.fmod(x, y), torch.atan2(x, y), torch.hypot(x, y)]
+
+
+def test_numbers_too_small_for_a_normal_one_on_a_gpu() -> None:
+    """They are what they are, not zero, in functions of the device's library."""
+    x, y = (
+        torch.tensor(values, device=DEVICE)
+        for values in ([1e-40, 1e-39, 5e-39, 1e-40, 1.0], [1e-40, 1e-40, 1e-39, 1.0, 3.0])
+    )
+    found = framesmith.compile(of_tiny_numbers, strict=True)(x, y)
+    for one, expected in zip(found, of_tiny_numbers(x, y), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=0.0)

@@ -63,11 +63,13 @@ class TritonKernel:
     def options(self) -> dict[str, int | bool]:
         """How it is compiled: each operation rounded, as eager's are, and with its checks.
 
-        (Triton's asserts for overflows of its own would come with these.)
+        Functions of the device's library take numbers too small for a normal one for what they are, as torch's kernels
+        do, not for zero. (Triton's asserts for overflows of its own would come with the checks.)
         """
         checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
         staged = {"num_stages": self.stages} if self.stages else {}
-        return {"num_warps": self.warps, "enable_fp_fusion": False} | staged | checked
+        exact = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+        return {"num_warps": self.warps} | exact | staged | checked
 
     @property
     def has_first(self) -> bool:
