@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ptx.races import Clock, Fault, Races
 
 Array = np.ndarray[Any, Any]
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -20,130 +21,6 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 GLOBAL, SHARED, LOCAL, PARAMETERS = 0x7F12_3400_0000, 0x400, 0x1000_0000, 0x0800_0000
 #: Bytes between tensors that belong to none.
 REDZONE = 1 << 16
-NOBODY, SEVERAL = -1, -2
-
-
-class Fault(Exception):
-    """Something that a device would end the program for, or may compute wrongly by; `thread` is counted in the grid."""
-
-    def __init__(self, kind: str, thread: int, where: str) -> None:
-        super().__init__(f"{kind}: {where}")
-        self.kind, self.thread, self.where = kind, thread, where
-
-
-@dataclass(slots=True)
-class Clock:
-    """What orders accesses: the instruction's number, and when blocks and warps last met.
-
-    `first` is the first thread of those that run, `block` how many threads a block has. `acted` are the threads that
-    wrote anything or told others; `suspects` faults that are none if those who read late did not.
-    """
-
-    block: int
-    first: int
-    blocks_met: Array
-    warps_met: Array
-    acted: Array
-    now: int = 1
-    at: Any = None
-    suspects: list[tuple[Any, Fault]] = field(default_factory=list)
-
-    def unordered(self, other: Array, when: Array, thread: Array) -> Array:
-        """Whether what `other` did, of the same block, may be at the same time as what `thread` does now."""
-        mine, theirs = thread - self.first, other - self.first
-        block = mine // self.block
-        known = (
-            (theirs >= 0) & (theirs < len(self.warps_met) * 32) & (theirs // self.block == block) & (other != thread)
-        )
-        free = known & (when >= self.blocks_met[block])
-        in_warp = mine // 32 == theirs // 32
-        return free & ~(in_warp & (when < self.warps_met[mine // 32]))
-
-
-class Races:
-    """Of each unit of memory who wrote and read it last, and when; and which blocks ever did."""
-
-    def __init__(self, units: int, across: bool) -> None:
-        def nobody() -> Array:
-            return np.full(units, NOBODY, np.int32)
-
-        def never() -> Array:
-            return np.zeros(units, np.int32)
-
-        self.writer, self.reader, self.other = nobody(), nobody(), nobody()
-        self.written, self.read, self.read_other = never(), never(), never()
-        self.across = across
-        #: In global memory, where the last write was over what others of the block read without a barrier. Where a
-        #: tensor is smaller than a block, all its threads read it, and only those go on that write.
-        self.late: Array | None = None
-        if across:
-            self.writers, self.readers, self.updaters = nobody(), nobody(), nobody()
-        self.updater, self.updated = nobody(), never()
-
-    def on_read(self, unit: Array, thread: Array, clock: Clock) -> tuple[str, Array] | None:
-        bad = clock.unordered(self.writer[unit], self.written[unit], thread)
-        bad |= clock.unordered(self.updater[unit], self.updated[unit], thread)
-        if self.across:
-            block = (thread // clock.block).astype(np.int32)
-            for theirs in (self.writers[unit], self.updaters[unit]):
-                bad |= (theirs != NOBODY) & (theirs != block)
-            self._note(self.readers, unit, block)
-        changed = self.reader[unit] != thread
-        if changed.any():
-            moved = unit[changed]
-            self.other[moved], self.read_other[moved] = self.reader[moved], self.read[moved]
-        self.reader[unit] = thread
-        self.read[unit] = clock.now
-        also = self.reader[unit] != thread
-        if also.any():
-            self.other[unit[also]] = thread[also]
-            self.read_other[unit[also]] = clock.now
-        return ("data race: reads what another thread wrote, without a barrier between", bad) if bad.any() else None
-
-    def on_write(self, unit: Array, thread: Array, clock: Clock, same: Array) -> tuple[str, Array] | None:
-        """`same` says where what is written is what was there, which nobody can tell from no write."""
-        bad = clock.unordered(self.writer[unit], self.written[unit], thread) & ~same
-        bad |= clock.unordered(self.updater[unit], self.updated[unit], thread)
-        late = clock.unordered(self.reader[unit], self.read[unit], thread)
-        late |= clock.unordered(self.other[unit], self.read_other[unit], thread)
-        late &= ~same
-        self.late = late if self.across and late.any() else None
-        bad |= late & (not self.across)
-        if self.across:
-            block = (thread // clock.block).astype(np.int32)
-            theirs = self.writers[unit]
-            bad |= (theirs != NOBODY) & (theirs != block) & ~same
-            for theirs in (self.readers[unit], self.updaters[unit]):
-                bad |= (theirs != NOBODY) & (theirs != block)
-            self._note(self.writers, unit, block)
-        self.writer[unit] = thread
-        self.written[unit] = clock.now
-        return (
-            ("data race: writes what another thread reads or writes, without a barrier between", bad)
-            if bad.any()
-            else None
-        )
-
-    def on_update(self, unit: Array, thread: Array, clock: Clock) -> tuple[str, Array] | None:
-        """For atomic operations, which are in no order among themselves."""
-        bad = clock.unordered(self.writer[unit], self.written[unit], thread)
-        bad |= clock.unordered(self.reader[unit], self.read[unit], thread)
-        if self.across:
-            block = (thread // clock.block).astype(np.int32)
-            for theirs in (self.readers[unit], self.writers[unit]):
-                bad |= (theirs != NOBODY) & (theirs != block)
-            self._note(self.updaters, unit, block)
-        self.updater[unit] = thread
-        self.updated[unit] = clock.now
-        return ("data race: an atomic operation beside a plain one", bad) if bad.any() else None
-
-    @staticmethod
-    def _note(blocks: Array, unit: Array, block: Array) -> None:
-        known = blocks[unit]
-        blocks[unit] = np.where((known == NOBODY) | (known == block), block, SEVERAL)
-        also = (blocks[unit] != block) & (blocks[unit] != SEVERAL)
-        if also.any():
-            blocks[unit[also]] = SEVERAL
 
 
 @dataclass(slots=True)
@@ -215,7 +92,7 @@ class Space:
             unit = (place + k) * width // self.unit
             for j in range(max(width // self.unit, 1)):
                 if self.races is not None:
-                    self._raced(self.races.on_write(unit + j, threads, clock, same), address, threads)
+                    self._raced(self.races.on_write(unit + j, threads, clock, same, width), address, threads)
                     if self.races.late is not None:
                         clock.suspects += self._late(self.races.late, address, threads, clock)
                 if self.known is not None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from ptx import matrices
-from ptx.memory import GLOBAL, LOCAL, PARAMETERS, Fault, Space
+from ptx import matrices, warps
+from ptx.memory import GLOBAL, LOCAL, PARAMETERS, Space
 from ptx.numbers import TYPES
 from ptx.program import WIDTHS, Instruction, PtxError
-from ptx.threads import DONE, RUNNING, WAITING, Threads
+from ptx.races import Fault
+from ptx.threads import Threads
+from ptx.warps import DONE, HELD, RUNNING, WAITING
 
 Array = np.ndarray[Any, Any]
 
@@ -307,15 +309,14 @@ def _return(t: Threads, one: Instruction, at: int) -> bool:
     where = t.mask(one)
     t.place[t.active] = at + 1
     t.state[t.active if where is None else t.active[where]] = DONE
+    t.state[t.state == HELD] = RUNNING  # they may have waited for these
     _release(t)
     return False
 
 
 def _barrier(t: Threads, one: Instruction, at: int) -> bool:
     if "warp" in one.parts:
-        warps = t.active // 32
-        t.clock.warps_met[warps] = t.clock.now
-        return True
+        return True  # that these lanes meet is noted where they are gathered
     if t.mask(one) is not None or "sync" not in one.parts or len(one.operands) > 1 or one.operands[0] != "0":
         raise PtxError("unknown form of barrier")
     t.place[t.active] = at + 1
@@ -327,7 +328,7 @@ def _barrier(t: Threads, one: Instruction, at: int) -> bool:
 def _release(t: Threads) -> None:
     """Blocks go on of which nobody is still to come."""
     blocks = t.state.reshape(t.blocks, -1)
-    waiting = (blocks == WAITING).any(1) & (blocks != RUNNING).all(1)
+    waiting = (blocks == WAITING).any(1) & ((blocks == WAITING) | (blocks == DONE)).all(1)
     if waiting.any():
         places = np.where(blocks == WAITING, t.place.reshape(t.blocks, -1), -1)[waiting]
         most = places.max(1, keepdims=True)
@@ -353,69 +354,10 @@ def _nothing(t: Threads, one: Instruction, at: int) -> bool:
     return True
 
 
-# Between the threads of a warp.
-
-
-def _shuffle(t: Threads, one: Instruction, at: int) -> bool:
-    if t.mask(one) is not None:
-        raise PtxError("a shuffle under a predicate")
-    target, source, by, clamp, _ = one.operands
-    target, _, valid = target.partition("|")
-    t.read(source, "b32")  # as much of it as there is
-    whole = t.registers[source]
-    lane = t.active % 32
-    offset = np.broadcast_to(t.read(by, "s32"), t.active.shape).astype(np.int64)
-    limits = np.broadcast_to(t.read(clamp, "u32"), t.active.shape).astype(np.int64)
-    segment, bound = limits >> 8 & 31, limits & 31
-    least, most = lane & segment, (lane & segment) | (bound & ~segment)
-    how = one.parts[2]
-    wanted = {"bfly": lane ^ offset, "up": lane - offset, "down": lane + offset, "idx": least | (offset & ~segment)}[
-        how
-    ]
-    inside = wanted >= most if how == "up" else wanted <= most
-    chosen = t.active - lane + np.where(inside, wanted, lane)
-    t.clock.acted[t.active] = True
-    running = np.zeros(len(t.place), bool)
-    running[t.active] = True
-    if not running[chosen].all():
-        raise Fault("a shuffle from a thread that is not there", int(t.numbers[t.active[0]]), one.text)
-    t.write(target, whole[chosen])
-    if valid:
-        t.write(valid, inside)
-    return True
-
-
-def _by_warp(t: Threads, values: Array) -> Array:
-    """Rows of 32 of what the active threads have; all of a warp have to be there."""
-    if len(t.active) % 32 or (t.active.reshape(-1, 32) % 32 != np.arange(32)).any():
-        raise PtxError("a part of a warp")
-    return np.broadcast_to(values, t.active.shape).reshape(-1, 32)
-
-
-def _vote(t: Threads, one: Instruction, at: int) -> bool:
-    given = _by_warp(t, t.read(one.operands[1], "pred"))
-    if "ballot" in one.parts:
-        found = (given.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(1).astype(np.uint32)
-    else:
-        found = given.any(1) if "any" in one.parts else given.all(1)
-    t.write(one.operands[0], np.repeat(found, 32))
-    return True
-
-
-def _reduce(t: Threads, one: Instruction, at: int) -> bool:
-    kind, what = one.parts[-1], one.parts[2]
-    given = _by_warp(t, t.read(one.operands[1], kind))
-    rows = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or}
-    t.write(
-        one.operands[0], np.repeat((rows | {"xor": np.bitwise_xor})[what].reduce(given, axis=1).astype(given.dtype), 32)
-    )
-    return True
-
-
 OPERATIONS: Mapping[str, Callable[[Threads, Instruction, int], bool]] = {
     "mov": _move, "cvta": _convert_address, "ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic,
     "cp": _copy_beside, "bra": _branch, "ret": _return, "exit": _return, "bar": _barrier, "barrier": _barrier,
-    "call": _call, "membar": _nothing, "fence": _nothing, "prefetch": _nothing, "shfl": _shuffle, "vote": _vote,
-    "redux": _reduce, "ldmatrix": matrices.load, "stmatrix": matrices.store,
+    "call": _call, "membar": _nothing, "fence": _nothing, "prefetch": _nothing, "shfl": warps.shuffle,
+    "vote": warps.vote, "redux": warps.reduce, "ldmatrix": matrices.load, "stmatrix": matrices.store,
     "mma": matrices.multiply,
 }  # fmt: skip

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 from ptx.instructions import OPERANDS, ROWS, compared, converted
-from ptx.memory import LOCAL, PARAMETERS, SHARED, Clock, Fault, GlobalSpace, Races, Space
+from ptx.memory import LOCAL, PARAMETERS, SHARED, GlobalSpace, Space
 from ptx.numbers import HOLDERS, TYPES, bf16_of, of_bf16
 from ptx.program import WIDTHS, Instruction, Program, PtxError
+from ptx.races import LANES, Clock, Fault, Meetings, Races
+from ptx.warps import HELD, RUNNING, gathered, is_together
 
 Array = np.ndarray[Any, Any]
-#: Held are threads at an instruction that all of a warp do together, until the others come.
-RUNNING, WAITING, DONE, HELD = 0, 1, 2, 3
-TOGETHER = ("shfl", "vote", "redux", "ldmatrix", "stmatrix", "mma")
 _POISON = {16: 0x7FED, 32: 0x7FEDBEEF, 64: 0x7FFDBEEF7FEDBEEF, 8: 0xED}
 
 
@@ -62,9 +61,9 @@ class Threads:
         self.place, self.state = np.zeros(count, np.int32), np.zeros(count, np.int8)
         self.committed = np.zeros(count, np.int32)
         met = np.full(self.blocks, self.started, np.int32)
-        self.clock = Clock(
-            block, first, met, np.full(-(-count // 32), self.started, np.int32), np.zeros(count, bool), self.started
-        )
+        warps = -(-count // LANES)
+        lanes = Meetings(warps, self.started), Meetings(warps, self.started)
+        self.clock = Clock(block, first, met, *lanes, np.zeros(count, bool), self.started)
         at = 0
         for name, size in self.program.shared.items():
             at = -(-at // 16) * 16
@@ -108,12 +107,12 @@ class Threads:
             at = low
             while at < limit:
                 one = code[at]
-                if not self.whole and (one.parts[0] in TOGETHER or "warp" in one.parts) and not self._gathered(at):
-                    break
                 operation = OPERATIONS.get(one.parts[0])
                 self.clock.at = one
                 try:
                     with np.errstate(all="ignore"):
+                        if is_together(one) and not gathered(self, one, at):
+                            break
                         if operation is not None:
                             stays = operation(self, one, at)
                         else:
@@ -132,16 +131,6 @@ class Threads:
                 if at >= len(code):
                     raise PtxError(f"{self.program.name}: goes on behind its end")
                 self.place[self.active] = at
-
-    def _gathered(self, at: int) -> bool:
-        """Leave those warps active of which all are at this place; hold the threads of others."""
-        self.place[self.active] = at
-        ready = ((self.place == at) | (self.state == DONE)).reshape(-1, 32).all(1)
-        self.state[self.active[~ready[self.active // 32]]] = HELD
-        self.active = np.flatnonzero(np.repeat(ready, 32) & (self.state != DONE))
-        self.state[self.active] = RUNNING
-        self.whole = len(self.active) == len(self.place)
-        return len(self.active) > 0
 
     def _tell_suspects(self) -> None:
         """Writes over what others of a block may read late: nothing but a race where these others do anything."""
