@@ -94,6 +94,8 @@ def _high_of_64(a: Array, b: Array) -> Array:
 def _multiply_add(parts: Sequence[str], x: Sequence[Array]) -> Array:
     if TYPES[parts[-1]] in (F32, F64):
         return _fma(parts, x)
+    if "sat" in parts:
+        raise PtxError("integers with saturation")
     product = _multiply(parts, x[:2])
     return product + x[2].astype(product.dtype)
 

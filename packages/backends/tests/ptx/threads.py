@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from ptx import carries
 from ptx.instructions import OPERANDS, ROWS, compared, converted
 from ptx.memory import LOCAL, PARAMETERS, SHARED, GlobalSpace, Space
 from ptx.numbers import HOLDERS, TYPES, bf16_of, of_bf16
@@ -51,6 +52,7 @@ class Threads:
     symbols: dict[str, int] = field(default_factory=dict)
     pending: list[Any] = field(default_factory=list)
     committed: Array = field(init=False)
+    flags: Array = field(init=False)
     decoded: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Threads:
         self.numbers = np.arange(first, first + count, dtype=np.int64)
         self.active = np.arange(count)
         self.place, self.state = np.zeros(count, np.int32), np.zeros(count, np.int8)
-        self.committed = np.zeros(count, np.int32)
+        self.committed, self.flags = np.zeros(count, np.int32), np.full(count, carries.NOTHING, np.int8)
         met = np.full(self.blocks, self.started, np.int32)
         warps = -(-count // LANES)
         lanes = Meetings(warps, self.started), Meetings(warps, self.started)
@@ -260,6 +262,9 @@ class Threads:
 
     def _compute(self, one: Instruction) -> None:
         name, kind = one.parts[0], one.parts[-1]
+        if carries.is_carried(one):
+            carries.compute(self, one)
+            return
         if name not in ROWS and name not in ("setp", "cvt"):
             raise PtxError("unknown instruction")
         where = self.mask(one)
