@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 Tensors = tuple[torch.Tensor, ...]
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def cudnn_batch_norm(
@@ -183,7 +185,8 @@ def rms_norm_backward(
     grad, normal = _wide(grad), _wide(x) * inverse
     scaled = grad if weight is None else grad * weight
     of_x = (scaled - normal * (scaled * normal).mean(dims, keepdim=True)) * inverse
-    of_weight = (grad * normal).sum(list(range(x.dim() - len(shape))))
+    of_weight, rows = grad * normal, list(range(x.dim() - len(shape)))
+    of_weight = of_weight.sum(rows) if rows else of_weight  # a sum of no dimensions is one of all
     return of_x.to(x.dtype), of_weight.to(x.dtype) if weight is not None and wanted[1] else None
 
 
@@ -230,6 +233,51 @@ def gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, biased: bool) -> A
     return gates, others, grad * update, *biases
 
 
+def widened(op: Any) -> Callable[..., Any]:
+    """A softmax, of a half type with a result in float32 where that is wanted."""
+    return lambda x, dim, wide: op(x.float() if wide else x, dim, False)
+
+
+def narrowed(op: Any) -> Callable[..., Any]:
+    """A softmax's gradient, of an input that was of a half type where the result was not."""
+
+    def kernel(grad: torch.Tensor, found: torch.Tensor, dim: int, kind: torch.dtype) -> torch.Tensor:
+        result: torch.Tensor = op(grad, found, dim, grad.dtype)
+        return result.to(kind)
+
+    return kernel
+
+
+def in_wide_type(op: Any, *values: Any, **named: Any) -> Any:
+    """An operator that CPUs do not have of a half type, in float32; none that writes to what it is given."""
+    narrow = [t for t in tree_leaves((values, named)) if isinstance(t, torch.Tensor) and t.dtype in HALVES]
+    if not narrow or op._schema.is_mutable:
+        return NotImplemented
+
+    def wide(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALVES else value
+
+    def back(value: Any) -> Any:
+        wanted = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+        return value.to(narrow[0].dtype) if wanted else value
+
+    return tree_map(back, op(*tree_map(wide, values), **tree_map(wide, named)))
+
+
+def product_of_type(op: Any) -> Callable[..., Any]:
+    """Of half types, with a result that is wider."""
+
+    def kernel(a: torch.Tensor, b: torch.Tensor, kind: torch.dtype, **out: torch.Tensor) -> torch.Tensor:
+        return op(a.to(kind), b.to(kind), **out)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def histogram(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    wide: torch.Tensor = aten.histc.default(x if x.is_floating_point() else x.double(), *rest)
+    return wide.to(x.dtype)
+
+
 def singular_values(x: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: Any = None) -> Tensors:
     """The right ones row by row, as cuSOLVER leaves them."""
     u, s, v = aten._linalg_svd.default(x, full, vectors)
@@ -258,5 +306,22 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_thnn_fused_gru_cell": gru_cell,
     "_thnn_fused_gru_cell_backward": gru_cell_backward,
     "_linalg_svd": singular_values,
+    "_softmax": widened(aten._softmax.default),
+    "_log_softmax": widened(aten._log_softmax.default),
+    "_softmax_backward_data": narrowed(aten._softmax_backward_data.default),
+    "_log_softmax_backward_data": narrowed(aten._log_softmax_backward_data.default),
+    "mm.dtype": product_of_type(aten.mm),
+    "mm.dtype_out": product_of_type(aten.mm),
+    "bmm.dtype": product_of_type(aten.bmm),
+    "bmm.dtype_out": product_of_type(aten.bmm),
+    "histc": histogram,
+    "cudnn_grid_sampler": lambda x, grid: aten.grid_sampler_2d(x, grid, 0, 0, True),
+    "cudnn_grid_sampler_backward": lambda x, grid, grad: aten.grid_sampler_2d_backward(
+        grad, x, grid, 0, 0, True, [True, True]
+    ),
+    "_use_cudnn_ctc_loss": lambda *_: False,
+    "_use_cudnn_ctc_loss.Tensor": lambda *_: False,
+    "_use_miopen_ctc_loss": lambda *_: False,
+    "_use_miopen_ctc_loss.Tensor": lambda *_: False,
     "cudnn_is_acceptable": lambda x: False,  # recurrent layers go step by step
 }

@@ -16,19 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from integration_tests.simulated_gpu.not_built import NotBuilt
+
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 #: The compute capability, as a number of two digits.
 CAPABILITY = "FRAMESMITH_SIMULATED_GPU"
 #: CUDA's errors of kernels: an assertion, anything else.
 ASSERTED, FAILED = 710, 719
-
-
-class NotBuilt(NotImplementedError):
-    """Something that GPUs have and the simulated one does not."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"not on the simulated GPU: {what}")
 
 
 def _refuse_jiterator(*args: Any) -> None:
@@ -49,6 +44,14 @@ class SimulatedGpu:
         found = [*self.kernels.errors, *self.operators.errors]
         self.kernels.errors.clear()
         self.operators.errors.clear()
+        return found
+
+    def not_built(self) -> list[str]:
+        """What was asked for and is not built, since the last time."""
+        found = [*NotBuilt.reached]
+        NotBuilt.reached.clear()
+        while name := self.driver.sim_next_missing():
+            found.append(name.decode())
         return found
 
 
@@ -83,6 +86,7 @@ def start() -> SimulatedGpu:
     with tempfile.TemporaryDirectory() as folder:
         files = build(Path(folder))
         driver, runtime = (ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files)
+    driver.sim_next_missing.restype = ctypes.c_char_p
     import torch
 
     import framesmith

@@ -39,6 +39,25 @@ int sim_device(void) { return device; }
 void sim_use_device(int number) { device = number; }
 void sim_bind(void) { context = &allocations; }
 
+/* What was asked for and is not built, until it is taken, by names that stay. */
+
+enum { MOST_MISSING = 64 };
+static const char *missing[MOST_MISSING];
+static int misses;
+
+void sim_miss(const char *name) {
+    pthread_mutex_lock(&lock);
+    if (misses < MOST_MISSING) missing[misses++] = name;
+    pthread_mutex_unlock(&lock);
+}
+
+const char *sim_next_missing(void) {
+    pthread_mutex_lock(&lock);
+    const char *found = misses ? missing[--misses] : NULL;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 /* Memory. */
 
 void *sim_allocate(size_t size, bool on_device) {

@@ -27,6 +27,8 @@ void sim_set_callbacks(sim_loader loader, sim_launcher launcher);
 void sim_fail(int error);
 void sim_recover(void);
 int sim_failure(void);
+void sim_miss(const char *name);
+const char *sim_next_missing(void);
 int sim_device(void);
 void sim_use_device(int number);
 void sim_bind(void);

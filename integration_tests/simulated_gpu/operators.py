@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from integration_tests.simulated_gpu import composed
-from integration_tests.simulated_gpu.device import FAILED, NotBuilt
+from integration_tests.simulated_gpu.device import FAILED
 from integration_tests.simulated_gpu.memory import extent, is_on_gpu, is_view, on_host
+from integration_tests.simulated_gpu.not_built import NotBuilt
 from integration_tests.simulated_gpu.random_numbers import Drawn, Generators
 
 #: Theirs need no kernel.
@@ -124,9 +125,17 @@ class Call:
 
     def _compute(self) -> Any:
         kwargs = {**self.kwargs, **self.apart}
-        if self.drawn is None:
-            return self.kernel(*self.args, **kwargs)
-        return self.drawn.run(self.op, self.kernel, self.args, kwargs)
+        try:
+            if self.drawn is None:
+                return self.kernel(*self.args, **kwargs)
+            return self.drawn.run(self.op, self.kernel, self.args, kwargs)
+        except NotBuilt:
+            raise
+        except NotImplementedError as error:  # of CPUs: they have no such kernel, or none of the type
+            found = composed.in_wide_type(self.op, *self.args, **kwargs) if self.drawn is None else NotImplemented
+            if found is not NotImplemented:
+                return found
+            raise NotBuilt(f"{self.op} of {', '.join(sorted({str(t.dtype)[6:] for t in self.hosts}))}") from error
 
     def results(self) -> Any:
         """The results, on the GPU."""

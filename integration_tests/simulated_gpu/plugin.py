@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from integration_tests.simulated_gpu.device import ROOT, NotBuilt, start
+from integration_tests.simulated_gpu.device import ROOT, start
 
 GPU = start()
 # Processes that tests start have one, too.
@@ -14,6 +14,8 @@ _FOLDERS = [str(Path(__file__).parent / "site"), str(ROOT), os.environ.get("PYTH
 os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in _FOLDERS if folder)
 
 import pytest  # noqa: E402
+
+from integration_tests.simulated_gpu.not_built import Reports  # noqa: E402
 
 #: Seconds for a test that has a limit for a GPU.
 PATIENCE = 900
@@ -25,13 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(PATIENCE), append=False)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """What the simulated GPU has not is no failure."""
-    try:
-        return (yield)
-    except NotBuilt as error:
-        pytest.skip(str(error))
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Reports(GPU.not_built))
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@
 
 #define STREAM(s) ((struct sim_stream *)(s))
 #define EVENT(e) ((struct sim_event *)(e))
-#define UNSUPPORTED(name) (fprintf(stderr, "simulated GPU: no %s\n", name), fail(cudaErrorNotSupported))
+#define UNSUPPORTED(name) (fprintf(stderr, "simulated GPU: no %s\n", name), sim_miss(name), fail(cudaErrorNotSupported))
 #define NOT_BUILT(name, ...) cudaError_t name(__VA_ARGS__) { return UNSUPPORTED(#name); }
 
 enum { PHILOX_STATE = 32 };              /* bytes of at::PhiloxCudaState */
@@ -265,6 +265,7 @@ static cudaError_t launched(const void *function, void **parameters) {
         return ended();
     }
     fprintf(stderr, "simulated GPU: torch launches %s\n", name);
+    sim_miss(name);
     return fail(cudaErrorNotSupported);
 }
 
