@@ -40,8 +40,9 @@ class SimulatedGpu:
 
     def recover(self) -> list[str]:
         """Go on after a kernel has failed; what was wrong since the last time."""
+        told = self.driver.sim_told().decode()
         self.driver.sim_recover()
-        found = [*self.kernels.errors, *self.operators.errors]
+        found = [*([told] if told else []), *self.kernels.errors, *self.operators.errors]
         self.kernels.errors.clear()
         self.operators.errors.clear()
         return found
@@ -67,8 +68,8 @@ def build(into: Path) -> tuple[Path, Path]:
     headers = [_folder_of("nvidia.cu13") / "include", _folder_of("triton") / "backends/nvidia/include"]
     driver, runtime = into / "libcuda.so.1", into / "libcudart.so.13"
     plain = ["gcc", "-O2", "-Wall", "-fPIC", "-shared", "-pthread"]
-    named = [f"-Wl,-soname,{driver.name}"]
-    subprocess.run([*plain, *named, str(FOLDER / "driver.c"), "-o", str(driver)], check=True)
+    named, sources = [f"-Wl,-soname,{driver.name}"], [str(FOLDER / name) for name in ("driver.c", "memory.c")]
+    subprocess.run([*plain, *named, *sources, "-o", str(driver)], check=True)
     named = [f"-Wl,-soname,{runtime.name}", f"-Wl,--version-script={FOLDER / 'versions.map'}"]
     places = [*(f"-I{folder}" for folder in headers), f"-L{into}", f"-l:{driver.name}"]
     subprocess.run([*plain, *named, str(FOLDER / "runtime.c"), *places, "-o", str(runtime)], check=True)
@@ -86,7 +87,7 @@ def start() -> SimulatedGpu:
     with tempfile.TemporaryDirectory() as folder:
         files = build(Path(folder))
         driver, runtime = (ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files)
-    driver.sim_next_missing.restype = ctypes.c_char_p
+    driver.sim_next_missing.restype = driver.sim_told.restype = ctypes.c_char_p
     import torch
 
     import framesmith

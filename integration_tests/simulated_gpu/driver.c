@@ -6,38 +6,44 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { MOST_PARAMETERS = 512 };
 
-struct allocation { char *base; size_t size; bool device, kept; struct allocation *next; };
-struct kernel { int number, count, shared; int sizes[MOST_PARAMETERS]; };
+struct kernel { int number, count, shared; char *name; int sizes[MOST_PARAMETERS]; };
+struct used { const void *address; unsigned long long number; };
 struct node {
     enum { COPY, FILL, LAUNCH, CALL } kind;
     void *target; const void *source; size_t size; int value;
     struct kernel *kernel; unsigned grid[3], block[3], shared; char *parameters;
     void (*call)(void *); void *data;
+    const char *what; struct used *used; int uses;   /* allocations that have to be there when it is done */
     struct node *next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct allocation *allocations;
 static struct sim_graph *capturing;      /* at most one capture at a time */
 static int sticky;                       /* what no call gets beyond: a failed kernel */
 static __thread int device;
 static __thread void *context;          /* of no device before a thread's first call of the runtime */
 static sim_loader load;
 static sim_launcher launch;
+static void (*replay)(void *), (*forget)(void *);
+static char told[512];                   /* what was wrong with the last graph that used memory which is gone */
+static char primary;                     /* stands for the device's context */
 
 void sim_set_callbacks(sim_loader loader, sim_launcher launcher) { load = loader, launch = launcher; }
+void sim_set_replayer(void (*call)(void *), void (*release)(void *)) { replay = call, forget = release; }
 void sim_fail(int error) { if (!sticky) sticky = error; }
-void sim_recover(void) { sticky = 0; }
+void sim_recover(void) { sticky = 0, told[0] = 0; }
+const char *sim_told(void) { return told; }
 int sim_failure(void) { return sticky; }
 int sim_device(void) { return device; }
 void sim_use_device(int number) { device = number; }
-void sim_bind(void) { context = &allocations; }
+void sim_bind(void) { context = &primary; }
 
 /* What was asked for and is not built, until it is taken, by names that stay. */
 
@@ -56,51 +62,6 @@ const char *sim_next_missing(void) {
     const char *found = misses ? missing[--misses] : NULL;
     pthread_mutex_unlock(&lock);
     return found;
-}
-
-/* Memory. */
-
-void *sim_allocate(size_t size, bool on_device) {
-    struct allocation *made = malloc(sizeof *made);
-    size_t whole = (size + 511) / 512 * 512;
-    made->base = aligned_alloc(512, whole ? whole : 512);
-    if (!made->base) { free(made); return NULL; }
-    memset(made->base, 0xFF, whole);     /* not a number, in every type that has one */
-    pthread_mutex_lock(&lock);
-    made->size = size, made->device = on_device, made->kept = capturing != NULL, made->next = allocations;
-    allocations = made;
-    pthread_mutex_unlock(&lock);
-    return made->base;
-}
-
-/* What was allocated during a capture is kept for the graph, like everything that is freed during one. */
-bool sim_free(void *pointer) {
-    pthread_mutex_lock(&lock);
-    for (struct allocation **at = &allocations; *at; at = &(*at)->next)
-        if ((*at)->base == pointer) {
-            struct allocation *found = *at;
-            if (!found->kept && !capturing) {
-                *at = found->next;
-                free(found->base);
-                free(found);
-            }
-            pthread_mutex_unlock(&lock);
-            return true;
-        }
-    pthread_mutex_unlock(&lock);
-    return pointer == NULL;
-}
-
-int sim_find(const void *pointer, char **base, size_t *size) {
-    int kind = SIM_UNKNOWN;
-    pthread_mutex_lock(&lock);
-    for (struct allocation *at = allocations; at; at = at->next)
-        if ((char *)pointer >= at->base && (char *)pointer < at->base + (at->size ? at->size : 1)) {
-            *base = at->base, *size = at->size, kind = at->device ? SIM_DEVICE : SIM_HOST;
-            break;
-        }
-    pthread_mutex_unlock(&lock);
-    return kind;
 }
 
 /* Captures. */
@@ -123,6 +84,24 @@ static struct node *record(struct sim_stream *stream, int kind) {
     return made;
 }
 
+static void uses(struct node *node, const void *address) {
+    unsigned long long number = sim_number_of(address);
+    if (!number) return;
+    node->used = realloc(node->used, (node->uses + 1) * sizeof *node->used);
+    node->used[node->uses++] = (struct used){address, number};
+}
+
+static bool is_sound(struct node *node) {
+    for (int k = 0; k < node->uses; k++)
+        if (sim_number_of(node->used[k].address) != node->used[k].number) {
+            snprintf(told, sizeof told, "a graph uses memory that was freed: %s at %p", node->what, node->used[k].address);
+            fprintf(stderr, "simulated GPU: %s\n", told);
+            sim_fail(SIM_ILLEGAL_ADDRESS);
+            return false;
+        }
+    return true;
+}
+
 struct sim_graph *sim_current_capture(void) { return capturing; }
 
 int sim_begin_capture(struct sim_stream *stream) {
@@ -135,6 +114,7 @@ int sim_begin_capture(struct sim_stream *stream) {
         capturing->end = &capturing->nodes, capturing->number = stream->capture = ++count;
     }
     pthread_mutex_unlock(&lock);
+    if (!busy) sim_memory_of_capture(capturing->number);
     return busy ? SIM_CAPTURE_UNSUPPORTED : 0;
 }
 
@@ -144,6 +124,7 @@ int sim_end_capture(struct sim_stream *stream, struct sim_graph **graph) {
     struct sim_graph *made = capturing;
     capturing = NULL;
     pthread_mutex_unlock(&lock);
+    sim_memory_of_capture(0);
     *graph = made->invalid ? NULL : made;
     if (*graph) return 0;
     sim_free_graph(made);
@@ -165,7 +146,7 @@ static int run_launch(struct kernel *kernel, unsigned *grid, unsigned *block, un
 }
 
 int sim_run_graph(struct sim_graph *graph) {
-    for (struct node *at = graph->nodes; at && !sticky; at = at->next)
+    for (struct node *at = graph->nodes; at && !sticky && is_sound(at); at = at->next)
         switch (at->kind) {
         case COPY: memmove(at->target, at->source, at->size); break;
         case FILL: memset(at->target, at->value, at->size); break;
@@ -185,9 +166,12 @@ void sim_free_graph(struct sim_graph *graph) {
     while (graph->nodes) {
         struct node *one = graph->nodes;
         graph->nodes = one->next;
+        if (one->kind == CALL && one->call == replay && forget) forget(one->data);
         free(one->parameters);
+        free(one->used);
         free(one);
     }
+    sim_memory_of_graph_ends(graph->number);
     free(graph);
 }
 
@@ -196,23 +180,36 @@ void sim_free_graph(struct sim_graph *graph) {
 int sim_copy(struct sim_stream *stream, void *target, const void *source, size_t size) {
     if (sticky) return sticky;
     struct node *made = record(stream, COPY);
-    if (made) made->target = target, made->source = source, made->size = size;
-    else memmove(target, source, size);
+    if (made) {
+        made->target = target, made->source = source, made->size = size, made->what = "a copy";
+        uses(made, target);
+        uses(made, source);
+    } else memmove(target, source, size);
     return 0;
 }
 
 int sim_fill(struct sim_stream *stream, void *target, int value, size_t size) {
     if (sticky) return sticky;
     struct node *made = record(stream, FILL);
-    if (made) made->target = target, made->value = value, made->size = size;
-    else memset(target, value, size);
+    if (made) {
+        made->target = target, made->value = value, made->size = size, made->what = "a fill";
+        uses(made, target);
+    } else memset(target, value, size);
     return 0;
 }
 
 void sim_call(struct sim_stream *stream, void (*call)(void *), void *data) {
     struct node *made = record(stream, CALL);
-    if (made) made->call = call, made->data = data;
+    if (made) made->call = call, made->data = data, made->what = "a call";
     else call(data);
+}
+
+/* A call of the replayer with a number, by a name that stays, with the addresses of what it uses. */
+void sim_record(struct sim_stream *stream, void *number, const char *what, const void **addresses, int count) {
+    struct node *made = record(stream, CALL);
+    if (!made) { replay(number); return; }
+    made->call = replay, made->data = number, made->what = what;
+    for (int k = 0; k < count; k++) uses(made, addresses[k]);
 }
 
 double sim_now(void) {
@@ -226,7 +223,7 @@ double sim_now(void) {
 int cuInit(unsigned flags) { return flags ? 1 : 0; }
 int cuDriverGetVersion(int *version) { *version = SIM_VERSION; return 0; }
 int cuDevicePrimaryCtxGetState(int number, unsigned *flags, int *active) { *flags = 0, *active = number == 0; return 0; }
-int cuDevicePrimaryCtxRetain(void **found, int number) { *found = &allocations; return number ? SIM_INVALID_DEVICE : 0; }
+int cuDevicePrimaryCtxRetain(void **found, int number) { *found = &primary; return number ? SIM_INVALID_DEVICE : 0; }
 int cuCtxGetCurrent(void **found) { *found = context; return sticky; }
 int cuCtxSetCurrent(void *other) { context = other; return sticky; }
 int cuCtxGetDevice(int *number) {
@@ -243,6 +240,7 @@ int cuLibraryLoadData(void **library, const void *code, void *jit, void *values,
 
 int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
     struct kernel *made = calloc(1, sizeof *made);
+    made->name = strdup(name);
     made->count = load(library, name, &made->number, made->sizes, MOST_PARAMETERS);
     *kernel = made;
     return made->count < 0 ? SIM_UNSUPPORTED : 0;
@@ -264,11 +262,14 @@ int cuLaunchKernel(struct kernel *kernel, unsigned x, unsigned y, unsigned z, un
     if (made) {
         size_t size = 0;
         for (int k = 0; k < kernel->count; k++) size += kernel->sizes[k];
-        made->kernel = kernel, made->shared = shared, made->parameters = malloc(size + 1);
+        made->kernel = kernel, made->what = kernel->name, made->shared = shared, made->parameters = malloc(size + 1);
         memcpy(made->grid, grid, sizeof grid);
         memcpy(made->block, block, sizeof block);
         char *next = made->parameters;
-        for (int k = 0; k < kernel->count; next += kernel->sizes[k++]) memcpy(next, parameters[k], kernel->sizes[k]);
+        for (int k = 0; k < kernel->count; next += kernel->sizes[k++]) {
+            memcpy(next, parameters[k], kernel->sizes[k]);
+            if (kernel->sizes[k] == sizeof(void *)) uses(made, *(void **)parameters[k]);
+        }
         return 0;
     }
     return run_launch(kernel, grid, block, shared, parameters);

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 /* Numbers of CUDA's errors, and kinds of memory. */
-enum { SIM_INVALID_DEVICE = 101, SIM_INVALID_CONTEXT = 201, SIM_ASSERT = 710, SIM_UNSUPPORTED = 801, SIM_CAPTURE_UNSUPPORTED = 900, SIM_CAPTURE_INVALIDATED = 901 };
+enum { SIM_INVALID_DEVICE = 101, SIM_INVALID_CONTEXT = 201, SIM_ILLEGAL_ADDRESS = 700, SIM_ASSERT = 710, SIM_UNSUPPORTED = 801, SIM_CAPTURE_UNSUPPORTED = 900, SIM_CAPTURE_INVALIDATED = 901 };
 /* Bytes of shared memory: of any launch, and of one whose kernel was told of them. */
 enum { SIM_FREELY_SHARED = 48 << 10, SIM_MOST_SHARED = 227 << 10, SIM_VERSION = 13000 };
 enum { SIM_UNKNOWN, SIM_HOST, SIM_DEVICE };
@@ -35,6 +35,9 @@ void sim_bind(void);
 void *sim_allocate(size_t size, bool on_device);
 bool sim_free(void *pointer);
 int sim_find(const void *pointer, char **base, size_t *size);
+unsigned long long sim_number_of(const void *pointer);
+void sim_memory_of_capture(unsigned long long graph);
+void sim_memory_of_graph_ends(unsigned long long graph);
 bool sim_is_capturing(struct sim_stream *stream);
 struct sim_graph *sim_current_capture(void);
 int sim_begin_capture(struct sim_stream *stream);

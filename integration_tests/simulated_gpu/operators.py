@@ -6,8 +6,10 @@ computed: results are made as torch's fake tensors have them, and the call is no
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
+import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +49,13 @@ class Operators:
         self.driver = driver
         self.generators = Generators(runtime)
         self.library = torch.library.Library("aten", "IMPL")
-        self.replays: list[Any] = []
         self.errors: list[str] = []
+        #: What graphs that are there call, by number, with the name that the driver tells it by.
+        self.replays: dict[int, tuple[Call, bytes]] = {}
+        self.numbers = itertools.count(1)
+        self.callbacks = _CALL(self._replay), _CALL(self._forget)
+        driver.sim_set_replayer(*self.callbacks)
+        atexit.register(driver.sim_set_replayer, None, None)
 
     def install(self, disable: Callable[[Kernel], Kernel]) -> None:
         """Put them in the place of torch's; `disable` keeps them from being compiled."""
@@ -77,23 +84,28 @@ class Operators:
             if not torch.cuda.is_current_stream_capturing():
                 return call.results()
             found = call.planned(args, kwargs)
-            self._note(call.replay)
+            self._record(call)
             return found
 
-    def _note(self, replay: Callable[[], object]) -> None:
+    def _record(self, call: Call) -> None:
         """For replays of the graph that is being captured."""
-
-        def call(_: int) -> None:
-            try:
-                with _plainly():
-                    replay()
-            except Exception:
-                self.errors.append(traceback.format_exc())
-                self.driver.sim_fail(FAILED)
-
-        self.replays.append(_CALL(call))
+        number, name = next(self.numbers), str(call.op).encode()
+        self.replays[number] = call, name
+        used = [t.data_ptr() for t in (*call.hosts, *call.targets, *call.places)]
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.driver.sim_call(stream, self.replays[-1], None)
+        addresses = (ctypes.c_void_p * len(used))(*used)
+        self.driver.sim_record(stream, ctypes.c_void_p(number), name, addresses, len(used))
+
+    def _replay(self, number: int) -> None:
+        try:
+            with _plainly():
+                self.replays[number][0].replay()
+        except Exception:
+            self.errors.append(traceback.format_exc())
+            self.driver.sim_fail(FAILED)
+
+    def _forget(self, number: int) -> None:
+        self.replays.pop(number, None)
 
 
 class Call:

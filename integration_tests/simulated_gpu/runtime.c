@@ -83,6 +83,7 @@ const char *cudaGetErrorName(cudaError_t error) {
 
 const char *cudaGetErrorString(cudaError_t error) {
     return error == (cudaError_t)SIM_ASSERT ? "device-side assert triggered"
+        : error == cudaErrorIllegalAddress ? "an illegal memory access was encountered"
         : error == cudaErrorNotSupported ? "the simulated GPU cannot do that"
         : error == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
         : error == cudaErrorStreamCaptureInvalidated ? "operation failed due to a previous error during capture"
