@@ -256,9 +256,11 @@ def test_inputs_are_written_to_on_a_real_device() -> None:
 def test_sizes_that_change_on_a_real_device() -> None:
     x = torch.randn(6, 5, device="cuda")
     run = compiled(lambda x: torch.softmax(x * 2, -1), [x], tracing_mode="symbolic")
+    kept = []  # no input comes at the address of an earlier one, where it would be read
     for _ in range(4):
         for rows in (2, 3, 7, 11):
             x = torch.randn(rows, 5, device="cuda")
+            kept.append(x)
             close(run([x]), [torch.softmax(x * 2, -1)])
     assert run.counts.recorded == 4 and run.counts.replayed == 12
 
