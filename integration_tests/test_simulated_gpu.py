@@ -34,6 +34,11 @@ def test_behind_another():
     except NotBuilt as error:
         raise RuntimeError("could not compile") from error
 
+def test_told_by_the_runtime():
+    with pytest.raises(NotImplementedError):
+        raise NotBuilt("known one")
+    raise RuntimeError("CUDA error: the simulated GPU cannot do that")
+
 def test_passed_over():
     with pytest.raises(NotImplementedError):
         raise NotBuilt("known other")
@@ -88,12 +93,12 @@ def test_what_is_not_built_is_listed_and_a_new_one_fails(tmp_path: Path) -> None
     assert "nor expected in integration_tests.simulated_gpu.not_built: new thing" in told
     assert "not on the simulated GPU: known other" in told  # a note at what failed by itself
     listed = told.split("= not on the simulated GPU =")[1]
-    assert "known one: 2 skipped\n" in listed
+    assert "known one: 3 skipped\n" in listed
     assert "known other: 1 failed, 1 passed\n" in listed
     assert "new thing: 3 failed (not expected)\n" in listed
-    assert "5 failed, 2 passed, 2 skipped" in told
+    assert "5 failed, 2 passed, 3 skipped" in told
 
 
 def test_it_is_listed_where_others_run_the_tests(tmp_path: Path) -> None:
     listed = run(tmp_path, "-n", "2").split("= not on the simulated GPU =")[1]
-    assert "known one: 2 skipped\n" in listed and "new thing: 3 failed (not expected)\n" in listed
+    assert "known one: 3 skipped\n" in listed and "new thing: 3 failed (not expected)\n" in listed

@@ -22,8 +22,8 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 #: The compute capability, as a number of two digits.
 CAPABILITY = "FRAMESMITH_SIMULATED_GPU"
-#: CUDA's errors of kernels: an assertion, anything else.
-ASSERTED, FAILED = 710, 719
+#: CUDA's errors of kernels: an assertion, anything else; and of what is not built.
+ASSERTED, FAILED, UNSUPPORTED = 710, 719, 801
 
 
 def _refuse_jiterator(*args: Any) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from integration_tests.simulated_gpu.device import ASSERTED, FAILED, ROOT
+from integration_tests.simulated_gpu.device import ASSERTED, FAILED, ROOT, UNSUPPORTED
+from integration_tests.simulated_gpu.not_built import NotBuilt
 
 DEVICE_MEMORY = 2
 _LOADER = ctypes.CFUNCTYPE(
@@ -55,6 +56,12 @@ class Kernels:
         try:
             self._emulate(number, [grid[k] for k in range(3)], [block[k] for k in range(3)], shared, parameters)
         except BaseException as error:  # nothing may leave a callback
+            from ptx.program import UnknownInstruction
+
+            if isinstance(error, UnknownInstruction):
+                NotBuilt(f"the instruction {error.operation}")
+                sys.stderr.write(f"simulated GPU: {error}\n")
+                return UNSUPPORTED
             self.errors.append(traceback.format_exc())
             asserted = "assert" in str(error)
             sys.stderr.write(f"simulated GPU: {'device-side assert: ' if asserted else ''}{error}\n")

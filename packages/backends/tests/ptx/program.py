@@ -17,6 +17,14 @@ class PtxError(Exception):
     """Something that the emulator does not know, or text that is no PTX."""
 
 
+class UnknownInstruction(PtxError):
+    """An operation of which no form is known."""
+
+    def __init__(self, told: str, operation: str) -> None:
+        super().__init__(told)
+        self.operation = operation
+
+
 @dataclass(slots=True)
 class Instruction:
     """`parts` are the operation's name cut at its dots; `guard` is a predicate and whether it has to be false."""

@@ -15,7 +15,7 @@ from ptx import carries
 from ptx.instructions import OPERANDS, ROWS, compared, converted
 from ptx.memory import LOCAL, PARAMETERS, SHARED, GlobalSpace, Space
 from ptx.numbers import HOLDERS, TYPES, bf16_of, of_bf16
-from ptx.program import WIDTHS, Instruction, Program, PtxError
+from ptx.program import WIDTHS, Instruction, Program, PtxError, UnknownInstruction
 from ptx.races import LANES, Clock, Fault, Meetings, Races
 from ptx.warps import HELD, RUNNING, gathered, is_together
 
@@ -124,7 +124,10 @@ class Threads:
                     raise Failed(self._told(one, fault.thread, str(fault))) from fault
                 except (PtxError, KeyError, IndexError, TypeError, ValueError) as error:
                     told = error if isinstance(error, PtxError) else f"unknown instruction or form of it ({error!r})"
-                    raise PtxError(f"{self.program.name}, line {one.line}: {one.text}: {told}") from error
+                    told = f"{self.program.name}, line {one.line}: {one.text}: {told}"
+                    if isinstance(error, UnknownInstruction):
+                        raise UnknownInstruction(told, one.name) from error
+                    raise PtxError(told) from error
                 self.clock.now += 1
                 if not stays:
                     break
@@ -266,7 +269,7 @@ class Threads:
             carries.compute(self, one)
             return
         if name not in ROWS and name not in ("setp", "cvt"):
-            raise PtxError("unknown instruction")
+            raise UnknownInstruction("unknown instruction", one.name)
         where = self.mask(one)
         target, *operands = one.operands
         if name == "setp":
