@@ -20,6 +20,7 @@ define i32 @cuLaunchKernel(ptr %function) { ret i32 0 }
 define i32 @cuCtxGetDevice(ptr %device) { store i32 0, ptr %device  ret i32 0 }
 define i32 @aoti_torch_get_current_cuda_stream(i32 %device, ptr %stream) { store i64 1, ptr %stream  ret i32 0 }
 define i32 @cuLibraryLoadData(ptr %library) { store i64 1, ptr %library  ret i32 0 }
+define i32 @cuThreadExchangeStreamCaptureMode(ptr %mode) { ret i32 0 }
 define i32 @cuLibraryGetKernel(ptr %kernel) { store i64 1, ptr %kernel  ret i32 0 }
 """
 SIDE, ROUNDS, CALLS = 64, 11, 200

@@ -46,6 +46,23 @@ def test_first_called_while_the_user_captures_on_a_gpu(mode: str) -> None:
     assert framesmith.stats()["graphs"] == 1
 
 
+def test_a_backward_pass_compiled_while_the_user_captures_on_a_gpu() -> None:
+    """The forward pass has been compiled before; code is loaded beside the capture."""
+    framesmith.reset()
+    compiled = framesmith.compile(chained)
+    x, w = R(16, 32, device=DEVICE, requires_grad=True), R(32, device=DEVICE)
+    compiled(x, w)
+    torch.autograd.grad(chained(x, w).sum(), x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (found,) = torch.autograd.grad(compiled(x, w).sum(), x)
+    for _ in range(2):
+        with torch.no_grad():
+            x.mul_(0.5)
+        graph.replay()
+        torch.testing.assert_close(found, torch.autograd.grad(chained(x, w).sum(), x)[0])
+
+
 def pinned_ways(x: torch.Tensor) -> list[torch.Tensor]:
     made = [torch.zeros(3, pin_memory=True), torch.empty(2, 3, pin_memory=True).fill_(1.0), x.cpu().pin_memory()]
     made += [torch.tensor([1.0, 2.0], pin_memory=True), torch.arange(3, pin_memory=True), torch.zeros(3)]

@@ -232,9 +232,18 @@ int cuCtxGetDevice(int *number) {
     return sticky;
 }
 
+/* How a thread is kept from what would break a capture: 0, 1, or, with 2, not at all. */
+static __thread int exchanged;
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    int before = exchanged;
+    exchanged = *mode, *mode = before;
+    return 0;
+}
+
 int cuLibraryLoadData(void **library, const void *code, void *jit, void *values, unsigned count, void *options,
                       void *option_values, unsigned option_count) {
     *library = (void *)code;
+    if (capturing && exchanged != 2) return SIM_CAPTURE_UNSUPPORTED;
     return load && !jit && !values && !count && !options && !option_values && !option_count ? 0 : SIM_UNSUPPORTED;
 }
 

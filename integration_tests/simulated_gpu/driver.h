@@ -23,6 +23,7 @@ struct sim_graph {
 typedef int (*sim_loader)(const char *code, const char *name, int *number, int *sizes, int most);
 typedef int (*sim_launcher)(int number, unsigned *grid, unsigned *block, unsigned shared, void **parameters);
 
+int cuThreadExchangeStreamCaptureMode(int *mode);
 void sim_set_callbacks(sim_loader loader, sim_launcher launcher);
 void sim_fail(int error);
 void sim_recover(void);

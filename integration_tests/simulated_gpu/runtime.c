@@ -217,10 +217,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatu
     return ended();
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    static __thread enum cudaStreamCaptureMode present = cudaStreamCaptureModeGlobal;
-    enum cudaStreamCaptureMode before = present;
-    present = *mode, *mode = before;
-    return cudaSuccess;
+    return cuThreadExchangeStreamCaptureMode((int *)mode) ? cudaErrorInvalidValue : cudaSuccess;
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
     *count = ((struct sim_graph *)graph)->nodes ? 1 : 0;

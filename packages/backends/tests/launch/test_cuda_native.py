@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 CUDA = CudaBackend()
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *[ctypes.c_size_t] * 3)
+GLOBAL = 0  # a mode of captures
 ONE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t))
 LOAD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t, *[ctypes.c_size_t] * 6)
@@ -43,12 +44,12 @@ class StandIn:
         self.shared: list[int] = []
         self.allowed: list[tuple[int, ...]] = []
         self.names: list[str] = []
-        self.words, self.device, self.error = 0, 0, 0
+        self.words, self.device, self.error, self.mode = 0, 0, 0, GLOBAL
         functions: dict[str, Any] = {
             "cuLaunchKernel": LAUNCH(self.launch), "cuCtxGetDevice": ONE(self.current),
             "aoti_torch_get_current_cuda_stream": STREAM(self.stream),
             "cuLibraryLoadData": LOAD(self.load), "cuLibraryGetKernel": FIND(self.find),
-            "cuKernelSetAttribute": ALLOW(self.allow),
+            "cuKernelSetAttribute": ALLOW(self.allow), "cuThreadExchangeStreamCaptureMode": ONE(self.exchange),
         }  # fmt: skip
         self.functions = functions
 
@@ -69,8 +70,14 @@ class StandIn:
         stream[0] = 77
         return 0
 
+    def exchange(self, mode: Any) -> int:
+        self.mode, mode[0] = mode[0], self.mode
+        return 0
+
     def load(self, library: Any, code: int, *rest: int) -> int:
         library[0] = 1
+        if self.mode == GLOBAL:  # as if a graph were captured
+            return 900
         return 0 if ctypes.string_at(code, 4) == b"\x7fELF" else 200
 
     def allow(self, *what: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,9 @@ from framesmith_backends.render.triton.devices import FREELY_SHARED
 CALLED = ("cuLaunchKernel", "cuCtxGetDevice", "aoti_torch_get_current_cuda_stream")
 #: The attribute of a kernel that says how much shared memory its launches may ask for.
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+#: The mode of captures (`CUstreamCaptureMode`) in which a thread is kept from nothing.
+RELAXED = 2
 
 
 @dataclass(slots=True)
@@ -45,13 +49,27 @@ class Driver:
         if found is None:
             library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
             nothing = (None, None, 0, None, None, 0)
-            self._call("cuLibraryLoadData", ctypes.byref(library), cubin.code, *nothing)
-            self._call("cuLibraryGetKernel", ctypes.byref(kernel), library, cubin.function.encode())
+            with self._beside_captures():
+                self._call("cuLibraryLoadData", ctypes.byref(library), cubin.code, *nothing)
+                self._call("cuLibraryGetKernel", ctypes.byref(kernel), library, cubin.function.encode())
             found = self.loaded[cubin] = kernel.value or 0
         if cubin.shared > FREELY_SHARED and (found, device) not in self.told:
             self._call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, found, device)
             self.told.add((found, device))
         return found
+
+    @contextmanager
+    def _beside_captures(self) -> Iterator[None]:
+        """Within it this thread may do what would break a CUDA graph's capture, though it is no part of the graph.
+
+        A backward pass may be compiled while the user captures it.
+        """
+        mode = ctypes.c_int(RELAXED)
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def launch(self, kernel: int, programs: int, cubin: Cubin, device: int, parameters: Sequence[Any]) -> None:
         """Launch so many programs of the code with these handle and parameters (objects of ctypes), on that device."""
