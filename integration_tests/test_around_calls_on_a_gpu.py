@@ -6,6 +6,7 @@ Nothing here runs without a GPU, as in `test_on_a_gpu.py`.
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -54,7 +55,8 @@ def test_a_backward_pass_compiled_while_the_user_captures_on_a_gpu() -> None:
     compiled(x, w)
     torch.autograd.grad(chained(x, w).sum(), x)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with warnings.catch_warnings(), torch.cuda.graph(graph):
+        warnings.simplefilter("error", framesmith.FramesmithWarning)  # it would run eagerly, and be captured so
         (found,) = torch.autograd.grad(compiled(x, w).sum(), x)
     for _ in range(2):
         with torch.no_grad():
