@@ -103,8 +103,15 @@ def emit(w: Writing, root: Expr) -> str:
 
 
 def _constant(node: Const) -> str:
-    kind = DTYPES[node.dtype].compute
-    return f"tl.full([], {number_text(node.value, node.dtype)}, {TYPES[kind]})"
+    kind = TYPES[DTYPES[node.dtype].compute]
+    if isinstance(node.value, float) and node.value == 0 and math.copysign(1, node.value) < 0:
+        return _negative(f"tl.full([], 0.0, {kind})")  # of Triton's own constants zero has no sign
+    return f"tl.full([], {number_text(node.value, node.dtype)}, {kind})"
+
+
+def _negative(value: str) -> str:
+    """Of a floating value, also of zero, which Triton's own minus takes from zero."""
+    return f"({value} * -1.0)"
 
 
 def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
@@ -136,7 +143,7 @@ def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
     if name == "put":
         return args[1]
     if name == "neg":
-        return f"(-{args[0]})"
+        return _negative(args[0]) if DTYPES[dtype].kind == "f" else f"(-{args[0]})"
     if name == "not":
         return f"({args[0]} == 0)" if dtype == "b1" else f"(~{args[0]})"
     if name == "abs":
