@@ -72,6 +72,12 @@ def test_masks_of_dropout_are_saved_as_bools(dtype):
     assert types.count(torch.bool) == 1 and len(types) == 4  # x, w, the product, and the mask
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_an_input_is_saved_as_the_cast_that_alone_reads_it(kind):
+    graph = compiled(graph_of(lambda x, w: x.to(kind).float() @ w), leaves((8, 8), (8, 8)))
+    assert kind in [node.meta["val"].dtype for node in saved(graph)]
+
+
 def test_drawn_numbers_that_are_returned_stay_as_they_are():
     def fn(x, w):
         drawn = torch.bernoulli(torch.full_like(x.detach(), 0.5))

@@ -433,8 +433,16 @@ def _stand_ins(
 
 def _tells_all(cast: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a cast, cast back, gives the same cast again."""
-    alike = source.is_floating_point() and cast.is_floating_point() and source.device == cast.device
-    return alike and torch.promote_types(cast.dtype, source.dtype) in (cast.dtype, source.dtype)
+    if not (source.is_floating_point() and cast.is_floating_point() and source.device == cast.device):
+        return False
+    one, other = torch.finfo(cast.dtype), torch.finfo(source.dtype)
+    return _holds(one, other) or _holds(other, one)
+
+
+def _holds(wide: torch.finfo, narrow: torch.finfo) -> bool:
+    """Whether one floating type has all numbers of another (torch promotes none of 8 bits)."""
+    least, smallest = (kind.smallest_normal * kind.eps for kind in (wide, narrow))
+    return wide.eps <= narrow.eps and wide.max >= narrow.max and least <= smallest
 
 
 def handed_out(joint: JointGraph) -> list[int]:
