@@ -54,7 +54,8 @@ class Driver:
                 self._call("cuLibraryGetKernel", ctypes.byref(kernel), library, cubin.function.encode())
             found = self.loaded[cubin] = kernel.value or 0
         if cubin.shared > FREELY_SHARED and (found, device) not in self.told:
-            self._call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, found, device)
+            with self._beside_captures():
+                self._call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, found, device)
             self.told.add((found, device))
         return found
 

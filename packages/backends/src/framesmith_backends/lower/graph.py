@@ -327,13 +327,21 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
 
 
 def _is_float8(value: Expr) -> bool:
-    return value.dtype in FLOAT8 or (isinstance(value, Cast) and value.value.dtype in FLOAT8)
+    """Whether it is such a number, chosen among some, or what one is converted to."""
+    if value.dtype in FLOAT8:
+        return True
+    if isinstance(value, Cast):
+        return _is_float8(value.value)
+    return isinstance(value, Op) and value.name in ("where", "put") and any(map(_is_float8, value.args))
 
 
 def _computes_with_float8(part: Expr) -> bool:
     """Whether more is done to numbers of 8 bits than to choose among them and to convert them."""
     if isinstance(part, Cast):
-        return part.dtype in FLOAT8 and isinstance(part.value, Op) and part.value.name not in ("where", "put")
+        value = part.value
+        while isinstance(value, Cast):
+            value = value.value
+        return part.dtype in FLOAT8 and isinstance(value, Op) and value.name not in ("where", "put")
     return isinstance(part, Op) and part.name not in ("where", "put") and any(map(_is_float8, part.args))
 
 
