@@ -21,7 +21,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.launch import native, sorts
 from framesmith_backends.launch.sorts import (
     FEWEST,
@@ -41,7 +41,7 @@ from framesmith_backends.render.target import Target
 from framesmith_backends.rewrite.sorts import with_sorts
 
 OURS = (SORTED, VALUES_SORTED, PLACES_SORTED)
-TYPES = sorted(FROM_TORCH, key=str)
+TYPES = sorted(NUMBERS, key=str)
 FLOATS = [dtype for dtype in TYPES if dtype.is_floating_point]
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 COUNTS = st.one_of(st.integers(1, 40), st.sampled_from([63, 64, 65, 96, 97, 112, 113, 128, 129, 255, 256, 257, 700]))
