@@ -326,13 +326,17 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     return finished if many else finished[0]
 
 
+#: Operations that give one of their operands.
+_CHOICES = ("where", "put")
+
+
 def _is_float8(value: Expr) -> bool:
     """Whether it is such a number, chosen among some, or what one is converted to."""
     if value.dtype in FLOAT8:
         return True
     if isinstance(value, Cast):
         return _is_float8(value.value)
-    return isinstance(value, Op) and value.name in ("where", "put") and any(map(_is_float8, value.args))
+    return isinstance(value, Op) and value.name in _CHOICES and any(map(_is_float8, value.args))
 
 
 def _computes_with_float8(part: Expr) -> bool:
@@ -341,8 +345,8 @@ def _computes_with_float8(part: Expr) -> bool:
         value = part.value
         while isinstance(value, Cast):
             value = value.value
-        return part.dtype in FLOAT8 and isinstance(value, Op) and value.name not in ("where", "put")
-    return isinstance(part, Op) and part.name not in ("where", "put") and any(map(_is_float8, part.args))
+        return part.dtype in FLOAT8 and isinstance(value, Op) and value.name not in _CHOICES
+    return isinstance(part, Op) and part.name not in _CHOICES and any(map(_is_float8, part.args))
 
 
 def _may_be_equal(one: Shape, other: Shape) -> bool:
