@@ -85,6 +85,10 @@ class BuiltinValue(KnownValue):
         name = self.obj.__name__
         if isinstance(owner, type) and name == "__new__" and args and args[0].is_constant():
             return make_new(tr, args[0].as_constant(), owner, args[1:], kwargs)
+        found = type_lookup(owner, name) if isinstance(owner, type) else None
+        handler = None if found is None else find_handler(found.raw)
+        if found is not None and handler is not None and isinstance(found.raw, ClassMethodDescriptorType):
+            return handler(tr, (tr.constant(owner), *args), kwargs)
         if type(owner) in CONSTANT_TYPES and owner is not None and not isinstance(owner, ModuleType):
             return tr.constant(owner).call_method(tr, name, args, kwargs)
         raise GraphBreak(UNSUPPORTED_CALL, self.describe())

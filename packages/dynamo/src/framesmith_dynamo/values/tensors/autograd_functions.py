@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.autograd.function import Function
@@ -18,6 +18,10 @@ from framesmith_dynamo.values.tensors.torch_tables import CUSTOM_AUTOGRAD
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
+
+
+#: In releases of torch where it is written in C, the descriptor itself stands for the function.
+_APPLY: Final = vars(Function)["apply"]
 
 
 class ForwardContext:
@@ -57,7 +61,7 @@ def prepare_backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@handles(vars(Function)["apply"].__func__)
+@handles(getattr(_APPLY, "__func__", _APPLY))
 def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(*args)`."""
     cls, rest = args[0].as_constant(), args[1:]
