@@ -79,6 +79,10 @@ KINDS = [
 ]
 
 
+def not_heard(function, reason):
+    raise ValueError(reason)
+
+
 def one_round(callback, argument, compiled):
     for _ in range(2):
         for call in (original, compiled):
@@ -90,11 +94,15 @@ def one_round(callback, argument, compiled):
     frames.reset()
 
 
+REPORTS = [{}, {"on_eager": not_heard}, {"on_eager": not_heard, "refuses": True}]
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=["", "reported", "refused"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_reference_counts_return(kind):
+def test_reference_counts_return(kind, report):
     frames.set_error_handler(lambda error, frame: None)
     callback = answer_with(ask(kind))
-    compiled = frames.CompiledFunction(original, callback)
+    compiled = frames.CompiledFunction(original, callback, **report)
     watched = [object(), callback, original, original.__code__, replacement.__code__, globals(), compiled]
     one_round(callback, watched[0], compiled)
     gc.collect()

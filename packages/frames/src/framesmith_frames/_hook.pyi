@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GenericAlias
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final, overload
 
-from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode, InputsCheck
+from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode, InputsCheck, OnEager
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -17,27 +17,32 @@ class Entry:
     code: CodeType
     complete: bool
     inputs: bool
+    eager: str | None
     hits: int
     @property
     def flat_code(self) -> CodeType: ...
     @overload
-    def __new__(cls, check: Check, code: CodeType, *, complete: bool = False) -> Entry: ...
+    def __new__(cls, check: Check, code: CodeType, *, complete: bool = False, eager: str | None = None) -> Entry: ...
     @overload
-    def __new__(cls, check: InputsCheck, code: CodeType, *, complete: bool = False, inputs: bool) -> Entry: ...
+    def __new__(
+        cls, check: InputsCheck, code: CodeType, *, complete: bool = False, inputs: bool, eager: str | None = None
+    ) -> Entry: ...
 
 @final
 class SKIP:
     """Answer: run this code eagerly and never ask for it again (until a reset)."""
 
     reason: str
-    def __new__(cls, reason: str) -> SKIP: ...
+    quiet: bool
+    def __new__(cls, reason: str, *, quiet: bool = False) -> SKIP: ...
 
 @final
 class RUN_ONCE:
     """Answer: run this call eagerly, ask again at the next."""
 
     reason: str
-    def __new__(cls, reason: str) -> RUN_ONCE: ...
+    quiet: bool
+    def __new__(cls, reason: str, *, quiet: bool = False) -> RUN_ONCE: ...
 
 @final
 class FrameInfo:
@@ -60,8 +65,16 @@ class CompiledFunction(Generic[_P, _R]):
     __qualname__: str
     callback: FrameCallback
     cache: int
+    on_eager: OnEager | None
+    refuses: bool
     def __new__(
-        cls, function: Callable[_P, _R], callback: FrameCallback, *, cache: int | None = None
+        cls,
+        function: Callable[_P, _R],
+        callback: FrameCallback,
+        *,
+        cache: int | None = None,
+        on_eager: OnEager | None = None,
+        refuses: bool = False,
     ) -> CompiledFunction[_P, _R]: ...
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     def __class_getitem__(cls, arguments: Any, /) -> GenericAlias: ...

@@ -36,5 +36,8 @@ ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
 If it returns, the call runs eagerly; an `Entry` (without inputs) runs in its place, this once and unchecked.
 """
 
+OnEager: TypeAlias = Callable[[FunctionType, str], object]
+"""Told of a call of a compiled function that runs eagerly, and why; what it raises reaches the caller."""
+
 HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
 """A code object, or a Python function, method, CompiledFunction or without_hook; nothing else that can be called."""

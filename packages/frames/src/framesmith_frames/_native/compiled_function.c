@@ -10,6 +10,9 @@
 typedef struct CompiledFunction {
     Wrapper base;
     PyObject *callback;
+    PyObject *on_eager; /* NULL: nobody wants to know of calls that run eagerly */
+    char refuses;       /* on_eager is called before each of them, and may raise */
+    int settled;        /* there is nothing more to report */
     unsigned long long cache;
     PyObject *functions;                  /* dict: entry -> function that runs it, or NULL */
     PyObject *last_entry, *last_function; /* borrowed from `functions` */
@@ -34,6 +37,7 @@ int compiled_functions_reset(PyObject *dropped)
             return -1;
         }
         forget_functions(self);
+        self->settled = 0;
     }
     return 0;
 }
@@ -70,35 +74,77 @@ typedef struct {
     PyObject *callback; /* strong, or NULL */
     unsigned long long cache;
     int first, paused;
+    TargetCall *target;
 } Outer;
 
 static Outer switch_on(CompiledFunction *self, Activation *activation)
 {
-    Outer outer = {NULL, activation->cache, activation->first, activation->paused};
+    Outer outer = {NULL, activation->cache, activation->first, activation->paused, activation->target};
     outer.callback = activation_swap(activation, Py_NewRef(self->callback), self->cache);
     activation->paused = 0;
+    activation->target = NULL;
     return outer;
 }
 
 static void switch_back(Activation *activation, Outer outer)
 {
     activation->paused = outer.paused;
+    activation->target = outer.target;
     PyObject *own = activation_swap(activation, outer.callback, outer.cache);
     activation->first = outer.first;
     Py_XDECREF(own);
+}
+
+/* Why no frame of this thread reaches the hook now, or NULL. */
+static const char *why_unhooked(const Activation *activation)
+{
+    if (activation->busy > 0) {
+        return "it is called while a call is being traced or compiled";
+    }
+    if (PyThreadState_Get()->tracing) {
+        return "it is called by a trace function or a monitoring callback";
+    }
+    return hook_is_suspended() ? "more than half of a thread's C stack is used" : NULL;
+}
+
+/* The hook is switched on, and `call` waits for the frame of the function. */
+static PyObject *call_watched(CompiledFunction *self, Activation *activation, TargetCall *call, PyObject *const *args,
+                              size_t nargsf, PyObject *kwnames)
+{
+    Outer outer = switch_on(self, activation);
+    activation->target = call;
+    PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+    switch_back(activation, outer);
+    if (result != NULL && call->on_eager != NULL) {
+        int status = target_returned(call, activation);
+        self->settled |= status > 0;
+        if (status < 0) {
+            Py_CLEAR(result);
+        }
+    }
+    Py_XDECREF(call->reason);
+    return result;
 }
 
 /* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. */
 static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
+    TargetCall call = {
+        .function = self->base.wrapped,
+        .on_eager = self->settled ? NULL : self->on_eager,
+        .computed_before = activation->computed,
+        .refuses = self->refuses,
+    };
+    const char *why = call.refuses ? why_unhooked(activation) : NULL;
+    if (why != NULL && refuse_call(&call, why, activation) < 0) {
+        return NULL;
+    }
     if (activation->busy > 0) {
         return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     }
-    Outer outer = switch_on(self, activation);
-    PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
-    switch_back(activation, outer);
-    return result;
+    call.met = why != NULL;
+    return call_watched(self, activation, &call, args, nargsf, kwnames);
 }
 
 /* Takes the inputs. The hook is off in a complete entry, and on in another. */
@@ -110,6 +156,7 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
         return NULL;
     }
     PyObject *result;
+    activation->computed += found->entry->eager == NULL;
     if (found->entry->complete) {
         activation->paused++;
         result = call_entry_function(activation, function, args, nargs, found->inputs);
@@ -184,7 +231,7 @@ static PyObject *compiled_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* ---- the type ---- */
 
-static int validate(PyObject *function, PyObject *callback)
+static int validate(PyObject *function, PyObject *callback, PyObject *on_eager)
 {
     if (!PyFunction_Check(function)) {
         PyErr_Format(PyExc_TypeError, "CompiledFunction: expected a Python function, not %.200s", Py_TYPE(function)->tp_name);
@@ -193,6 +240,11 @@ static int validate(PyObject *function, PyObject *callback)
     if (!PyCallable_Check(callback)) {
         PyErr_Format(PyExc_TypeError, "CompiledFunction: the callback must be callable, not %.200s",
                      Py_TYPE(callback)->tp_name);
+        return -1;
+    }
+    if (on_eager != Py_None && !PyCallable_Check(on_eager)) {
+        PyErr_Format(PyExc_TypeError, "CompiledFunction: on_eager must be callable or None, not %.200s",
+                     Py_TYPE(on_eager)->tp_name);
         return -1;
     }
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
@@ -205,14 +257,24 @@ static int validate(PyObject *function, PyObject *callback)
     return 0;
 }
 
+static void compiled_link(CompiledFunction *self)
+{
+    self->next = all_compiled;
+    if (all_compiled != NULL) {
+        all_compiled->previous = self;
+    }
+    all_compiled = self;
+}
+
 static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"function", "callback", "cache", NULL};
-    PyObject *function, *callback;
+    static char *names[] = {"function", "callback", "cache", "on_eager", "refuses", NULL};
+    PyObject *function, *callback, *on_eager = Py_None;
     CacheArgument cache = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O&:CompiledFunction", names, &function, &callback, cache_argument,
-                                     &cache) ||
-        validate(function, callback) < 0 || (!cache.given && callback_cache(callback, &cache.id) < 0)) {
+    int refuses = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O&Op:CompiledFunction", names, &function, &callback, cache_argument,
+                                     &cache, &on_eager, &refuses) ||
+        validate(function, callback, on_eager) < 0 || (!cache.given && callback_cache(callback, &cache.id) < 0)) {
         return NULL;
     }
     CompiledFunction *self = (CompiledFunction *)type->tp_alloc(type, 0);
@@ -220,12 +282,10 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         self->base.vectorcall = compiled_vectorcall;
         self->base.wrapped = Py_NewRef(function);
         self->callback = Py_NewRef(callback);
+        self->on_eager = on_eager == Py_None ? NULL : Py_NewRef(on_eager);
+        self->refuses = (char)(refuses && self->on_eager != NULL);
         self->cache = cache.id;
-        self->next = all_compiled;
-        if (all_compiled != NULL) {
-            all_compiled->previous = self;
-        }
-        all_compiled = self;
+        compiled_link(self);
     }
     return (PyObject *)self;
 }
@@ -233,6 +293,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 static int compiled_traverse(CompiledFunction *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->callback);
+    Py_VISIT(self->on_eager);
     Py_VISIT(self->functions);
     return wrapper_traverse(&self->base, visit, arg);
 }
@@ -257,6 +318,7 @@ static void compiled_dealloc(CompiledFunction *self)
     }
     forget_functions(self);
     Py_CLEAR(self->callback);
+    Py_CLEAR(self->on_eager);
     wrapper_dealloc((PyObject *)self);
 }
 
@@ -268,6 +330,8 @@ static PyObject *compiled_repr(CompiledFunction *self)
 static PyMemberDef compiled_members[] = {
     {"callback", T_OBJECT_EX, offsetof(CompiledFunction, callback), READONLY, NULL},
     {"cache", T_ULONGLONG, offsetof(CompiledFunction, cache), READONLY, NULL},
+    {"on_eager", T_OBJECT, offsetof(CompiledFunction, on_eager), READONLY, NULL},
+    {"refuses", T_BOOL, offsetof(CompiledFunction, refuses), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

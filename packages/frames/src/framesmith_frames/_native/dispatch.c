@@ -144,8 +144,18 @@ static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry 
     return status;
 }
 
-/* 1: *found is what to run; 0: run eagerly; -1: an exception is set. */
-static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found)
+static void take_refusal(Cache *cache, Answer *answer, int skip)
+{
+    cache->skip = skip;
+    cache->run_once += !skip;
+    cache->quiet = answer->quiet;
+    Py_XSETREF(cache->reason, Py_NewRef(answer->reason));
+}
+
+static PyObject *reason_to_report(const Cache *cache) { return cache->quiet ? NULL : Py_XNewRef(cache->reason); }
+
+/* 1: *found is what to run; 0: run eagerly, *reason (strong) says why if that is to be reported; -1: an exception is set. */
+static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found, PyObject **reason)
 {
     PyObject *answer = call_back(frame, activation);
     if (answer == NULL) {
@@ -154,11 +164,11 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found)
     int status = 0;
     if (Py_IS_TYPE(answer, &Entry_Type)) {
         status = take_entry(frame, cache, activation, (Entry *)answer, found);
+        *reason = status == 0 ? PyUnicode_FromString("a new entry does not apply to the call it was made for") : NULL;
     }
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
-        cache->skip = Py_IS_TYPE(answer, &Skip_Type);
-        cache->run_once += !cache->skip;
-        Py_XSETREF(cache->reason, Py_NewRef(((Answer *)answer)->reason));
+        take_refusal(cache, (Answer *)answer, Py_IS_TYPE(answer, &Skip_Type));
+        *reason = reason_to_report(cache);
     }
     else {
         PyErr_Format(PyExc_TypeError, "a frame callback must answer Entry, SKIP or RUN_ONCE, not %.200s",
@@ -170,7 +180,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found)
 }
 
 /* Like ask(), but looks into the cache first. */
-static int decide(Frame *frame, Cache *cache, Activation *activation, Found *found)
+static int decide(Frame *frame, Cache *cache, Activation *activation, Found *found, PyObject **reason)
 {
     PyCodeObject *code = frame_code(frame);
     cache->users++;
@@ -178,6 +188,7 @@ static int decide(Frame *frame, Cache *cache, Activation *activation, Found *fou
     activation->found += status > 0;
     if (status == 0 && cache->skip) {
         cache->skips++; /* entries made before the SKIP are still used, new ones not asked for */
+        *reason = reason_to_report(cache);
     }
     else if (status == 0 && cache->entries != NULL &&
              manner_of_call(cache, code, frame_function(frame), frame->localsplus) != OFFERED) {
@@ -186,25 +197,41 @@ static int decide(Frame *frame, Cache *cache, Activation *activation, Found *fou
     else if (status == 0) {
         activation->found++;
         cache->misses++;
-        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, cache, activation, found);
+        status = activation->callback == NULL || Py_IsFinalizing() ? 0 : ask(frame, cache, activation, found, reason);
     }
     cache->errors += status < 0;
     cache_release(cache);
     return status;
 }
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
+static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Local *local, TargetCall *target)
+{
+    PyObject *eager = found->entry->eager;
+    local->activation->computed += eager == NULL;
+    if (target != NULL && eager != NULL) {
+        target_computes_nothing(target, eager);
+    }
+    PyObject *result = run_entry(tstate, frame, found, local);
+    Py_DECREF(found->entry);
+    return result;
+}
+
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
 {
     Found found;
-    int status = decide(frame, cache, local->activation, &found);
+    PyObject *reason = NULL;
+    int status = decide(frame, cache, local->activation, &found, &reason);
     if (status < 0) {
         status = report_error(frame, local->activation, &found);
+        reason = status == 0 ? PyUnicode_FromString("a callback or a check failed") : NULL;
     }
     if (status > 0) {
-        PyObject *result = run_entry(tstate, frame, &found, local);
-        Py_DECREF(found.entry);
-        return result;
+        return run_found(tstate, frame, &found, local, target);
     }
+    if (status == 0 && reason != NULL) {
+        status = target_runs_eagerly(target, reason, local->activation);
+    }
+    Py_XDECREF(reason);
     return status < 0 ? abandon_frame(tstate, frame) : evaluate(tstate, frame, 0, local);
 }
 

@@ -52,6 +52,8 @@ void hook_uninstall(void)
     }
 }
 
+int hook_is_suspended(void) { return suspended > 0; }
+
 PyObject *hook_state(PyObject *module, PyObject *unused)
 {
     return Py_BuildValue("{s:N,s:N,s:n,s:i}", "linked", PyBool_FromLong(below != NULL), "on_top",
@@ -170,6 +172,15 @@ static PyObject *evaluate_unwatched(PyThreadState *tstate, Frame *frame, Local *
     return result;
 }
 
+/* A call left to CPython, unless it is a compiled function's own and that is refused. */
+static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, TargetCall *target, PyObject *reason, Local *local)
+{
+    if (target != NULL && target_runs_eagerly(target, reason, local->activation) < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return evaluate(tstate, frame, 0, local);
+}
+
 /* Only a function's own frame, before its first instruction: no class body, module, exec, generator or resumption. */
 static int is_function_call(Frame *frame)
 {
@@ -198,6 +209,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         return evaluate(tstate, frame, throwflag, local);
     }
     activation->seen++;
+    TargetCall *target = activation->target == NULL ? NULL : target_arrived(activation, frame_function(frame));
     CodeState *state = code_state_get(frame_code(frame));
     Cache *cache = NULL;
     if (state != NULL && state->mark != NOT_MARKED) {
@@ -205,19 +217,19 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         if (activation->handed != NULL) {
             inputs_arrived(activation, frame);
         }
-        return evaluate(tstate, frame, throwflag, local);
+        return evaluate_eagerly(tstate, frame, target, state->mark_reason, local);
     }
     if (state == NULL || (cache = cache_get(state, activation->cache)) == NULL) {
         PyErr_Clear(); /* out of memory: the program itself may still get by */
-        return evaluate(tstate, frame, throwflag, local);
+        return evaluate_eagerly(tstate, frame, target, NULL, local);
     }
-    if (activation->first) {
+    if (activation->first || target != NULL) {
         activation->first = 0;
         cache->concerned = 1;
     }
     if (cache->skip && cache->entries == NULL) {
         cache->skips++;
-        return evaluate(tstate, frame, throwflag, local);
+        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : target, cache->reason, local);
     }
     if (cache->entries == NULL) {
         switch (manner_of_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
@@ -231,5 +243,5 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
             break;
         }
     }
-    return dispatch(tstate, frame, cache, local);
+    return dispatch(tstate, frame, cache, local, target);
 }

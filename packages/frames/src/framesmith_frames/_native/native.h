@@ -7,11 +7,15 @@
 
 /* ---- thread.c: what each thread has switched on ---- */
 
+typedef struct TargetCall TargetCall;
+
 typedef struct {
     PyObject *callback; /* strong, or NULL: the hook is off on this thread */
     unsigned long long cache; /* which of a code's caches the callback fills and uses */
     unsigned long long seen;  /* calls of functions, as the hook met them */
     unsigned long long found; /* those of them that had an entry, or that the callback was asked about */
+    unsigned long long computed; /* runs of entries that compute something compiled */
+    TargetCall *target; /* borrowed, or NULL: the call of a compiled function whose frame has not been met yet */
     int first;          /* nothing was called yet since the callback was set: what is called first is always asked about */
     int busy;           /* greater than 0: a callback, a checker or an error handler runs, and the hook is off */
     int paused;         /* greater than 0: a complete entry or a function without the hook runs, and the hook is off */
@@ -40,6 +44,7 @@ static inline int activation_is_off(const Activation *activation)
 
 void hook_install(void);
 void hook_uninstall(void);
+int hook_is_suspended(void);
 PyObject *hook_state(PyObject *module, PyObject *unused);
 PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *local);
 
@@ -56,6 +61,7 @@ typedef struct Cache {
     int calls_inside;  /* a call that was watched called other functions */
     int quiet_calls;   /* in which nothing was found, one after the other, while they were watched */
     int skip;          /* the callback answered SKIP */
+    int quiet;         /* its last answer is not to be reported */
     int users;         /* calls that hold this pointer while Python code may run */
     int dropped;       /* by a reset: freed by its last user */
     unsigned long long hits, misses, skips, run_once, rejected, errors, left_alone;
@@ -129,6 +135,7 @@ typedef struct {
     PyObject *extract; /* the method of a checker without capsule, if `inputs` */
     char complete;
     char inputs; /* the check gives a tuple for the first local of `code` after the arguments */
+    PyObject *eager; /* str, why `code` computes nothing compiled; NULL: it does */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;
@@ -136,6 +143,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *reason;
+    char quiet; /* nobody is to be told */
 } Answer;
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
@@ -156,7 +164,7 @@ typedef struct {
 /* 1: *found is filled; 0: no entry applies; -1: a checker raised. */
 int find_entry(Cache *cache, PyObject *const *args, Py_ssize_t nargs, PyObject *function, Activation *activation,
                Found *found);
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local);
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target);
 extern PyMethodDef dispatch_methods[];
 
 /* ---- replace.c: run an entry's code in place of a frame ---- */
@@ -168,6 +176,26 @@ PyObject *entry_function(Entry *entry, PyObject *function);   /* new function: f
 PyObject *call_entry_function(Activation *activation, PyObject *function, PyObject *const *args, int nargs, PyObject *inputs);
 void inputs_arrived(Activation *activation, Frame *frame); /* for a frame that may be the one it called */
 extern int never_in_place;                                    /* for tests: always take the slow way */
+
+/* ---- eager.c: compiled functions' own frames that run eagerly ---- */
+
+/* One call of a CompiledFunction that the hook is switched on for. */
+struct TargetCall {
+    PyObject *function; /* borrowed: whose frame it is */
+    PyObject *on_eager; /* borrowed, or NULL: nobody wants to know */
+    PyObject *reason;   /* strong: why the frame ran eagerly; NULL: it did not */
+    unsigned long long computed_before;
+    int refuses; /* on_eager is called before */
+    int met;     /* the hook has seen the frame */
+};
+
+TargetCall *target_arrived(Activation *activation, PyObject *function); /* NULL: the frame is no waiting call's */
+void target_computes_nothing(TargetCall *call, PyObject *reason);
+/* `call` and `reason` may be NULL. -1 with an exception: the frame must not run. */
+int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activation);
+/* Of a call that has given a result. 1: there is nothing more to report, now or later; 0: not yet; -1: an exception is set. */
+int target_returned(TargetCall *call, Activation *activation);
+int refuse_call(TargetCall *call, const char *text, Activation *activation); /* for a call that no frame is begun for */
 
 /* ---- bind.c: from a call's arguments to a frame's ---- */
 

@@ -88,11 +88,15 @@ static int validate_inputs_slot(PyCodeObject *code)
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"check", "code", "complete", "inputs", NULL};
-    PyObject *check, *code;
+    static char *names[] = {"check", "code", "complete", "inputs", "eager", NULL};
+    PyObject *check, *code, *eager = Py_None;
     int complete = 0, inputs = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|$pp:Entry", names, &check, &PyCode_Type, &code, &complete, &inputs)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!|$ppO:Entry", names, &check, &PyCode_Type, &code, &complete, &inputs,
+                                     &eager)) {
         return NULL;
+    }
+    if (eager != Py_None && !PyUnicode_Check(eager)) {
+        return PyErr_Format(PyExc_TypeError, "Entry: eager must be a str or None, not %.200s", Py_TYPE(eager)->tp_name);
     }
     if (validate_entry_code((PyCodeObject *)code) < 0 || (inputs && validate_inputs_slot((PyCodeObject *)code) < 0)) {
         return NULL;
@@ -105,6 +109,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->code = Py_NewRef(code);
     entry->complete = (char)complete;
     entry->inputs = (char)inputs;
+    entry->eager = eager == Py_None ? NULL : Py_NewRef(eager);
     if (resolve_check(entry) < 0) {
         Py_DECREF(entry);
         return NULL;
@@ -133,6 +138,7 @@ static void entry_dealloc(Entry *entry)
     Py_CLEAR(entry->flat_code);
     Py_CLEAR(entry->capsule);
     Py_CLEAR(entry->extract);
+    Py_CLEAR(entry->eager);
     Py_TYPE(entry)->tp_free(entry);
 }
 
@@ -147,6 +153,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT_EX, offsetof(Entry, code), READONLY, NULL},
     {"complete", T_BOOL, offsetof(Entry, complete), READONLY, NULL},
     {"inputs", T_BOOL, offsetof(Entry, inputs), READONLY, NULL},
+    {"eager", T_OBJECT, offsetof(Entry, eager), READONLY, NULL},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -171,7 +178,8 @@ PyTypeObject Entry_Type = {
     .tp_members = entry_members,
     .tp_getset = entry_getset,
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
-    .tp_doc = "Entry(check, code, *, complete=False, inputs=False): code to run in place of a frame wherever check says it applies.",
+    .tp_doc = "Entry(check, code, *, complete=False, inputs=False, eager=None): code to run in place of a frame wherever check says "
+              "it applies.",
 };
 
 int entry_fits(Entry *entry, PyCodeObject *code)
@@ -299,14 +307,16 @@ PyObject *entry_flat_code(Entry *entry)
 
 static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reason", NULL};
+    static char *names[] = {"reason", "quiet", NULL};
     PyObject *reason;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U", names, &reason)) {
+    int quiet = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|$p", names, &reason, &quiet)) {
         return NULL;
     }
     Answer *answer = (Answer *)type->tp_alloc(type, 0);
     if (answer != NULL) {
         answer->reason = Py_NewRef(reason);
+        answer->quiet = (char)quiet;
     }
     return (PyObject *)answer;
 }
@@ -324,6 +334,7 @@ static PyObject *answer_repr(Answer *answer)
 
 static PyMemberDef answer_members[] = {
     {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
+    {"quiet", T_BOOL, offsetof(Answer, quiet), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -335,7 +346,7 @@ PyTypeObject Skip_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = answer_members,
-    .tp_doc = "SKIP(reason): run this code eagerly and never ask for it again (until a reset).",
+    .tp_doc = "SKIP(reason, *, quiet=False): run this code eagerly and never ask for it again (until a reset).",
 };
 
 PyTypeObject RunOnce_Type = {
@@ -346,7 +357,7 @@ PyTypeObject RunOnce_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = answer_members,
-    .tp_doc = "RUN_ONCE(reason): run this call eagerly, ask again at the next.",
+    .tp_doc = "RUN_ONCE(reason, *, quiet=False): run this call eagerly, ask again at the next.",
 };
 
 /* ---- FrameInfo ---- */

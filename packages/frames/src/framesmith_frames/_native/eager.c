@@ -1,0 +1,63 @@
+/* The frame of a compiled function that runs eagerly: reported to its `on_eager`, before it runs or after.
+ *
+ * Note [Eager calls]: the call of a CompiledFunction waits on the thread's activation for the frame of the function it wraps,
+ * and whoever lets that frame pass says why. With `refuses`, on_eager is called before the frame's first instruction, for
+ * every such call, and what it raises is raised in the call's place. Without, it is called once, after the first call in
+ * which the frame ran eagerly, or by an entry that computes nothing compiled, and in which no other entry computed anything. */
+
+#include "native.h"
+
+static int report(TargetCall *call, PyObject *reason, Activation *activation)
+{
+    PyObject *arguments[] = {call->function, reason};
+    activation->busy++;
+    PyObject *answer = PyObject_Vectorcall(call->on_eager, arguments, 2, NULL);
+    activation->busy--;
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+int refuse_call(TargetCall *call, const char *text, Activation *activation)
+{
+    PyObject *reason = PyUnicode_FromString(text);
+    int status = reason == NULL ? -1 : report(call, reason, activation);
+    Py_XDECREF(reason);
+    return status;
+}
+
+TargetCall *target_arrived(Activation *activation, PyObject *function)
+{
+    TargetCall *call = activation->target;
+    if (call == NULL || call->function != function) {
+        return NULL;
+    }
+    activation->target = NULL;
+    call->met = 1;
+    return call;
+}
+
+void target_computes_nothing(TargetCall *call, PyObject *reason) { Py_XSETREF(call->reason, Py_NewRef(reason)); }
+
+int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activation)
+{
+    if (call == NULL || call->on_eager == NULL || Py_IsFinalizing()) {
+        return 0;
+    }
+    PyObject *said = reason == NULL ? PyUnicode_FromString("") : Py_NewRef(reason);
+    if (said == NULL) {
+        return -1;
+    }
+    Py_XSETREF(call->reason, said);
+    return call->refuses ? report(call, said, activation) : 0;
+}
+
+int target_returned(TargetCall *call, Activation *activation)
+{
+    if (call->refuses) {
+        return call->met || Py_IsFinalizing() ? 0 : refuse_call(call, "the frame hook did not see the call", activation);
+    }
+    if (activation->computed != call->computed_before) {
+        return 1;
+    }
+    return call->reason == NULL ? 0 : report(call, call->reason, activation) < 0 ? -1 : 1;
+}

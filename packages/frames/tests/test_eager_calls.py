@@ -1,0 +1,213 @@
+"""Compiled functions whose own frames run eagerly: refused before, or reported after."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import framesmith_frames as frames
+
+
+class Refused(Exception):
+    """What `refuse` raises."""
+
+
+def refuse(function: Any, reason: str) -> None:
+    raise Refused(f"{function.__name__}: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def _no_handler() -> Iterator[None]:
+    frames.set_error_handler(lambda error, frame: None)
+    yield
+    frames.set_error_handler(None)
+
+
+def make(body: Callable[[], object] = list) -> Callable[[int], int]:
+    def double(x: int) -> int:
+        body()
+        return x * 2
+
+    double.__code__ = double.__code__.replace()  # nothing is known of it
+    return double
+
+
+def other(x: int) -> int:
+    return x * 200
+
+
+def entry_for(function: Any, **more: Any) -> frames.Entry:
+    code = other.__code__.replace(co_freevars=function.__code__.co_freevars)
+    return frames.Entry(lambda args, called: args[0] > 0, code, **more)
+
+
+def raises(frame: Any) -> Any:
+    raise ValueError
+
+
+ANSWERS = {
+    "skip": (lambda frame: frames.SKIP("skipped"), "skipped"),
+    "once": (lambda frame: frames.RUN_ONCE("just now"), "just now"),
+    "an error": (raises, "a callback or a check failed"),
+    "nonsense": (lambda frame: 3, "a callback or a check failed"),
+    "no fit": (lambda frame: entry_for(frame.function), "a new entry does not apply"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_are_refused_each_time(name: str) -> None:
+    callback, reason = ANSWERS[name]
+    ran: list[int] = []
+    compiled = frames.CompiledFunction(make(lambda: ran.append(1)), callback, on_eager=refuse, refuses=True)
+    for _ in range(3):
+        with pytest.raises(Refused, match=reason):
+            compiled(-1)
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_are_reported_once(name: str) -> None:
+    callback, reason = ANSWERS[name]
+    told: list[str] = []
+    compiled = frames.CompiledFunction(make(), callback, on_eager=lambda function, why: told.append(why))
+    assert [compiled(-1) for _ in range(3)] == [-2] * 3
+    assert len(told) == 1 and told[0].startswith(reason)
+
+
+def test_quiet_answers_are_nobodys_affair() -> None:
+    for answer in (frames.SKIP("so", quiet=True), frames.RUN_ONCE("so", quiet=True)):
+        for refuses in (False, True):
+            compiled = frames.CompiledFunction(make(), lambda frame: answer, on_eager=refuse, refuses=refuses)
+            assert [compiled(1), compiled(1)] == [2, 2]
+
+
+def test_marks_are_refused_while_they_last() -> None:
+    function = make()
+    compiled = frames.CompiledFunction(function, lambda frame: entry_for(function), on_eager=refuse, refuses=True)
+    assert compiled(1) == 200
+    frames.skip(function, "not this one")
+    with pytest.raises(Refused, match="not this one"):
+        compiled(1)
+    frames.unskip(function)
+    assert compiled(1) == 200
+
+
+def test_during_a_callback() -> None:
+    inner = frames.CompiledFunction(make(), lambda frame: frames.SKIP(""), on_eager=refuse, refuses=True)
+    seen: list[str] = []
+
+    def callback(frame: frames.FrameInfo) -> frames.SKIP:
+        try:
+            inner(1)
+        except Refused as error:
+            seen.append(str(error))
+        return frames.SKIP("")
+
+    frames.CompiledFunction(make(), callback)(1)
+    assert seen and "being traced or compiled" in seen[0]
+
+
+def test_in_a_trace_function() -> None:
+    inner = frames.CompiledFunction(make(), lambda frame: entry_for(frame.function), on_eager=refuse, refuses=True)
+    seen: list[str] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> None:
+        if not seen:
+            try:
+                inner(1)
+            except Refused as error:
+                seen.append(str(error))
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        make()(1)
+    finally:
+        sys.settrace(before)
+    assert seen and "trace function" in seen[0]
+
+
+def test_on_a_c_stack_that_is_nearly_full() -> None:
+    compiled = frames.CompiledFunction(make(), lambda frame: frames.SKIP("seen"), on_eager=refuse, refuses=True)
+    seen: set[str] = set()
+
+    def down(depth: int) -> None:
+        try:
+            compiled(1)
+        except Refused as error:
+            seen.add(str(error))
+        if depth:
+            list(map(down, [depth - 1]))
+
+    def run() -> None:
+        sys.setrecursionlimit(100_000)
+        with frames.activated(lambda frame: frames.SKIP("")):
+            down(1_000)
+
+    limit, size = sys.getrecursionlimit(), threading.stack_size(1 << 20)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(size)
+        sys.setrecursionlimit(limit)
+    assert {text.partition(": ")[2] for text in seen} == {"seen", "more than half of a thread's C stack is used"}
+
+
+def test_what_was_computed_inside_is_enough() -> None:
+    told: list[str] = []
+
+    def callback(frame: frames.FrameInfo) -> Any:
+        return entry_for(frame.function) if frame.code is inner.__code__ else frames.SKIP("the outer one")
+
+    inner = make()
+    compiled = frames.CompiledFunction(make(lambda: inner(1)), callback, on_eager=lambda *why: told.append("told"))
+    assert compiled(1) == compiled(1) == 2 and not told
+
+
+def test_entries_that_compute_nothing() -> None:
+    told: list[str] = []
+    for refuses in (False, True):
+        function = make()
+        compiled = frames.CompiledFunction(
+            function,
+            lambda frame: entry_for(frame.function, eager="only a break"),
+            on_eager=lambda function, why: told.append(why),
+            refuses=refuses,
+        )
+        assert [compiled(1), compiled(1)] == [200, 200]
+    assert told == ["only a break"]  # it is no eager frame, and so is not refused
+
+
+def test_a_report_that_raises_and_a_reset() -> None:
+    compiled = frames.CompiledFunction(make(), lambda frame: frames.SKIP("so"), on_eager=refuse)
+    with pytest.raises(Refused):
+        compiled(1)
+    told: list[str] = []
+    compiled = frames.CompiledFunction(
+        make(), lambda frame: frames.SKIP("so"), on_eager=lambda function, why: told.append(why)
+    )
+    for _ in range(2):
+        assert compiled(1) == compiled(1) == 2
+        frames.reset()
+    assert told == ["so", "so"]
+
+
+def test_errors_of_the_call_itself_go_first() -> None:
+    compiled = frames.CompiledFunction(make(lambda: 1 / 0), lambda frame: frames.SKIP(""), on_eager=refuse)
+    with pytest.raises(ZeroDivisionError):
+        compiled(1)
+    whole = frames.CompiledFunction(make(), lambda frame: frames.SKIP(""), on_eager=refuse, refuses=True)
+    with pytest.raises(TypeError, match="missing 1 required"):
+        whole()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("name", "value"), [("on_eager", 3), ("on_eager", "text")])
+def test_bad_arguments(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=name):
+        frames.CompiledFunction(make(), lambda frame: frames.SKIP(""), **{name: value})
+    with pytest.raises(TypeError, match="eager must be a str"):
+        frames.Entry(lambda args, called: True, other.__code__, eager=3)  # type: ignore[call-overload]
