@@ -27,6 +27,7 @@ from framesmith_dynamo.values.holders import (
 from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
+from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -75,7 +76,7 @@ def subclass_check(
     tr: Tracer, cls: type, of: type, instance: Source | None = None, function: object = isinstance
 ) -> bool:
     """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
-    if of in _PLAIN_CHECKS:
+    if of in _PLAIN_CHECKS or is_plain_parameter_class(of):
         return of in cls.__mro__
     if type(of) is not type:
         guard_class(tr, type(of), class_source(tr, of))

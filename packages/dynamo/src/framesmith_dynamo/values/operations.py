@@ -35,6 +35,8 @@ BINARY_SLOTS: Final = {
     "<<": "lshift",
     ">>": "rshift",
 }
+#: The special method behind each unary operator.
+UNARY_SLOTS: Final = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 #: The function of the `operator` module for each operator.
 BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     op: getattr(operator, f"__{name}__") for op, name in BINARY_SLOTS.items()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.base import Found, Tracer, Value
+from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
+from framesmith_dynamo.values.errors import answered
 from framesmith_dynamo.values.holders import entry_value, instance_dict, type_lookup
+from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import InstanceDictSource
 
@@ -30,7 +32,8 @@ MORE_THAN_ITEMS = register_break(
 
 #: What makes a tuple one: where a class has another, its objects are no values of this kind.
 TUPLES_OWN = frozenset(vars(tuple)) - {"__new__", "__repr__", "__getnewargs__", "__doc__", "__class_getitem__"}
-ADDED = ("__bool__", "__getattr__")
+#: What of it a class may define anew, as a Python function, or as a field (`index`, `count`): it is asked first.
+ASKED_FIRST = TUPLES_OWN - {"__getattribute__", "__iter__", "__len__"}
 
 
 def is_namedtuple_class(cls: type) -> bool:
@@ -45,9 +48,18 @@ def has_named_items(cls: type) -> bool:
         fields is not None
         and isinstance(fields.raw, tuple)
         and any(_is_generated(Found(base, base.__dict__.get("__new__"))) for base in cls.__mro__)
-        and all(found is not None and found.owner is tuple for found in (type_lookup(cls, one) for one in TUPLES_OWN))
-        and all(type_lookup(cls, name) is None for name in ADDED)
+        and all(_is_followed(cls, name, fields.raw) for name in TUPLES_OWN)
+        and type_lookup(cls, "__getattr__") is None
     )
+
+
+def _is_followed(cls: type, name: str, fields: tuple[str, ...]) -> bool:
+    """Whether what makes a tuple one is the tuple's own in a class, or another that is asked in its place."""
+    found = type_lookup(cls, name)
+    if found is None or found.owner is tuple:
+        return found is not None
+    own = isinstance(found.raw, FunctionType) or name in fields or (name == "__hash__" and found.raw is None)
+    return name in ASKED_FIRST and own
 
 
 def _is_generated(found: Found | None) -> bool:
@@ -94,11 +106,18 @@ class NamedTupleValue(TupleValue):
             return self.at(self.names.index(name))
         found = type_lookup(self.cls, name)
         if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
-            return tr.call(tr.constant(_bind), [entry_value(tr, self.cls, found, name, self.source), self], {})
+            return tr.call(tr.constant(MethodType), [entry_value(tr, self.cls, found, name, self.source), self], {})
         if found is not None and isinstance(found.raw, property) and isinstance(found.raw.fget, FunctionType):
             return tr.call(entry_value(tr, self.cls, found, name, self.source, "fget"), [self], {})
+        if found is not None and isinstance(found.raw, classmethod | staticmethod):
+            function = entry_value(tr, self.cls, found, name, self.source, "__func__")
+            if isinstance(found.raw, staticmethod):
+                return function
+            return tr.call(tr.constant(MethodType), [function, tr.constant(self.cls)], {})
         if name == "_fields":
             return tr.constant(self.names)
+        if found is not None and not hasattr(tuple, name) and type_lookup(type(found.raw), "__get__") is None:
+            return entry_value(tr, self.cls, found, name, self.source)
         return super().getattr_(tr, name)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
@@ -109,7 +128,72 @@ class NamedTupleValue(TupleValue):
         except AttributeError as error:
             tr.raise_(AttributeError, *error.args)
 
-    def call_method(self, tr: Tracer, name: str, args: Any, kwargs: Any) -> Value:
+    # What a class defines in the place of the tuple's own
+
+    def _own(self, tr: Tracer, name: str) -> Value | None:
+        """The function that the class itself has for a special method; None where it has the tuple's."""
+        found = type_lookup(self.cls, name)
+        if found is None or not isinstance(found.raw, FunctionType):
+            return None
+        return entry_value(tr, self.cls, found, name, self.source)
+
+    def _answer(self, tr: Tracer, own: Value, *args: Value) -> Value | None:
+        """What it gives; None stands for NotImplemented."""
+        answer = tr.call(own, [self, *args], {})
+        return None if answer.is_constant() and answer.as_constant() is NotImplemented else answer
+
+    def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        own = self._own(tr, f"__{COMPARE_SLOTS[op]}__")
+        return super().compare(tr, op, other) if own is None else self._answer(tr, own, other)
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        own = self._own(tr, f"__{BINARY_SLOTS[op]}__")
+        return super().binary_op(tr, op, other) if own is None else self._answer(tr, own, other)
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        own = self._own(tr, f"__r{BINARY_SLOTS[op]}__")
+        return super().reflected_op(tr, op, other) if own is None else self._answer(tr, own, other)
+
+    def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        own = self._own(tr, f"__i{BINARY_SLOTS[op]}__")
+        return super().inplace_op(tr, op, other) if own is None else self._answer(tr, own, other)
+
+    def unary_op(self, tr: Tracer, op: str) -> Value:
+        own = self._own(tr, UNARY_SLOTS[op])
+        return super().unary_op(tr, op) if own is None else tr.call(own, [self], {})
+
+    def getitem(self, tr: Tracer, key: Value) -> Value:
+        own = self._own(tr, "__getitem__")
+        return super().getitem(tr, key) if own is None else tr.call(own, [self, key], {})
+
+    def contains(self, tr: Tracer, item: Value) -> Value:
+        own = self._own(tr, "__contains__")
+        return super().contains(tr, item) if own is None else tr.constant(tr.call(own, [self, item], {}).bool_(tr))
+
+    def bool_(self, tr: Tracer) -> bool:
+        own = self._own(tr, "__bool__")
+        return (
+            super().bool_(tr)
+            if own is None
+            else answered(tr, bool, "__bool__", self, tr.call(own, [self], {})).bool_(tr)
+        )
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        own = self._own(tr, "__call__")
+        return super().call(tr, args, kwargs) if own is None else tr.call(own, [self, *args], kwargs)
+
+    def hash_key(self, tr: Tracer) -> object:
+        if any(self._own(tr, name) is not None for name in ("__hash__", "__eq__")):
+            self.refuse("hashing")
+        return super().hash_key(tr)
+
+    def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """A method of `tuple`, whatever the class has in its place: `super().__eq__(other)`."""
+        return TupleValue(self.unpack(tr)).call_method(tr, name, args, kwargs)
+
+    def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name in self.names:
+            return tr.call(self.getattr_(tr, name), args, kwargs)
         found = type_lookup(self.cls, name)
         if found is not None and isinstance(found.raw, FunctionType) and name not in ("_replace", "_asdict"):
             return tr.call(entry_value(tr, self.cls, found, name, self.source), [self, *args], kwargs)
@@ -138,15 +222,6 @@ class NamedTupleValue(TupleValue):
             codegen.load_const(self.cls)
             self.push_items(codegen)
             codegen.call(2)
-
-
-def _bind(function: Any, owner: Any) -> Any:
-    """The bound method, interpreted: a closure over the owner."""
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return function(owner, *args, **kwargs)
-
-    return method
 
 
 def _make(cls: type, items: Iterable[Any]) -> Any:

@@ -132,7 +132,7 @@ class ModuleValue(ObjectValue):
         """
         found = type_lookup(self.cls, "__setattr__")
         plain = name in (self.entries() or ()) and not self._is_registered_now(tr, name)
-        registers = isinstance(value, ModuleValue) or value.python_type() is torch.nn.Parameter
+        registers = isinstance(value, ModuleValue) or issubclass(value.python_type(), torch.nn.Parameter)
         if found is not None and found.raw is Module.__setattr__ and plain and not registers:
             if self.source is not None:
                 tr.guard(InstanceDictSource(self.source), "DICT_CONTAINS", name)

@@ -99,10 +99,19 @@ def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     if not slot_check(tr, cls, found, name, instance.source, "__get__"):
         return entry_value(tr, cls, found, name, instance.source)
     if user_method(type(found.raw), "__get__") is None:
+        inherited = _inherited_binder(type(found.raw))
+        if inherited is not None:
+            return inherited(tr, found, name, instance)
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} ({type(found.raw).__qualname__}) of {instance.describe()}")
     descriptor = entry_value(tr, cls, found, name, instance.source)
     owner = class_value(tr, cls, instance.source)
     return call_descriptor(tr, descriptor, "__get__", (instance, owner))
+
+
+def _inherited_binder(kind: type) -> Binder | None:
+    """The row of the type whose `__get__`, written in C, a subclass of it has: a subclass of `property`, say."""
+    found = type_lookup(kind, "__get__")
+    return None if found is None else BINDERS.get(found.owner)
 
 
 def call_descriptor(tr: Tracer, descriptor: Value, name: str, args: Args) -> Value:

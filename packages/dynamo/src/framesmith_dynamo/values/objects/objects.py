@@ -34,7 +34,7 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
-from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS
+from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 from framesmith_sideeffects import DELETED, has_own_attribute
@@ -55,9 +55,6 @@ UNHASHABLE_KEY = register_break(
     why="the tracer cannot tell which keys are equal without running the methods for every pair",
     hint="use strings, numbers or plain objects as keys",
 )
-
-UNARY_SLOTS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
-
 
 #: What to ask of an object without a special method, to learn how Python refuses it.
 WITHOUT: Final[dict[str, Callable[..., object]]] = {

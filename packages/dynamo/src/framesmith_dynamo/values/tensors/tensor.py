@@ -18,7 +18,7 @@ from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import picked, selected
-from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject
+from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
     BREAKING_METHODS,
@@ -249,8 +249,8 @@ def _is_tensor(obj: Any) -> bool:
 
 @wraps_family(_is_tensor, priority=0)
 def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
-    """A tensor input. Subclasses other than Parameter break: their `__torch_function__` may run anything."""
-    if type(obj) not in TensorValue.python_types:
+    """A tensor input. Subclasses break, but for Parameter and its own: their `__torch_function__` may run anything."""
+    if type(obj) not in TensorValue.python_types and not is_plain_parameter_class(type(obj)):
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():
         raise GraphBreak(MEMORYLESS, source.name)

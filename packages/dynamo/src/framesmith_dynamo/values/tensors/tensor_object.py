@@ -5,6 +5,7 @@ Metadata folds to constants (the tensor's guards cover it); what a program puts 
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -12,6 +13,8 @@ import torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.holders import class_dict, mro, type_lookup
+from framesmith_dynamo.values.objects.attributes import bind_entry
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_STATE,
     BREAKING_ATTRIBUTES,
@@ -34,6 +37,26 @@ TENSOR_ATTRIBUTE = register_break(
     why="it is neither metadata, nor a tensor operation, nor the program's own, or it hides a method of torch.Tensor",
     hint="give attributes that you put on tensors names which torch.Tensor does not have",
 )
+
+
+#: What a subclass of Parameter may define of what a tensor has: no operation asks for it.
+_ASIDE = frozenset({
+    "__annotations__", "__deepcopy__", "__dict__", "__doc__", "__firstlineno__", "__init__", "__module__", "__new__",
+    "__reduce_ex__", "__repr__", "__static_attributes__", "__weakref__",
+})  # fmt: skip
+
+
+@functools.cache
+def is_plain_parameter_class(cls: type) -> bool:
+    """Whether a class extends Parameter without a say in what operations do: it only adds to what a tensor has."""
+    if not issubclass(cls, torch.nn.Parameter):
+        return False
+    if cls.__torch_function__ is not torch.nn.Parameter.__torch_function__:
+        return False
+    if cls.__torch_dispatch__ is not torch.nn.Parameter.__torch_dispatch__:
+        return False
+    added = {name for base in mro(cls) if base not in mro(torch.nn.Parameter) for name in class_dict(base)} - _ASIDE
+    return not any((name.startswith("__") and name.endswith("__")) or hasattr(torch.Tensor, name) for name in added)
 
 
 class TensorObject(Value):
@@ -91,6 +114,9 @@ class TensorObject(Value):
             return BuiltinMethodValue(self, name)
         if hasattr(torch.Tensor, name):
             raise GraphBreak(TENSOR_ATTRIBUTE, f"{name!r} of {self.describe()}")
+        found = type_lookup(self.cls, name)
+        if found is not None:
+            return bind_entry(tr, found, name, self)
         return self._own_attribute(tr, name) or self._no_attribute(tr, name)
 
     def _read_grad(self, tr: Tracer) -> Value:
