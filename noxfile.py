@@ -1,16 +1,19 @@
 """Every check of the repository. `nox` runs the default ones; `nox -l` lists all.
 
-Packages are tested as wheels, each in an environment of its own holding only what it declares.
+Packages are tested as wheels, each in an environment of its own holding only what it declares. `-- --torch VERSION`
+runs any session with that release of torch in place of the one in constraints.txt.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
+import json
 import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nox
 
@@ -19,6 +22,7 @@ nox.options.sessions = ["layers", "lint", "types", "tests", "integration"]
 nox.options.error_on_missing_interpreters = False
 
 ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
 PYTHONS = ["3.11", "3.12", "3.13"]
 #: The Python that runs nox.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -38,25 +42,65 @@ PACKAGES = [
 TORCH_FREE = ["bytecode", "frames"]
 #: Packages with C code: their binaries serve every torch from the oldest of these to the newest.
 NATIVE = ["frames", "guards"]
-TORCHES = ["2.11.0", "2.13.0"]
+TORCHES = ["2.11.0", "2.13.0", "2.14.1", "2.15.0"]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 #: Python compiles what is imported; compiling all of torch takes longer than most packages' tests.
 INSTALL = ["-q", "--no-compile"]
-#: What every package's tests need.
-TEST_TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["test"]
-LINT_TOOLS = ["ruff>=0.9,<0.18"]
-TYPE_TOOLS = ["mypy>=1.15", "nox", "pytest>=8", "hypothesis>=6.100"]
+#: What the checks need, by purpose.
+GROUPS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
 #: Tests run in two processes: each begins with one half, and who has done takes over what the other has left.
 WORKERS = ["-n", "2", "--dist", "worksteal"]
 #: Where the registry's torch is built for CUDA.
 WITH_CUDA = ["3.12"]
 #: Tests of recorded graphs, which look at the memory that torch's allocator keeps.
 OF_RECORDINGS = ["packages/backends/tests/launch/test_cuda_graphs.py", "integration_tests/test_recorded_training.py"]
-#: What torch's own database of operators needs.
-OPERATOR_TOOLS = ["expecttest"]
-PEERS = ["transformers>=4.50", "scikit-learn>=1.4", "pandas>=2.0", "scipy>=1.11", "pyyaml>=6.0", "matplotlib>=3.8"]
-#: Each release is for one release of torch: pip takes the one that constraints.txt allows. Its Python parts suffice.
-VISION_PEERS = ["torchvision>=0.26"]
+#: The folder that crosses packages, among the parts of the matrix.
+INTEGRATION = "integration"
+#: What a release of torch is tried with that no other check has seen yet.
+SMOKE_TESTS = [
+    "test_readmes.py",
+    "test_compile.py",
+    "test_torch_compile_entry_point.py",
+    "test_optimizers.py",
+    "test_failures.py",
+    "test_custom_operators.py",
+]
+
+
+class Asked(NamedTuple):
+    """What stands behind `--`."""
+
+    #: a release of torch, in place of the one in constraints.txt
+    torch: str | None
+    #: torch on Pythons other than the one that runs nox
+    with_torch: bool
+    #: for the command that the session runs
+    rest: list[str]
+
+
+def asked(session: nox.Session) -> Asked:
+    """What is asked for behind `--`: options for this file, and others."""
+    parser = argparse.ArgumentParser(prog="nox -s SESSION --", allow_abbrev=False, add_help=False)
+    parser.add_argument("--torch", metavar="VERSION")
+    parser.add_argument("--with-torch", action="store_true")
+    known, rest = parser.parse_known_args(session.posargs)
+    return Asked(known.torch, known.with_torch, rest)
+
+
+def choose_torch(session: nox.Session, release: str) -> None:
+    """Run the rest of the session with a release of torch."""
+    session.log(f"torch {release}")
+    session.posargs[:] = ["--torch", release, *asked(session).rest]
+
+
+def constraints(session: nox.Session) -> Path:
+    """The constraints file that holds torch at the session's release."""
+    release = asked(session).torch
+    if release is None:
+        return ROOT / "constraints.txt"
+    file = ROOT / ".nox" / f"constraints-torch-{release}.txt"
+    file.write_text(f"torch=={release}\n")
+    return file
 
 
 def project(folder: str) -> dict[str, Any]:
@@ -107,7 +151,7 @@ def lend_torch(session: nox.Session) -> None:
 
     Unpacking torch takes longer than most packages' tests.
     """
-    pinned = (ROOT / "constraints.txt").read_text().strip()
+    pinned = constraints(session).read_text().strip()
     folder = ROOT / ".nox" / f"{pinned}-python{session.python or HERE}" / "site-packages"
     if not folder.exists():
         partial = folder.with_name("partial")
@@ -139,7 +183,7 @@ def install_wheel(session: nox.Session, folder: str, *more: str, extras: str = "
     if needs_torch(folder):
         lend_torch(session)
     ours = [wheel_of(wheels, own, extras if own == folder else "") for own in own_dependencies(folder)]
-    session.install(*INSTALL, "-c", str(ROOT / "constraints.txt"), *ours, *more)
+    session.install(*INSTALL, "-c", str(constraints(session)), *ours, *more)
 
 
 def wheel_of(wheels: Path, folder: str, extras: str = "") -> str:
@@ -151,7 +195,7 @@ def wheel_of(wheels: Path, folder: str, extras: str = "") -> str:
 
 def test_requirements(folder: str) -> list[str]:
     """What a package's tests need beside the package: the common tools and its own `test` dependency group."""
-    return [*TEST_TOOLS, *project(folder).get("dependency-groups", {}).get("test", [])]
+    return [*GROUPS["test"], *project(folder).get("dependency-groups", {}).get("test", [])]
 
 
 def run_package_tests(session: nox.Session, folder: str) -> None:
@@ -176,13 +220,13 @@ def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, s
     tests = ROOT / "packages" / folder / "tests"
     config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", "-p", "no:cacheprovider", *options]
     with session.chdir(session.create_tmp()):
-        session.run("python", "-m", "pytest", *config, str(tests), *session.posargs, env=env)
+        session.run("python", "-m", "pytest", *config, str(tests), *asked(session).rest, env=env)
 
 
 @nox.session
 def layers(session: nox.Session) -> None:
     """Imports go downwards only, no cycles, nothing undeclared or unused."""
-    session.install(*INSTALL, "import-linter>=2.4", "deptry>=0.23")
+    session.install(*INSTALL, *GROUPS["layers"])
     session.run("python", "tools/check_layers.py")
     sources = [str(ROOT / "packages" / folder / "src") for folder in PACKAGES]
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": ":".join(sources)})
@@ -194,7 +238,7 @@ def layers(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff: rules and formatting."""
-    session.install(*INSTALL, *LINT_TOOLS)
+    session.install(*INSTALL, *GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
 
@@ -203,7 +247,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy, strict, over every package."""
     lend_torch(session)
-    session.install(*INSTALL, *TYPE_TOOLS, "numpy")
+    session.install(*INSTALL, *GROUPS["types"])
     session.run("mypy", *[str(ROOT / "packages" / folder / "src") for folder in PACKAGES], "tools", "noxfile.py")
     discard_environment(session)
 
@@ -218,19 +262,25 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests that cross packages, with every wheel installed."""
-    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *VISION_PEERS, *OPERATOR_TOOLS)
-    session.run("python", "-m", "pytest", *WORKERS, "integration_tests", *session.posargs)
+    run_integration_tests(session)
+
+
+def run_integration_tests(session: nox.Session, *chosen: str) -> None:
+    """Run the tests that cross packages, all or the chosen ones, against the wheels."""
+    install_wheel(session, "framesmith", *GROUPS["test"], *GROUPS["peers"], *GROUPS["vision"], *GROUPS["operators"])
+    files = [f"integration_tests/{name}" for name in chosen] or ["integration_tests"]
+    session.run("python", "-m", "pytest", *WORKERS, *files, *asked(session).rest)
 
 
 @nox.session(python=WITH_CUDA)
 def simulated_gpu(session: nox.Session) -> None:
     """Tests that need a GPU, on one that is simulated (docs/design/0033): torch's build for CUDA, 2.5 GB, and gcc."""
-    install_wheel(session, "framesmith", *TEST_TOOLS, *PEERS, *OPERATOR_TOOLS)
+    install_wheel(session, "framesmith", *GROUPS["test"], *GROUPS["peers"], *GROUPS["operators"])
     command = ["python", "-m", "pytest", "-p", "integration_tests.simulated_gpu.plugin", *WORKERS]
     chosen = ["-k", "on_a_gpu or real_device"]
     others = [f"--ignore={file}" for file in OF_RECORDINGS]
-    session.run(*command, *chosen, *others, "packages/backends/tests", "integration_tests", *session.posargs)
-    session.run(*command, *chosen, *OF_RECORDINGS, *session.posargs, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})
+    session.run(*command, *chosen, *others, "packages/backends/tests", "integration_tests", *asked(session).rest)
+    session.run(*command, *chosen, *OF_RECORDINGS, *asked(session).rest, env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"})
 
 
 def may_have_torch(session: nox.Session) -> bool:
@@ -238,27 +288,47 @@ def may_have_torch(session: nox.Session) -> bool:
 
     The registry's torch for 3.12 and 3.13 is several GB with its CUDA libraries.
     """
-    asked = "--with-torch" in session.posargs
-    session.posargs[:] = [arg for arg in session.posargs if arg != "--with-torch"]
-    return asked or session.python == HERE
+    return asked(session).with_torch or session.python == HERE
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("package", PACKAGES, ids=PACKAGES)
-def matrix(session: nox.Session, package: str) -> None:
-    """Packages on every CPython: the torch-free ones always, the rest where this interpreter may have torch."""
-    if not may_have_torch(session) and package not in TORCH_FREE:
+@nox.parametrize("part", [*PACKAGES, INTEGRATION], ids=[*PACKAGES, INTEGRATION])
+def matrix(session: nox.Session, part: str) -> None:
+    """Every part on every CPython: the torch-free ones always, the rest where this interpreter may have torch.
+
+    `-- --torch 2.15.0` chooses the release of torch; the wheels are the same for all of them.
+    """
+    if not may_have_torch(session) and part not in TORCH_FREE:
         session.skip(f"torch on {session.python} is asked for with -- --with-torch")
-    run_package_tests(session, package)
+    if part == INTEGRATION:
+        run_integration_tests(session)
+    else:
+        run_package_tests(session, part)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """A smoke suite and the demo on the newest release of torch that pip finds."""
+    choose_torch(session, asked(session).torch or newest_torch(session))
+    run_integration_tests(session, *SMOKE_TESTS)
+    session.run("python", "-m", "examples.demo")
+
+
+def newest_torch(session: nox.Session) -> str:
+    """The newest release of torch for the session's Python."""
+    session.install(*INSTALL, "pip>=23.1")
+    command = ["python", "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
+    report = json.loads(str(session.run(*command, "torch", silent=True, stderr=None)))
+    return str(report["install"][0]["metadata"]["version"])
 
 
 @nox.session
 def side_by_side(session: nox.Session) -> None:
-    """The same wheels of the packages with C code, with the oldest torch they serve and with the newest."""
-    wheels = build_wheels(session)
+    """The same wheels of the packages with C code, with every release of torch they are tested with."""
     for version in TORCHES:
-        session.install(*INSTALL, f"torch=={version}", *[wheel_of(wheels, folder) for folder in NATIVE], *TEST_TOOLS)
+        choose_torch(session, version)
         for folder in NATIVE:
+            install_wheel(session, folder, *test_requirements(folder))
             run_tests(session, folder)
 
 
@@ -291,18 +361,50 @@ def sanitizers(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Put the wheel of every package into dist/: what the README's "Install" takes from."""
+    DIST.mkdir(exist_ok=True)
+    built = sorted(build_wheels(session).glob("*.whl"))
+    for wheel in built:
+        name, _, tags = wheel.name.split("-", 2)
+        for old in DIST.glob(f"{name}-*-{tags}"):
+            old.unlink()
+        shutil.copy(wheel, DIST)
+    session.log(f"{len(built)} wheels in {DIST}")
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def install(session: nox.Session, package: str) -> None:
+    """One package from dist/ in a fresh environment, as the README's "Install" says, and its examples."""
+    if not any(DIST.glob("*.whl")):
+        session.error("dist/ has no wheels; `python -m nox -s wheels` puts them there")
+    if needs_torch(package):
+        lend_torch(session)
+    wanted = str(project(package)["project"]["name"])
+    if package == "backends":  # which machine its example is for
+        wanted += "[cpu]"
+    if wanted == "framesmith":  # the registry may have another project's of this name, of a higher version
+        wanted = wheel_of(DIST, package)
+    session.install(*INSTALL, "-c", str(constraints(session)), "--find-links", str(DIST), wanted)
+    session.run("python", "-m", "pip", "check")
+    session.run("python", "tools/run_examples.py", f"packages/{package}/README.md")
+    discard_environment(session)
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """Build and install everything, and run the main job."""
-    install_wheel(session, "framesmith", *PEERS)
-    session.run("python", "-m", "examples.demo", *session.posargs)
+    install_wheel(session, "framesmith", *GROUPS["peers"])
+    session.run("python", "-m", "examples.demo", *asked(session).rest)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """`nox -s bench -- kernels --json FILE`: the benchmarks, candidates interleaved."""
-    install_wheel(session, "framesmith", *PEERS)
+    install_wheel(session, "framesmith", *GROUPS["peers"])
     compile_packages(session)
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    session.run("python", "-m", "benchmarks", *asked(session).rest)
 
 
 @nox.session(python=PYTHONS)
@@ -313,7 +415,7 @@ def nightly(session: nox.Session) -> None:
     splits, the fuzz tests in full; each part ends with its counts. guards, on this Python: agreement and stress tests.
     """
     torch = ["torch"] if may_have_torch(session) else []
-    install_wheel(session, "bytecode", *test_requirements("bytecode"), *PEERS, *torch)
+    install_wheel(session, "bytecode", *test_requirements("bytecode"), *GROUPS["peers"], *torch)
     session.run("python", "-m", "framesmith_bytecode.corpus")
     session.run("python", "-m", "pytest", "packages/bytecode/tests", env={"FRAMESMITH_LONG": "1"})
     if session.python == HERE:
