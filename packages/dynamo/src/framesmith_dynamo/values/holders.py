@@ -334,12 +334,24 @@ def at_home(tr: Tracer, obj: Any) -> Value:
 
 def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, step: str = "") -> Value:
     """The value of a class entry, or of what its attribute `step` (`__func__`, `fget`, ...) holds."""
+    pending = pending_entry(tr, entry.owner, name)
+    if pending is not None:
+        return pending
     obj = getattr(entry.raw, step) if step else entry.raw
     guard_class(tr, cls, instance)
     if entry.owner.__flags__ & IMMUTABLE_TYPE:
         return tr.constant(obj)
     source = entry_source(tr, cls, entry, name, instance)
     return value_at(tr, obj, AttrSource(source, step) if step and source is not None else source)
+
+
+def pending_entry(tr: Tracer, owner: type, name: str) -> Value | None:
+    """What the trace has stored into a class under a name that it has; None where it has not."""
+    known = tr.memo.classes.get(owner)
+    if known is None or known.mutation is None:
+        return None
+    pending: Value | None = tr.journal.load_attr(known, name)
+    return pending
 
 
 def special_method(tr: Tracer, value: Value, name: str) -> Value | None:

@@ -22,6 +22,7 @@ from framesmith_dynamo.values.holders import (
     is_trusted,
     library_path,
     read_first_check,
+    slot_check,
     special_method,
     type_lookup,
     user_method,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 CLASS_MUTATION = register_break(
     "class-mutation",
     what="an attribute of a class is set or deleted",
-    why="every object of the class would change while the trace has already read some of them",
+    why="only plain data that a class of the program's has may be replaced by other plain data: else look-ups change",
     hint="do it outside the compiled function",
 )
 CONSTRUCTION = register_break(
@@ -64,6 +65,9 @@ CLASS_DEFINITION = register_break(
 
 #: Attributes of every class that C code computes.
 COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"})
+
+#: What makes an entry of a class more than plain data.
+ACCESS = ("__get__", "__set__", "__delete__")
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
 
@@ -203,7 +207,28 @@ class ClassValue(Value):
         return tr.wrap(value, AttrSource(self.source, name))
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        raise GraphBreak(CLASS_MUTATION, f"setting {name!r} of {self.describe()}")
+        found = type_lookup(self.cls, name)
+        if found is None or not self._is_replaced(tr, found, name, value):
+            raise GraphBreak(CLASS_MUTATION, f"setting {name!r} of {self.describe()}")
+        self._find(tr)
+        if self.mutation is None:
+            tr.journal.track_existing(self, self.cls)
+        tr.journal.store_attr(self, name, value)
+
+    def _is_replaced(self, tr: Tracer, found: Found, name: str, value: Value) -> bool:
+        """Whether a store only puts plain data in the place of plain data of a user's class: no look-up finds another
+        entry after it, nor one of another kind.
+        """
+        if found.owner is not self.cls or is_trusted(self.cls.__module__) or name.startswith("__"):
+            return False
+        setter = type_lookup(type(self.cls), "__setattr__")
+        if setter is None or setter.owner is not type or type_lookup(type(self.cls), name) is not None:
+            return False
+        kind = value.python_type()
+        guard_class(tr, self.cls, self.source)
+        guard_class(tr, kind)
+        is_data = all(type_lookup(kind, slot) is None for slot in ACCESS)
+        return is_data and not slot_check(tr, self.cls, found, name, None, *ACCESS)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
         raise GraphBreak(CLASS_MUTATION, f"deleting {name!r} of {self.describe()}")
