@@ -150,9 +150,9 @@ def _named(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 @c_method("__new__", tuple)
 def _new_tuple(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     """`tuple.__new__(cls, items)`: what `_make` of a named tuple calls."""
-    items = args[0].unpack(tr) if args else []
     if cls is tuple:
-        return TupleValue(items)
+        return _tuple(tr, args, kwargs)
+    items = args[0].unpack(tr) if args else []
     if not has_named_items(cls):
         raise GraphBreak(UNSUPPORTED_CALL, f"tuple.__new__({cls.__qualname__})")
     return NamedTupleValue(items, cls)

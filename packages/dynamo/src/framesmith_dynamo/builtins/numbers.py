@@ -148,8 +148,22 @@ def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(rest[0].bool_(tr) if rest else False)
 
 
+def _rounding(function: Any) -> Handler:
+    """`math.floor` and its like: an int is its own."""
+
+    def rounded(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        whole = len(args) == 1 and not kwargs and args[0].is_symbolic() and args[0].python_type() is int
+        return args[0] if whole else fold(tr, function, args, kwargs)
+
+    return rounded
+
+
+_ROUNDING = (math.floor, math.ceil, math.trunc)
+for _function in _ROUNDING:
+    handles(_function)(_rounding(_function))
+
 #: Pure functions, and `math.prod`'s neighbours; `prod` itself multiplies whatever it is given.
 _PURE = (bin, oct, hex, ord, chr, int.from_bytes, float.fromhex, str.maketrans, bytes.fromhex)
 for _function in (*_PURE, *vars(math).values(), *vars(cmath).values()):
-    if isinstance(_function, BuiltinFunctionType) and _function is not math.prod:
+    if isinstance(_function, BuiltinFunctionType) and _function not in (math.prod, *_ROUNDING):
         handles(_function)(folding(_function))

@@ -68,4 +68,6 @@ def _delitem(tr: Tracer, obj: Value, key: Value) -> Value:
 
 @_of(operator.index, 1)
 def _index(tr: Tracer, value: Value) -> Value:
+    if value.python_type() is int:
+        return value
     return tr.constant(index_of(tr, value))

@@ -268,7 +268,7 @@ class Frame:
         if number is None:
             return None
         self.guard(source, "TYPE_MATCH", type(obj))
-        return SymbolicNumber(self.state.builder.add_number(number, source))
+        return SymbolicNumber(self.state.builder.add_number(number, source), obj)
 
     def symbol(self, number: Any) -> Value:
         """The value of a symbolic number of this trace."""

@@ -10,11 +10,20 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final
 
-from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
 
+EQUAL_OBJECTS = register_break(
+    "equal-objects",
+    what="`is` compares two equal numbers or strings, one of them from outside the compiled function",
+    why="which of several equal objects a later call brings is no property of its value, so that no guard tells",
+    hint="compare with `==`, or compare with an object that both sides get from the same place",
+)
+
+#: The integers of which CPython keeps one object each.
+SHARED_INTEGERS: Final = range(-5, 257)
 #: What `b <op> a` asks when `a <op> b` was refused.
 SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 #: The special method behind each comparison, without underscores.
@@ -63,31 +72,76 @@ def same_object(a: Value, b: Value) -> bool:
 
 
 def identity(tr: Tracer, a: Value, b: Value) -> bool:
-    """The answer of `a is b`; two objects found at two sources are guarded to stay two."""
+    """The answer of `a is b`; two objects found at two sources are guarded to stay two, or to stay one."""
     if a is not b and a.python_type() is b.python_type():
         a.pin(tr)
         b.pin(tr)
     known = _compare_found(tr, a, b)
     if known is not None:
         return known
-    if same_object(a, b):
+    if a.is_same(b):
         return True
     if a.is_symbolic() or b.is_symbolic():
         return _same_number(tr, a, b)
-    if a.source is None or b.source is None or a.is_constant() or b.is_constant():
-        return False
-    if a.python_type() is b.python_type():
+    same = same_object(a, b)
+    if a.is_constant() and b.is_constant():
+        _guard_object(tr, a, b, same)
+    elif not same and a.source is not None and b.source is not None and a.python_type() is b.python_type():
         tr.guard(a.source, "NOT_ALIASED", (b.source,))
-    return False
+    return same
 
 
 def _same_number(tr: Tracer, a: Value, b: Value) -> bool:
-    """`a is b` where one is a number that changes: of equal ones it is asked which objects they are at this call."""
+    """`a is b` where one is a number that changes: of equal ones it is asked which objects they are at this call.
+
+    What arithmetic gives is an object of its own, but for the integers that CPython shares.
+    """
     if a.python_type() is not b.python_type() or a.python_type() not in (int, bool, float):
         return False
-    if a.python_type() is not float and not compare(tr, "==", a, b).bool_(tr):  # no NaN is equal to itself
+    if not compare(tr, "==", a, b).bool_(tr):
         return False
-    return same_object(tr.constant(a.as_constant()), tr.constant(b.as_constant()))
+    if _shares_object(tr, a):
+        return True
+    left, right = _object_at(a), _object_at(b)
+    if left is None or right is None:
+        return False
+    _guard_object(tr, a, b, left is right)
+    return left is right
+
+
+def _shares_object(tr: Tracer, number: Value) -> bool:
+    """Whether there is one object only of the number's value: CPython shares truth values and small integers."""
+    if number.python_type() is not int:
+        return number.python_type() is bool
+    bounds = ((">=", SHARED_INTEGERS.start), ("<", SHARED_INTEGERS.stop))
+    return all(compare(tr, op, number, tr.constant(bound)).bool_(tr) for op, bound in bounds)
+
+
+def _object_at(value: Value) -> Any:
+    """The very object of a constant, or of a number that changes and was found; None of one that is computed."""
+    return value.real_object() if value.is_symbolic() else value.as_constant()
+
+
+def _guard_object(tr: Tracer, a: Value, b: Value, same: bool) -> None:
+    """Rely on which object is found at a source, where its value alone does not decide whether it is the other one.
+
+    One of the two is a constant of the code, or computed while tracing: no guard says that another object is found.
+    """
+    found = next((value for value in (a, b) if value.source is not None and value.real_object() is not None), None)
+    if found is None:
+        return
+    if same:
+        assert found.source is not None
+        tr.guard(found.source, "ID_MATCH", found.real_object())
+    elif _are_equal(_object_at(a), _object_at(b)):
+        raise GraphBreak(EQUAL_OBJECTS, f"{a.describe()} and {b.describe()}")
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    """Whether two objects are equal numbers or texts of one type."""
+    if type(left) is not type(right) or type(left) not in (int, float, complex, str, bytes):
+        return False
+    return bool(left == right) or (left != left and right != right)
 
 
 def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
@@ -142,10 +196,20 @@ def _was_asked(cls: type) -> bool:
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
     """Whether containers would treat the two as equal: the same object, or `==` is true."""
+    if _is_nan(a) and _is_nan(b):
+        return identity(tr, a, b)
     try:
         return same_object(a, b) or compare(tr, "==", a, b).bool_(tr)
     except RecursionError:
         raise GraphBreak(UNSUPPORTED_OPERATION, f"== of {a.describe()}, which contains itself") from None
+
+
+def _is_nan(value: Value) -> bool:
+    """Whether this is a number that is not equal to itself."""
+    if value.is_symbolic() or not issubclass(value.python_type(), float | complex) or not value.is_constant():
+        return False
+    number = value.as_constant()
+    return bool(number != number)
 
 
 def binary(tr: Tracer, op: str, a: Value, b: Value) -> Value:

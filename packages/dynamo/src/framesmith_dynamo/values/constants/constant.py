@@ -20,7 +20,7 @@ from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
-from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.operations import BINARY, COMPARE, SHARED_INTEGERS, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards.kinds.shapes import EXACT
 
@@ -124,7 +124,7 @@ class ConstantValue(Value):
         return int(number) if type(number) in (int, bool) and abs(number) < LARGEST_SYMBOL else None
 
     def real_object(self) -> Any:
-        return None if _is_singleton(self.value) else self.value
+        return None if is_singleton(self.value) else self.value
 
     def is_constant(self) -> bool:
         return True
@@ -140,7 +140,7 @@ class ConstantValue(Value):
         return f"the constant {text if len(text) <= 60 else text[:57] + '...'}"
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if self.source is not None and not _is_singleton(self.value):
+        if self.source is not None and not is_singleton(self.value):
             super().reconstruct(codegen)  # the caller's own object, not an equal one
         else:
             codegen.load_const(self.value)
@@ -234,9 +234,9 @@ class ConstantValue(Value):
         return self.value
 
 
-def _is_singleton(obj: Any) -> bool:
+def is_singleton(obj: Any) -> bool:
     """Whether there are no two equal objects of a constant's type with its value: CPython shares small integers."""
-    return type(obj) not in _NO_SINGLETONS or (type(obj) is int and -5 <= obj <= 256)
+    return type(obj) not in _NO_SINGLETONS or (type(obj) is int and obj in SHARED_INTEGERS)
 
 
 def _method(name: str) -> Callable[..., Any]:

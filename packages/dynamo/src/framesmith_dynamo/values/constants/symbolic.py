@@ -19,7 +19,7 @@ from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.constants.constant import ConstantValue, is_singleton
 from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE, COMPARE_SLOTS
 from framesmith_dynamo.values.wrap_registry import builds_type
 from framesmith_sideeffects import load_source
@@ -52,13 +52,17 @@ _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 
 class SymbolicNumber(ConstantValue):
-    """A number whose value is a symbol. Asked for as a constant, it becomes one, for this trace's calls alone."""
+    """A number whose value is a symbol. Asked for as a constant, it becomes one, for this trace's calls alone.
 
-    __slots__ = ("ref",)
+    `real`: the object itself, of one found at a source.
+    """
 
-    def __init__(self, ref: NumberRef) -> None:
+    __slots__ = ("real", "ref")
+
+    def __init__(self, ref: NumberRef, real: int | float | None = None) -> None:
         Value.__init__(self, source=ref.source)
         self.ref = ref
+        self.real = real
 
     @property
     def number(self) -> Any:
@@ -89,7 +93,7 @@ class SymbolicNumber(ConstantValue):
         return True
 
     def real_object(self) -> Any:
-        return None
+        return None if is_singleton(self.real) else self.real
 
     def as_proxy(self) -> Any:
         return self.ref.node
@@ -142,6 +146,8 @@ class SymbolicNumber(ConstantValue):
         if isinstance(self.number, torch.SymInt) and name in _PARTS:
             part = _PARTS[name]
             return self if part is None else tr.constant(part)
+        if isinstance(self.number, torch.SymFloat) and name == "real":
+            return self
         if isinstance(getattr(self.python_type(), name, None), MethodDescriptorType | WrapperDescriptorType):
             return BuiltinMethodValue(self, name)
         return super().getattr_(tr, name)

@@ -11,7 +11,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.items import LazyItem
-from framesmith_dynamo.values.containers.sequence import SequenceValue
+from framesmith_dynamo.values.containers.sequence import SequenceValue, is_count
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ class TupleValue(SequenceValue):
         if where is not None and range(len(self.items))[where] == range(len(self.items)):
             return self  # a whole slice of a tuple is the tuple
         return super().getitem(tr, key)
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        empty = next((value for value in (self, other) if type(value) is TupleValue and not value.items), None)
+        if op == "+" and empty is not None and type(self) is type(other) is TupleValue:
+            return other if empty is self else self  # CPython makes no new tuple of one that gets no items
+        return self if self._is_repeated_once(op, other) else super().binary_op(tr, op, other)
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self if self._is_repeated_once(op, other) else super().reflected_op(tr, op, other)
+
+    def _is_repeated_once(self, op: str, other: Value) -> bool:
+        return op == "*" and type(self) is TupleValue and is_count(other) and other.as_constant() == 1
 
     def m___getnewargs__(self, tr: Tracer) -> Value:
         """What `copy` asks of tuples."""

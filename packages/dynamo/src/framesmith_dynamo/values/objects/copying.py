@@ -10,7 +10,16 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import ConstantValue
-from framesmith_dynamo.values.containers import DictValue, FoundList, ListValue, TupleValue, new_dict, new_list
+from framesmith_dynamo.values.containers import (
+    DictValue,
+    FoundList,
+    FrozenSetValue,
+    ListValue,
+    TupleValue,
+    frozenset_of,
+    new_dict,
+    new_list,
+)
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
@@ -70,6 +79,8 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
         return memo[id(value)]
     if isinstance(value, ConstantValue):
         return value
+    if type(value) is FrozenSetValue and value.can_be_constant():
+        return memo.setdefault(id(value), frozenset_of(tr, new_list(tr, value.unpack(tr))))
     if value.can_be_constant() and type(value) is not TupleValue:
         value.as_constant()  # that all in it stays constant is relied on
         return value
