@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -62,6 +63,8 @@ class TraceState:
 
     `policy` says which sizes and numbers are symbols.
 
+    `called_in_handler`: whether an exception is being handled around the call.
+
     `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
     closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
     """
@@ -82,6 +85,7 @@ class TraceState:
     tensors: dict[TensorRef, Value] = field(default_factory=dict)
     constants: dict[int, Value] = field(default_factory=dict)
     handled: Value | None = None
+    called_in_handler: bool = field(default_factory=lambda: sys.exc_info()[1] is not None)
     depth: int = 0
     running: list[OpenFrame] = field(default_factory=list)
     suspended: list[Value] = field(default_factory=list)

@@ -23,6 +23,7 @@ from framesmith_guards import (
     GlobalSource,
     Guard,
     GuardError,
+    HandledExceptionSource,
     InstanceDictSource,
     ItemSource,
     LocalSource,
@@ -76,6 +77,7 @@ def rows():
             (BuiltinSource("len"), "B['len']", len),
             (FunctionSource(), "function", function),
             (GlobalsDictSource(), "G", function.__globals__),
+            (HandledExceptionSource(), "sys.exception()", None),
             (ModuleSource("sys"), "sys.modules['sys']", sys),
             (AttrSource(item, "tensor"), "L['d']['a'].tensor", x),
             (ItemSource(ItemSource(ItemSource(L("d"), 1), 1), 0), "L['d'][1][1][0]", 4),
@@ -235,3 +237,18 @@ def test_chains():
 def test_bad_sources_are_refused(build, message):
     with pytest.raises(GuardError, match=message):
         build()
+
+
+@pytest.mark.parametrize("native", [None, False])
+def test_the_exception_that_a_caller_handles(native):
+    def function():
+        return None
+
+    check = compile_guards([Guard(HandledExceptionSource(), "NONE_MATCH")], (), native=native)
+    assert check((), function)
+    try:
+        raise ValueError("handled")
+    except ValueError:
+        assert not check((), function)
+        assert "sys.exception()" in check.explain((), function)
+    assert check((), function)

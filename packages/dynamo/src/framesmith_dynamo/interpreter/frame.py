@@ -20,7 +20,7 @@ from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap import wrap_object
 from framesmith_dynamo.values.wrap_registry import build
-from framesmith_guards import Guard, GuardError, Location, TensorSpec
+from framesmith_guards import Guard, GuardError, HandledExceptionSource, Location, TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,12 @@ CANNOT_GUARD = register_break(
     what="an object is used whose sameness cannot be checked at later calls",
     why="it has no identity that lasts and no value that can be compared",
     hint="keep the object in a local variable of plain Python code, or use a plain function or class instead",
+)
+CALLERS_EXCEPTION = register_break(
+    "callers-exception",
+    what="the exception that is being handled is asked for, and a caller is handling one",
+    why="it is known when the compiled code runs",
+    hint="ask in the except block itself",
 )
 COMPARED_CLASS = register_break(
     "compared-class",
@@ -159,6 +165,15 @@ class Frame:
     def journal(self) -> Journal:
         """Mutations seen so far in this trace."""
         return self.state.journal
+
+    def exception_now(self) -> Value | None:
+        """The exception that the program is handling; see `Tracer.exception_now`."""
+        if self.state.handled is not None:
+            return self.state.handled
+        if self.state.called_in_handler:
+            raise GraphBreak(CALLERS_EXCEPTION)
+        self.guard(HandledExceptionSource(), "NONE_MATCH")
+        return None
 
     @property
     def root_globals(self) -> dict[str, Any]:

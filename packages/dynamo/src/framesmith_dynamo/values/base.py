@@ -98,6 +98,9 @@ class Tracer(Protocol):
     def super_arguments(self) -> tuple[Value, Value]:
         """What `super()` without arguments uses here: the `__class__` cell's contents, the first argument."""
 
+    def exception_now(self) -> Value | None:
+        """The exception that the program is handling, or None, which is relied on to be so around the call, too."""
+
     @property
     def root_globals(self) -> dict[str, Any]:
         """The globals of the frame being compiled."""

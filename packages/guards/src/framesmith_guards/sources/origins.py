@@ -13,6 +13,7 @@ from framesmith_guards.sources.roots import (
     GlobalsDictSource,
     GlobalSource,
     GlobalStateSource,
+    HandledExceptionSource,
     LocalSource,
     ModuleSource,
     ShapeEnvSource,
@@ -28,6 +29,7 @@ class GuardSource(enum.Enum):
     BUILTIN = enum.auto()
     FUNCTION = enum.auto()
     IMPORTED = enum.auto()
+    CALLER = enum.auto()
     GLOBAL_STATE = enum.auto()
     SHAPE_ENV = enum.auto()
 
@@ -50,6 +52,7 @@ _ORIGINS: Final[dict[type[Source], GuardSource]] = {
     BuiltinSource: GuardSource.BUILTIN,
     FunctionSource: GuardSource.FUNCTION,
     ModuleSource: GuardSource.IMPORTED,
+    HandledExceptionSource: GuardSource.CALLER,
     GlobalStateSource: GuardSource.GLOBAL_STATE,
     ShapeEnvSource: GuardSource.SHAPE_ENV,
 }

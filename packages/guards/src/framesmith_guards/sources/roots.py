@@ -124,6 +124,20 @@ class ModuleSource(Root):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class HandledExceptionSource(Root):
+    """The exception that is being handled around the call, or None: `sys.exception()`."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return sys.exc_info()[1]
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(sys.exc_info, 'exc_info')}()[1]"
+
+    def label(self, base: str) -> str:
+        return "sys.exception()"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class _NoValue(Root):
     """A root that stands for something other than one value."""
 

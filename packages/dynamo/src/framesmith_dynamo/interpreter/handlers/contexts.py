@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import Instr
@@ -12,6 +12,7 @@ from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -38,13 +39,6 @@ class ExitValue(Value):
     def reconstruct(self, codegen: Codegen) -> None:
         codegen(self.manager)
         codegen.load_attr("__exit__")
-
-
-class TracebackValue(Value):
-    """The traceback of a traced exception: it exists, and nothing more is known of it."""
-
-    python_types = (TracebackType,)
-    __slots__ = ()
 
 
 def enter(manager: Any) -> None:

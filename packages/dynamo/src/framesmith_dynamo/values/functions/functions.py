@@ -197,6 +197,10 @@ class FunctionValue(Value):
             if inner is not None:
                 return tr.call(value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE)), args, kwargs)
             namespaces.note_owner(tr, self.function.__globals__, self.where)
+        return self.interpret(tr, args, kwargs)
+
+    def interpret(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        """A call, of which the tracer has no answer of its own."""
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())

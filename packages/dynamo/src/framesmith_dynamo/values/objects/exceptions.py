@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from types import MemberDescriptorType
+from types import MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
+from framesmith_dynamo.values.callables import between, handles
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
@@ -168,3 +170,27 @@ def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     made = ExceptionValue.new(tr, cls, args)
     made.given = ()
     return made
+
+
+class TracebackValue(Value):
+    """The traceback of a traced exception: it exists, and nothing more is known of it."""
+
+    python_types = (TracebackType,)
+    __slots__ = ()
+
+
+@handles(sys.exc_info)
+def exc_info(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`sys.exc_info()`."""
+    between(tr, sys.exc_info, args, kwargs, 0, 0)
+    error = tr.exception_now()
+    if error is None:
+        return TupleValue([tr.constant(None)] * 3)
+    return TupleValue([tr.constant(error.python_type()), error, TracebackValue()])
+
+
+@handles(sys.exception)
+def exception(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`sys.exception()`."""
+    between(tr, sys.exception, args, kwargs, 0, 0)
+    return tr.exception_now() or tr.constant(None)

@@ -17,6 +17,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments, raise_like
+from framesmith_dynamo.values.functions.functions import FunctionValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -229,6 +230,8 @@ def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__enter__(context)` of a context that exists, as a decorated function has one."""
     context = args[0]
+    if isinstance(context, TorchContextValue):
+        return context.enter(tr)
     settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
     opened = tr.emit_state(autocast_mode._enter_autocast, *settings)
     tr.memo.entered_autocast.setdefault(id(context), []).append(opened)
@@ -238,11 +241,32 @@ def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(autocast_mode.autocast.__exit__)
 def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__exit__(context, ...)`."""
+    if isinstance(args[0], TorchContextValue):
+        return args[0].exit_(tr, args[1:])
     opened = tr.memo.entered_autocast.get(id(args[0]))
     if not opened:
         raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
     tr.emit_state(autocast_mode._exit_autocast, opened.pop())
     return tr.constant(False)
+
+
+def _called_by_name(name: str, function: Any) -> None:
+    """`type(context).__enter__(context)`, as `ExitStack` calls it. Of a context that exists, it is interpreted."""
+
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        if args and isinstance(args[0], TorchContextValue):
+            return args[0].call_method(tr, name, args[1:], kwargs)
+        known = tr.constant(function)
+        assert isinstance(known, FunctionValue)
+        return known.interpret(tr, args, kwargs)
+
+    handles(function)(handler)
+
+
+_BY_NAME: tuple[type, ...] = (*GRAD_MODES, torch.autograd.profiler.record_function)
+for _cls in _BY_NAME:
+    for _name in ("__enter__", "__exit__"):
+        _called_by_name(_name, vars(_cls)[_name])
 
 
 class NoEffectValue(TorchContextValue):

@@ -36,8 +36,10 @@ from framesmith_guards.sources import (
     AttrSource,
     DictKeySource,
     DictValueSource,
+    FunctionSource,
     GlobalsDictSource,
     GlobalSource,
+    HandledExceptionSource,
     InstanceDictSource,
     ItemSource,
     ModuleSource,
@@ -51,7 +53,11 @@ Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
 
 _PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
 _OWN_INT: Final = 3
-_IMPLIED: Final[dict[type[Source], Source]] = {GlobalSource: GlobalsDictSource(), ModuleSource: ModulesSource()}
+_IMPLIED: Final[dict[type[Source], Source]] = {
+    GlobalSource: GlobalsDictSource(),
+    ModuleSource: ModulesSource(),
+    HandledExceptionSource: FunctionSource(),  # which is not looked at: what is called takes one object
+}
 _MODULES_OWN: Final = frozenset(dir(ModuleType))
 _DICTS: Final = (dict, OrderedDict)
 """The types whose changes are tagged; the items of a tuple that is itself proved the same are the same, too."""
