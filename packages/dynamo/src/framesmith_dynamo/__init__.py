@@ -1,7 +1,7 @@
 """The symbolic interpreter: a Python frame becomes an FX graph, guards and residual code."""
 
 from framesmith_dynamo.__about__ import __version__
-from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, disable, is_disabled
+from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, admit, disable, is_disabled
 from framesmith_dynamo.admission.surroundings import CUDA_GRAPH_CAPTURED
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
 from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
@@ -30,6 +30,7 @@ __all__ = [
     "MarkViolated",
     "RecompileLimit",
     "__version__",
+    "admit",
     "disable",
     "is_disabled",
     "mark_dynamic",

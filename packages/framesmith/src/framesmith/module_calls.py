@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from framesmith_dynamo import admit
+
 FILE = "<framesmith.compile>"
 
 
@@ -19,6 +21,7 @@ def call_of(module: torch.nn.Module) -> FunctionType:
     """A function that calls the module given to it. Its code, and so what is compiled for it, is its own."""
     name = f"{type(module).__qualname__}.__call__"
     code = _call.__code__.replace(co_name="__call__", co_qualname=name, co_filename=FILE)
+    admit(code)
     names = {"__name__": type(module).__module__, "__builtins__": builtins}
     return FunctionType(code, names, "__call__")
 

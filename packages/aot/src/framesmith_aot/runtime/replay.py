@@ -18,6 +18,9 @@ from framesmith_aten.operators import op_name
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
 
+#: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
+OWNER = {"__package__": "framesmith_aot"}
+
 #: What autograd counts versions and notes views by.
 VIEW_TRACKING = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
@@ -27,7 +30,7 @@ class FunctionText:
 
     def __init__(self, name: str, parameters: Sequence[str]) -> None:
         self.lines = [f"def {name}({', '.join(parameters)}):"]
-        self.names: dict[str, Any] = {}
+        self.names: dict[str, Any] = dict(OWNER)
         self.name = name
 
     def line(self, text: str, depth: int = 1) -> None:

@@ -13,6 +13,7 @@ from framesmith_backends.ir.fused_product import FusedProduct
 from framesmith_backends.ir.product import OnGpu
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import Size, Symbol, size_text
+from framesmith_backends.launch.source import OWNER
 from framesmith_backends.render.triton.attention import render_attention
 from framesmith_backends.render.triton.attention_gradient import render_attention_gradient
 from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, TritonKernel, render_triton
@@ -94,7 +95,8 @@ def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
     """The size as a function of the kernel's numbers."""
     names = {n: f"n{k}" for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol)}
     arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
-    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", {"max": max, "min": min})
+    space = {**OWNER, "max": max, "min": min}
+    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", space)
     return found
 
 

@@ -28,6 +28,8 @@ from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbol
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
 
+#: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
+OWNER = {"__package__": "framesmith_backends"}
 #: What copies several tensors onto others.
 COPY_ALL = torch.ops.aten._foreach_copy_.default
 
@@ -157,6 +159,7 @@ def _read(source: str, shape: str, teller: Teller) -> str:
 
 def executed(source: str, space: dict[str, object]) -> BoxedFn:
     """The function `call` of the source, with `space` as its globals."""
+    space = {**OWNER, **space}
     exec(compile(source, "<framesmith launcher>", "exec"), space)
     call: BoxedFn = space["call"]  # type: ignore[assignment]
     return call

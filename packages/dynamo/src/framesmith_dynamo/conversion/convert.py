@@ -130,7 +130,7 @@ class FrameConverter:
     @skipped_by_torch
     def __call__(self, info: FrameInfo) -> Answer:
         """What to do with a call for which no entry applies."""
-        reason = why_not_compiled(info.code)
+        reason = why_not_compiled(info.code, cast(FunctionType, info.function).__globals__)
         if reason is not None:
             return SKIP(reason)
         with compile_context(CompileContext(next_compile_id(info.code))):

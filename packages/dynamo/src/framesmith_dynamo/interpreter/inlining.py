@@ -40,7 +40,7 @@ def check(state: TraceState, function: FunctionType) -> None:
     """Break when a function is not to be inlined here."""
     if state.depth >= MAX_DEPTH:
         raise GraphBreak(TOO_DEEP, function.__qualname__)
-    reason = why_not_inlined(function.__code__)
+    reason = why_not_inlined(function.__code__, function.__globals__)
     if reason is not None:
         raise GraphBreak(NOT_INLINED, f"{function.__module__}.{function.__qualname__}: {reason}")
     reason = state.callees.why_refused(function.__code__)

@@ -155,6 +155,7 @@ def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
 
 
 HELPERS: Final[dict[str, object]] = {
+    "__package__": "framesmith_guards",
     **EXACT,
     **dict(_GIVING.values()),
     "ceil": math.ceil,

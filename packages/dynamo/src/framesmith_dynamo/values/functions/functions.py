@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, wrapped_by_torch
+from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
@@ -193,9 +193,9 @@ class FunctionValue(Value):
             handler = find_handler(self.function)
             if handler is not None:
                 return handler(tr, args, kwargs)
-            inner = wrapped_by_torch(self.function)
+            inner = self._behind_torch_compile(tr)
             if inner is not None:
-                return tr.call(value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE)), args, kwargs)
+                return tr.call(inner, args, kwargs)
             namespaces.note_owner(tr, self.function.__globals__, self.where)
         return self.interpret(tr, args, kwargs)
 
@@ -210,6 +210,14 @@ class FunctionValue(Value):
             self.rely_on_defaults(tr)
             raise
         return tr.inline(self.function, bound, self.get_cells(tr))
+
+    def _behind_torch_compile(self, tr: Tracer) -> Value | None:
+        """The function of torch that torch.compile has put this one in front of, for its own sake."""
+        inner = wrapped_by_torch(self.function)
+        if inner is not None:
+            return value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE))
+        cell = patched_by_torch(self.function)
+        return None if cell is None else self.get_cells(tr)[cell].load(tr)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name != "__get__" or kwargs or not args:

@@ -1,0 +1,74 @@
+"""Whose a function is: by the module its globals are, wherever its source lies; by its file where they do not say."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from types import CodeType
+
+import torch
+
+#: Whose the generated code is that names one of them in its globals.
+OWN_PACKAGES = frozenset(
+    (
+        "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
+        "framesmith_dynamo", "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
+    )
+)  # fmt: skip
+_TORCH = torch.__name__
+
+
+class Parts:
+    """Modules of a package by their names within it; one that ends with a dot is a package with all its modules."""
+
+    def __init__(self, *names: str) -> None:
+        self._packages = tuple(name for name in names if name.endswith("."))
+        self._modules = frozenset(names)
+
+    def __contains__(self, module: str) -> bool:
+        return module in self._modules or f"{module}.".startswith(self._packages)
+
+
+def module_of(code: CodeType, names: Mapping[str, object]) -> str:
+    """The module of torch or of these packages that a function with this code and these globals belongs to; or ""."""
+    name = names.get("__name__") or names.get("__package__")
+    if isinstance(name, str) and (_package(name) == _TORCH or _package(name) in OWN_PACKAGES):
+        return name
+    return _module_of_file(code.co_filename)
+
+
+def part_of_torch(module: str) -> str | None:
+    """The module's name within torch, or None for one that is not torch's."""
+    return module[len(_TORCH) + 1 :] if _package(module) == _TORCH else None
+
+
+def is_own(module: str) -> bool:
+    """Whether the module is one of these packages'."""
+    return _package(module) in OWN_PACKAGES
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@lru_cache(maxsize=1)
+def _folders() -> tuple[tuple[str, str], ...]:
+    """(package, the folder it is installed in): a checkout of this project may lie in a folder of the same name."""
+    specs = {name: importlib.util.find_spec(name) for name in (_TORCH, *sorted(OWN_PACKAGES))}
+    return tuple(
+        (name, place + os.sep)
+        for name, spec in specs.items()
+        if spec is not None
+        for place in spec.submodule_search_locations or ()
+    )
+
+
+@lru_cache(maxsize=4096)
+def _module_of_file(filename: str) -> str:
+    for package, folder in _folders():
+        if filename.startswith(folder):
+            inside = filename[len(folder) :].removesuffix(".py").removesuffix(f"{os.sep}__init__")
+            return package if inside == "__init__" else f"{package}.{inside.replace(os.sep, '.')}"
+    return ""
