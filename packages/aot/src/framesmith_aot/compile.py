@@ -28,6 +28,7 @@ from framesmith_aot.trace.numbers import assume_usual, is_assumption, specialise
 from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
+from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
@@ -211,8 +212,6 @@ def _check_input(value: Any, what: str) -> None:
         raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
     if value.layout is not torch.strided or value.is_quantized:
         raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
-    if value.is_conj() or value.is_neg():
-        raise AotUnsupported("lazy-bit", what, "its memory holds the conjugate or negative of its elements")
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
         raise AotUnsupported("functorch", what, "a functorch transform has wrapped it")
 
@@ -238,7 +237,7 @@ def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
         return value
     with torch.inference_mode(False), fake_mode:
         twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        return twin.requires_grad_(value.requires_grad)
+        return with_bits_of(twin, value).requires_grad_(value.requires_grad)
 
 
 def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:

@@ -132,8 +132,35 @@ def test_modes_and_wrappers():
         compiled(gm, [torch.ones(2, 2)])
     with pytest.raises(AotUnsupported, match="functorch"):
         torch.vmap(lambda x: compiled(gm, [x])(x)[0])(torch.ones(3, 2, 2))
-    with pytest.raises(AotUnsupported, match="lazy-bit"):
-        compiled(gm, [torch.ones(2, 2, dtype=torch.complex64).conj()])
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view], ids=["conjugate", "negative"])
+def test_inputs_whose_memory_holds_the_conjugate_or_negative(lazy, is_inference):
+    def fn(x):
+        return x @ x, x[1:], x.sin().real
+
+    with torch.inference_mode(is_inference):
+        x = lazy(torch.randn(2, 2, dtype=torch.complex64))
+    results = compiled(graph_of(fn), [x])(x)
+    for ours, eagers in zip(results, fn(x), strict=True):
+        assert (ours.is_conj(), ours.is_neg()) == (eagers.is_conj(), eagers.is_neg())
+        torch.testing.assert_close(ours, eagers)
+    assert results[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_a_conjugate_input_is_changed():
+    def fn(x):
+        y = x.conj()
+        y.mul_(2j)
+        return y[0], x + 1
+
+    memory, expected = (torch.ones(3, dtype=torch.complex64) * (1 + 2j) for _ in range(2))
+    results = compiled(graph_of(fn), [memory.conj()])(memory.conj())
+    eager = fn(expected.conj())
+    assert torch.equal(memory, expected)
+    assert all(map(torch.equal, results, eager))
+    assert results[0].untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
 def test_nested_output():

@@ -32,6 +32,7 @@ from framesmith_aten.operators import (
     written,
 )
 from framesmith_aten.overlaps import Part, check_operands, parts_shown
+from framesmith_aten.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
 from framesmith_aten.random_order import check_order
 from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.tracing import functional_forms
@@ -126,6 +127,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise RecordingFailed(f"{func}: {type(error).__name__}: {error}") from error
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        refuse_others(func, (*args, *kwargs.values()))
         if is_composite(func):  # in inference mode autograd has not taken it apart
             with self:
                 return self._called(partial(run_parts, func), (args, kwargs), {})
@@ -136,6 +138,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})
         asked = len(self._presumed)
         out = self._called(func, args, kwargs)
+        refuse_others(func, out)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
         out = trials.as_laid_out(func, args, kwargs, out)
@@ -182,6 +185,9 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = trials.verdict(op, args, kwargs)
         if answer.refusal is not None:
             raise KernelRefuses(f"{op}: {answer.refusal}")
+        if answer.gives is not None:
+            raise other_layout(op, answer.gives)
+        refuse_sparse_gradients(op, args, kwargs)
         for condition in limits.rely_on_taken(op, args, kwargs):
             self._called(torch._check, (condition,), {})
         if is_custom(op) and is_mutable(op):

@@ -41,6 +41,7 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
+from framesmith_aten.plain_tensors import why_not_plain
 from framesmith_aten.symbolic import (
     all_equal,
     as_told,
@@ -65,11 +66,13 @@ MOST: Final = 1 << 12
 class Verdict:
     """What a trial found: `refusal` is the kernel's error, None if it took the call or could not be asked.
 
-    `certain`: it is known that the kernel takes the call.
+    `certain`: it is known that the kernel takes the call. `gives`: the kind of a result that no graph holds, if it has
+    one; fakes of quantized tensors do not tell.
     """
 
     refusal: str | None = None
     certain: bool = True
+    gives: str | None = None
 
 
 TAKEN: Final = Verdict()
@@ -143,8 +146,7 @@ def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ve
     known = values.get("dim")
     if -tensor.dim() <= known < tensor.dim() if isinstance(known, int) else is_contiguous(tensor):
         return TAKEN
-    refusal = _refusal(op, _mapped(args, _without_memory), _mapped(kwargs, _without_memory))
-    return TAKEN if refusal is None else Verdict(refusal, certain=False)
+    return _answer(op, _mapped(args, _without_memory), _mapped(kwargs, _without_memory))
 
 
 def _layouts(tensors: Sequence[torch.Tensor], told: int = TOLD[0]) -> tuple[Any, ...]:
@@ -306,8 +308,7 @@ def _tried_small(
     """What the kernel says to few elements; where it refuses these, it may take more."""
     if _is_large(op, args, kwargs, tensors):
         return UNKNOWN
-    refusal = _refusal(op, _mapped(args, _of_few_elements), _mapped(kwargs, _of_few_elements))
-    return TAKEN if refusal is None else Verdict(refusal, certain=False)
+    return _answer(op, _mapped(args, _of_few_elements), _mapped(kwargs, _of_few_elements))
 
 
 def _tried_laid_out(
@@ -316,8 +317,7 @@ def _tried_laid_out(
     if _elements(tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
         return UNKNOWN
     twins = Twins()
-    refusal = _refusal(op, _mapped(args, twins), _mapped(kwargs, twins))
-    return TAKEN if refusal is None else Verdict(refusal, certain=False)
+    return _answer(op, _mapped(args, twins), _mapped(kwargs, twins))
 
 
 def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -348,7 +348,7 @@ def _generator_kept(op: OpOverload) -> AbstractContextManager[None]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    return why_not_plain(tensor) is None and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _share(changed: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
@@ -469,14 +469,15 @@ class Twins:
             return made.set_(storage, *_laid_out(tensor, self._told))
 
 
-def _refusal(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """The first line of the error of the operator run on real tensors, None if it runs."""
+def _answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
+    """The verdict of the operator run on real tensors; of an error, its first line."""
     with _real(), _generator_kept(op):
         try:
-            quietly(lambda: op(*args, **kwargs))  # few elements may be too few
+            out = quietly(lambda: op(*args, **kwargs))  # few elements may be too few
         except Exception as error:
-            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-    return None
+            return Verdict(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}", certain=False)
+    gives = next(filter(None, map(why_not_plain, tensors_in(out))), None)
+    return TAKEN if gives is None else Verdict(gives=gives)
 
 
 @contextmanager

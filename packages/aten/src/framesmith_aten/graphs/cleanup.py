@@ -13,6 +13,7 @@ from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
+from framesmith_aten.plain_tensors import takes_numbers
 from framesmith_aten.symbolic import all_equal, has_symbols, is_taken_for_another, is_the_same
 
 aten = torch.ops.aten
@@ -51,7 +52,7 @@ def _shape_of_result(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any
 def _full(value: float) -> Rewrite:
     def rewrite(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
         val = node.meta["val"]
-        if not is_contiguous(val):
+        if not is_contiguous(val) or not takes_numbers(val.dtype):
             return None
         fill: Any = bool(value) if val.dtype is torch.bool else value
         return aten.full.default, (list(val.shape), fill), factory_options(val)

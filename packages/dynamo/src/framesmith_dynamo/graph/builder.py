@@ -22,6 +22,7 @@ from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps, Part
+from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
@@ -400,10 +401,12 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
     if not any(map(is_symbolic, (*shape, *strides))):
         return mode.from_tensor(ref.real, static_shapes=True)
     with mode, torch.inference_mode(ref.real.is_inference()), torch.enable_grad():
-        leaf = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device, requires_grad=requires_grad)
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device)
+        leaf = with_bits_of(made, ref.fake).requires_grad_(requires_grad)
         if ref.real.is_leaf:
             return leaf
-        return torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device).copy_(leaf)
+        made = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device)
+        return with_bits_of(made, ref.fake).copy_(leaf)
 
 
 def effects_of(node: fx.Node) -> Effects:

@@ -17,6 +17,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
+from framesmith_aten.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed
 from framesmith_aten.symbolic import is_symbolic
@@ -136,6 +137,12 @@ OUT_RESIZED = register_break(
     what="a tensor given as `out=` gets another shape",
     why="the resized tensor would be one of the caller's, and torch warns of it",
     hint="give a tensor of the right shape, or leave `out=` away",
+)
+SPARSE = register_break(
+    SPARSE_GRADIENT,
+    what="an operation asks autograd for a sparse gradient (`nn.Embedding(sparse=True)`, `gather(sparse_grad=True)`)",
+    why="how many elements such a gradient has is known only when it is there, and a graph's gradients are dense",
+    hint="call it outside the compiled function, or without `sparse=True`; without gradients it is taken",
 )
 NEW_LEAF = register_break(
     "new-leaf",

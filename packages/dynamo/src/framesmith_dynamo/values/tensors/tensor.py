@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from framesmith_aten.plain_tensors import OTHER_LAYOUT, why_no_fake
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
@@ -41,6 +42,12 @@ MEMORYLESS = register_break(
     what="a tensor of zeros that has no memory is used",
     why="autograd gives such gradients (that of `sgn`); a kernel reads memory",
     hint="clone it before",
+)
+OTHER_TENSOR = register_break(
+    OTHER_LAYOUT,
+    what="a tensor is used or made that is not strided memory of plain numbers: sparse, nested, quantized, mkldnn",
+    why="torch's fake tensors do not tell what such a tensor holds, so a graph can neither take nor make one",
+    hint="convert to a dense tensor (`to_dense()`, `dequantize()`, `to_padded_tensor()`) outside the compiled function",
 )
 NEGATIVE_SIZE = register_break(
     "tensor-of-negative-size",
@@ -254,7 +261,9 @@ def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():
         raise GraphBreak(MEMORYLESS, source.name)
-    if not obj.is_nested and min(obj.shape, default=0) < 0:
+    if (kind := why_no_fake(obj)) is not None:
+        raise GraphBreak(OTHER_TENSOR, f"{kind} at {source.name}")
+    if min(obj.shape, default=0) < 0:
         raise GraphBreak(NEGATIVE_SIZE, f"{tuple(obj.shape)} of {source.name}")
     hidden = next((name for name in vars(obj) if hasattr(type(obj), name)), None)
     if hidden is not None:
