@@ -8,7 +8,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from framesmith_aot import compile_graph
 from framesmith_guards import LocalSource, new_fake_mode
-from framesmith_guards.torch_adapter import to_torch
+from framesmith_guards.symbolic_guards import to_torch
 
 
 class Examples:

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
@@ -22,6 +19,7 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, is_assumption, specialise
@@ -34,6 +32,7 @@ from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
 from framesmith_guards.contexts import ambient
 from framesmith_guards.fakes.symbols import attach_shape_env
+from framesmith_guards.torch_adapter import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 
 def compile_graph(
@@ -122,7 +121,7 @@ def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
 
 def _shape_env(value: Any) -> Any:
     """The torch ShapeEnv of the symbols that are met in a value, of any nesting; None without one."""
-    for leaf in tree_leaves(value):
+    for leaf in unstable.tree_leaves(value):
         if is_symbolic(leaf):
             return leaf.node.shape_env
         if isinstance(leaf, FakeTensor) and leaf.fake_mode.shape_env is not None:
@@ -138,7 +137,7 @@ def _records(gm: fx.GraphModule) -> bool:
     if torch.is_inference_mode_enabled():
         return False
     return torch.is_grad_enabled() or any(
-        node.target is torch._C._set_grad_enabled and node.args[0] is True for node in gm.graph.nodes
+        node.target is unstable.set_grad_enabled and node.args[0] is True for node in gm.graph.nodes
     )
 
 
@@ -212,13 +211,13 @@ def _check_input(value: Any, what: str) -> None:
         raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
     if value.layout is not torch.strided or value.is_quantized:
         raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
-    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+    if unstable.is_functorch_wrapped_tensor(value):
         raise AotUnsupported("functorch", what, "a functorch transform has wrapped it")
 
 
 def _refuse_modes() -> None:
     """A dispatch mode of the user sees every operator; it would not see those of a compiled graph."""
-    for mode in _get_current_dispatch_mode_stack():
+    for mode in unstable.get_current_dispatch_mode_stack():
         if not isinstance(mode, FakeTensorMode):
             raise AotUnsupported("dispatch-mode", type(mode).__name__, "the mode is to see each operator that runs")
 

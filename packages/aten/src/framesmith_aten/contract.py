@@ -8,7 +8,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+
+from framesmith_guards.torch_adapter import OpOverload
 
 Role = Literal["inference", "forward", "backward"]
 ROLES: tuple[Role, ...] = ("inference", "forward", "backward")

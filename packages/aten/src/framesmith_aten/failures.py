@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from framesmith_aten import table
 from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, overloads, row, tensors_in
 from framesmith_aten.symbolic import equal, holds, holds_at_present
+from framesmith_guards.torch_adapter import OpOverload
 
 Values = Mapping[str, Any]
 

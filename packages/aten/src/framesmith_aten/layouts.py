@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.symbolic import (
     as_expressions,
@@ -21,6 +20,7 @@ from framesmith_aten.symbolic import (
     is_symbolic,
     is_told_by_data,
 )
+from framesmith_guards.torch_adapter import no_dispatch
 
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:

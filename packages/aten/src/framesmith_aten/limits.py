@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
 
 from framesmith_aten import trials
 from framesmith_aten.symbolic import holds_at_present, is_symbolic
+from framesmith_guards.torch_adapter import OpOverload
 
 _HALF: Final = int(torch.finfo(torch.float16).max)
 _SHORT: Final = ((-(2**31), 2**31 - 1), (-_HALF, _HALF), (-(2**15), 2**15 - 1), (-255, 255), (0, 255), (-128, 127))

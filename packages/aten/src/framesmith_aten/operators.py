@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.table import TABLE, Row
+from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import DispatchKey, OpOverload, OpOverloadPacket, aten
 
 #: The namespace of operators that this package adds to torch's own.
 OWN_NAMESPACE = "framesmith_aten"
@@ -24,7 +24,7 @@ OWN_NAMESPACE = "framesmith_aten"
 TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", "framesmith_backends", OWN_NAMESPACE})
 
 #: Views that exist for autograd only; in a functional graph they are the identity.
-IDENTITY_VIEWS = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default})
+IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
 
 _NOTHING_SPECIAL = Row()
 
@@ -96,9 +96,9 @@ def is_composite(op: Any) -> bool:
 @functools.cache
 def _has_composite_kernel(op: OpOverload) -> bool:
     name: str = op.name()  # type: ignore[no-untyped-call]
-    if not torch._C._dispatch_has_kernel(name):  # an overload that TorchScript alone knows
+    if not unstable.dispatch_has_kernel(name):  # an overload that TorchScript alone knows
         return False
-    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, name)
+    has_kernel = functools.partial(unstable.dispatch_has_kernel_for_dispatch_key, name)
     return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
 
 
@@ -160,7 +160,7 @@ def is_check_by_device(op: OpOverload) -> bool:
     if op._schema.returns or is_mutable(op) or is_custom(op):
         return False
     name: str = op.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    return bool(unstable.dispatch_has_kernel_for_dispatch_key(name, "CPU"))
 
 
 def gives_unknown_value(op: Any, out: Any) -> bool:

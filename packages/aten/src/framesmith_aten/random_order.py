@@ -9,6 +9,7 @@ import torch
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.symbolic import holds
+from framesmith_guards.torch_adapter import aten
 
 #: The id of what is refused.
 RANDOM_ORDER = "random-order"
@@ -22,7 +23,7 @@ def check_order(op: Any, changed: torch.Tensor) -> None:
 
     The functional form fills dense memory, which is contiguous where this is not.
     """
-    normal = op in (torch.ops.aten.normal_.default, torch.ops.aten.normal_functional.default)
+    normal = op in (aten.normal_.default, aten.normal_functional.default)
     if normal and not holds(changed.numel() < FILLED_TOGETHER) and not is_dense(changed.shape, changed.stride()):
         what = f"normal_ on a tensor of strides {tuple(changed.stride())}"
         raise TraceUnsupported(RANDOM_ORDER, what, "in memory with gaps it draws its numbers in another way")

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import limits, trials
 from framesmith_aten.errors import TraceUnsupported
@@ -35,7 +33,9 @@ from framesmith_aten.overlaps import Part, check_operands, parts_shown
 from framesmith_aten.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
 from framesmith_aten.random_order import check_order
 from framesmith_aten.symbolic import may_all_hold
+from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import functional_forms
+from framesmith_guards.torch_adapter import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
 
 #: The id of what is refused.
 VIEW_OR_COPY = "view-or-copy"
@@ -169,7 +169,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise TraceUnsupported(VIEW_OR_COPY, what, why)
             for condition in relied:
                 try:
-                    torch._check(condition)  # type: ignore[no-untyped-call]
+                    unstable.check(condition)
                 except RuntimeError as error:  # it is known not to hold, after all
                     raise TraceUnsupported(VIEW_OR_COPY, what, why) from error
 
@@ -189,7 +189,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise other_layout(op, answer.gives)
         refuse_sparse_gradients(op, args, kwargs)
         for condition in limits.rely_on_taken(op, args, kwargs):
-            self._called(torch._check, (condition,), {})
+            self._called(unstable.check, (condition,), {})
         if is_custom(op) and is_mutable(op):
             functional_forms.check(op, args, kwargs)
         changed = written(op, args, kwargs)

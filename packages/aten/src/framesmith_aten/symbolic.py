@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from framesmith_aten.torch_adapter import unstable
+
 #: What a number in a graph is while tracing.
 SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -51,11 +53,10 @@ def is_taken_for_another(number: Any) -> bool:
 
     What checks it must not rely on it.
     """
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     if not isinstance(number, torch.SymInt):
         return False
-    return number.node.expr != number.node._expr and bool(free_unbacked_symbols(number.node._expr))
+    return number.node.expr != number.node._expr and bool(unstable.free_unbacked_symbols(number.node._expr))
 
 
 def has_symbols(tensor: torch.Tensor) -> bool:
@@ -67,9 +68,8 @@ def holds(condition: Any) -> bool:
     """Whether a condition is known to hold whatever its symbols are; no guard is added."""
     if not isinstance(condition, torch.SymBool):
         return bool(condition)
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return statically_known_true(condition)
+    return bool(unstable.statically_known_true(condition))
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -208,9 +208,8 @@ def _become(new: Any, old: Any) -> tuple[Any, Any] | None:
     mine, theirs = new.node.expr, old.node.expr
     if mine == theirs or not (mine.is_Symbol and theirs.is_Symbol):
         return None
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    if not free_unbacked_symbols(mine) or not free_unbacked_symbols(theirs):
+    if not unstable.free_unbacked_symbols(mine) or not unstable.free_unbacked_symbols(theirs):
         return None
     new.node.shape_env._rename_unbacked_to(mine, theirs)
     return mine, theirs

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from torch._ops import OpOverload, OpOverloadPacket
-
 from framesmith_aten.operators import IDENTITY_VIEWS, op_name
+from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 
 def _names(text: str) -> frozenset[str]:

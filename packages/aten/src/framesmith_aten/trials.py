@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.failures import may_fail, why_may_fail
 from framesmith_aten.ignored_warnings import quietly
@@ -51,6 +49,8 @@ from framesmith_aten.symbolic import (
     is_symbolic,
     is_told_by_data,
 )
+from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import OpOverload, no_dispatch
 
 #: Elements up to which real tensors are made as large as the fakes.
 LARGEST: Final = 1 << 16
@@ -484,9 +484,9 @@ def _answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
 def _real() -> Iterator[None]:
     """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd."""
     with (
-        torch._C.DisableTorchFunction(),
+        unstable.DisableTorchFunction(),
         no_dispatch(),
-        torch._C._AutoDispatchBelowAutograd(),
-        torch._C._DisableAutocast(),
+        unstable.AutoDispatchBelowAutograd(),
+        unstable.DisableAutocast(),
     ):
         yield

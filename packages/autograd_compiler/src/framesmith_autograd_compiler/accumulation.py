@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_autograd_compiler.torch_adapter import unstable
+
 
 class Accumulator:
     """The engine's rule for one pass; a gradient nobody else holds becomes `.grad` without a copy.
@@ -51,7 +53,7 @@ def _may_take(grad: torch.Tensor, variable: torch.Tensor) -> bool:
 def _references(grad: torch.Tensor) -> int:
     """How many tensors hold the memory, not counting a base that only this view of it knows."""
     # One reference more is that of the Python storage made to ask.
-    count: int = torch._C._storage_Use_Count(grad.untyped_storage()._cdata) - 1
+    count: int = unstable.storage_Use_Count(grad.untyped_storage()._cdata) - 1
     base = grad._base
     if base is not None and base.numel() == grad.numel() and sys.getrefcount(base) == _refcount_of_lonely_base():
         count -= 1

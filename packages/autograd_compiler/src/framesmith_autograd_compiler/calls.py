@@ -6,11 +6,12 @@ of the user (hooks, a custom function's backward) or touches `.grad`, and runs a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from framesmith_autograd_compiler.torch_adapter import unstable
 
 Tensors = Sequence[torch.Tensor | None]
 
@@ -87,7 +88,7 @@ def call_tensor_hook(hook: Callable[..., Any], grad: torch.Tensor | None) -> tor
 
 def call_cpp_hook(hook: int, grad: torch.Tensor | None) -> Any:
     """A C++ hook of a tensor, by the engine's number for it."""
-    return engine_module().call_cpp_tensor_pre_hooks(hook, grad)
+    return unstable.engine.call_cpp_tensor_pre_hooks(hook, grad)
 
 
 def call_pre_hook(hook: Callable[..., Any], grads: Tensors) -> Tensors:
@@ -147,8 +148,3 @@ def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Te
 OPAQUE: frozenset[Any] = frozenset(
     {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
 )
-
-
-def engine_module() -> Any:
-    """Torch's module of the engine's capture hook; a part of torch._C, not of torch._dynamo."""
-    return sys.modules["torch._C._dynamo.autograd_compiler"]

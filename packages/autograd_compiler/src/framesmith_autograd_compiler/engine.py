@@ -13,12 +13,12 @@ import torch
 from torch import fx
 from torch.autograd.variable import Variable
 
-from framesmith_autograd_compiler.calls import engine_module
 from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.patterns import pattern_of, take_floats_out
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.recorder import Recorder
+from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_guards import warn_user
 
 #: Kinds of passes that one capture records; the engine runs others.
@@ -125,7 +125,7 @@ class CapturingEngine:
         with self._gate.captured() as allowed:
             if not allowed:
                 raise CaptureUnsupported("the pass", "another one is on its way in the engine")
-            hook = engine_module()
+            hook = unstable.engine
             if self._stale or self._owner is not capture:
                 hook.clear_cache()
                 self._stale, self._owner, self._kept = False, capture, 0
@@ -153,7 +153,7 @@ class CapturingEngine:
             current.started = True
             capture.runs += 1
             # Not set again behind the run: other threads' passes may be on their way.
-            engine_module().set_autograd_compiler(None, False)
+            unstable.engine.set_autograd_compiler(None, False)
             with self._gate.running():
                 return program.run(inputs, sizes, scalars, hooks, packed, floats)
 
@@ -174,7 +174,7 @@ def why_not(create_graph: bool) -> str | None:
         return "create_graph=True asks for a pass that is itself differentiable"
     if torch.is_anomaly_enabled():
         return "anomaly detection watches the engine's own nodes"
-    if torch._C._len_torch_dispatch_stack() > 0:
+    if unstable.len_torch_dispatch_stack() > 0:
         return "a dispatch mode is active"
     return None
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses import fake_tensor
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
@@ -17,6 +16,7 @@ from framesmith_autograd_compiler.accumulation import Accumulator
 from framesmith_autograd_compiler.errors import CompilerFailed, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.sizes import Compiled, ForSizes, Variants, for_sizes, form
+from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_autograd_compiler.tracer import Changing, Places, Traced, trace
 from framesmith_guards import GuardError
 
@@ -29,10 +29,10 @@ Env = dict[fx.Node, Any]
 NOT_TRACED = (
     TraceUnsupported,
     NotImplementedError,
-    fake_tensor.DataDependentOutputException,
-    fake_tensor.DynamicOutputShapeException,
-    fake_tensor.UnsupportedFakeTensorException,
-    fake_tensor.UnsupportedOperatorException,
+    unstable.DataDependentOutputException,
+    unstable.DynamicOutputShapeException,
+    unstable.UnsupportedFakeTensorException,
+    unstable.UnsupportedOperatorException,
 )
 
 

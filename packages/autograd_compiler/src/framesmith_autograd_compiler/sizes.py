@@ -18,7 +18,7 @@ from torch import fx
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler.tracer import Changing, Traced, source_of
 from framesmith_guards import compile_guards
-from framesmith_guards.torch_adapter import shape_guards
+from framesmith_guards.symbolic_guards import shape_guards
 
 if TYPE_CHECKING:
     from framesmith_guards import CheckProgram

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
@@ -25,9 +24,10 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards import LocalSource, new_fake_mode, python_kernels
 from framesmith_guards.fakes.symbols import symbolic_fake, symbolic_number
+from framesmith_guards.torch_adapter import OpOverload
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards.torch_adapter import FakeTensorMode
 
 Values = Sequence[torch.Tensor | int | float | None]
 #: The dimensions of tensors that change, by position; a number that changes has an entry, without any.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
@@ -33,6 +32,7 @@ from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.telling import KERNELS, PLANS
+from framesmith_guards.torch_adapter import OpOverload
 
 # What the option `matmul` does to the graph.
 PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {

@@ -11,7 +11,6 @@ from typing import TypedDict
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
@@ -44,6 +43,7 @@ from framesmith_backends.schedule.arena import Order
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.telling import PLANS, tell_once
+from framesmith_guards.torch_adapter import OpOverload
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
 #: Modes in which launches are recorded, and in which forms of products and kernels are measured.

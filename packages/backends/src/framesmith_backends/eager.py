@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_guards.torch_adapter import OpOverload
 
 
 class EagerBackend:

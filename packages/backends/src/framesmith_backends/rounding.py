@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Literal
 
-from torch import _C
+import torch
+
+from framesmith_backends.torch_adapter import unstable
 
 What = Literal["matmul", "conv", "rnn"]
 
@@ -17,10 +19,10 @@ def float32_precision(what: What) -> Callable[[], object]:
     What is older than torch 2.9 (`allow_tf32`) raises where the settings of convolutions and recurrent layers differ,
     and where products have been set by newer functions alone.
     """
-    precision = getattr(_C, "_get_fp32_precision_getter", None)
+    precision = unstable.get_fp32_precision_getter
     if precision is not None:
         return functools.partial(precision, "cuda", what)
-    return _C._get_cublas_allow_tf32 if what == "matmul" else _C._get_cudnn_allow_tf32
+    return lambda: (torch.backends.cuda.matmul if what == "matmul" else torch.backends.cudnn).allow_tf32
 
 
 def rounds_float32(what: What) -> bool:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.state import BY_KIND, USUAL_KINDS
 from framesmith_guards.kinds.table import GuardKind, describe_expected, kind_named
 from framesmith_guards.sources import GlobalStateSource, GuardSource, ShapeEnvSource, Source, origin_of
 from framesmith_guards.stacks import Location, current_location
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.constants import is_constant, typed_key
 from framesmith_guards.values.refs import describe
 
@@ -115,7 +114,7 @@ class Guard:
         """Why the guard misses for this call, by the reference predicates; None if it holds."""
         if self.kind.name in BY_KIND:
             return self._explain(args, function)
-        with torch._C.DisableTorchFunction():
+        with unstable.DisableTorchFunction():
             return self._explain(args, function)
 
     def _explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:

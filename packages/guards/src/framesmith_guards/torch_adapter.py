@@ -1,214 +1,191 @@
-"""Where torch demands its own `torch._guards` types: our sources as theirs, their shape relations as our guards."""
+"""What this package takes of torch that may move between releases: see Note [Needs] in `needs.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-import sympy
-import torch
-import torch._guards
-from sympy.core.function import AppliedUndef
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from framesmith_guards.needs import Needs, Operators, need
 
-from framesmith_guards.errors import GuardError
-from framesmith_guards.guard import Guard
-from framesmith_guards.kinds.shapes import NEVER_RAISE, ShapeExpr, gives
-from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, TensorPropertySource, origin_of
+
+class NeverRaised(Exception):
+    """In place of an exception that this release of torch does not have."""
+
+
+_ASKED_OF_CALLS: Final = "the state of torch that a compiled function depends on cannot be checked at its calls"
+_FAKES: Final = "there is nothing to trace programs with"
+_SYMBOLS: Final = "dynamic shapes are not compiled"
+_PROBES: Final = "tensors are checked in Python"
+_LIGHT: Final = "torch._dynamo is imported when the first function is compiled"
+
+unstable: Final = Needs(
+    "guards",
+    (
+        # State that guards read
+        need("torch._C._len_torch_function_stack", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._get_function_stack_at", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._is_torch_function_enabled", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._is_torch_function_all_disabled", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._len_torch_dispatch_stack", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._get_dispatch_stack_at", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._get_tracing_state", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._functorch.peek_interpreter_stack", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._functorch.get_interpreter_stack", "calls inside torch.func transforms are not compiled"),
+        need("torch._C._autograd._saved_tensors_hooks_is_enabled", _ASKED_OF_CALLS, essential=True),
+        need("torch._C._autograd._top_saved_tensors_default_hooks", _ASKED_OF_CALLS, essential=True),
+        need("torch.utils._device.DeviceContext", _ASKED_OF_CALLS, essential=True),
+        need(
+            "torch._C._get_fp32_precision_getter",
+            "whether CUDA rounds products of float32 is asked of torch.backends.cuda.matmul.allow_tf32",
+            instead=None,
+        ),
+        need(
+            "torch._C._dynamo.guards.GlobalStateGuard",
+            "torch's state is compared in Python, part by part",
+            members=("check",),
+            instead=None,
+        ),
+        # Tensors
+        need("torch._C.DisableTorchFunction", "tensors of subclasses cannot be looked at", essential=True),
+        need("torch._C._dispatch_keys", "what kind of tensor one is cannot be told", essential=True),
+        need("torch._C.DispatchKeySet.from_raw_repr", "a guard's dispatch keys are described as a number", instead=int),
+        need("torch._C._dispatch_key_parse", "whether a mode is active is read in two calls", instead=None),
+        need(
+            "torch._C._dispatch_tls_is_dispatch_key_included", "whether a mode is active is read in two calls",
+            instead=None,
+        ),
+        need(
+            "torch._C._dispatch_tls_set_dispatch_key_included", "whether a mode is active is read in two calls",
+            instead=None,
+        ),
+        need("torch._neg_view", _PROBES),
+        need("torch._conj", _PROBES),
+        need("torch.utils._python_dispatch._disable_current_modes", "compiling inside a dispatch mode fails"),
+        need("torch.utils._python_dispatch.is_traceable_wrapper_subclass", _FAKES, essential=True),
+        need("torch.utils._mode_utils.no_dispatch", _FAKES, essential=True),
+        need("torch.utils._pytree.tree_leaves", _FAKES, essential=True),
+        need("torch._C._set_grad_enabled", "modes of gradients cannot be put back", essential=True),
+        need("torch._C._is_any_autocast_enabled", _ASKED_OF_CALLS, essential=True),
+        need("torch.utils._python_dispatch.TorchDispatchMode", _FAKES, essential=True, members=("__torch_dispatch__",)),
+        need("torch.amp.autocast_mode._enter_autocast", "autocast inside compiled functions fails"),
+        need("torch._C.TensorBase", "methods of tensors are called as operators"),
+        # Operators
+        need("torch._C._dispatch_has_kernel", _FAKES, essential=True),
+        need("torch._C._dispatch_has_kernel_for_dispatch_key", _FAKES, essential=True),
+        need("torch._ops.OpOverload", _FAKES, essential=True, members=("redispatch",)),
+        need("torch._ops.OpOverloadPacket", _FAKES, essential=True),
+        need("torch._C.DispatchKey", _FAKES, essential=True, members=("Autograd", "CompositeImplicitAutograd")),
+        # Fake tensors
+        need("torch._subclasses.fake_tensor.FakeTensor", _FAKES, essential=True),
+        need(
+            "torch._subclasses.fake_tensor.FakeTensorMode", _FAKES, essential=True,
+            members=("__torch_dispatch__", "_dispatch_impl", "from_tensor"),
+        ),
+        need("torch._subclasses.fake_tensor.FakeTensorConverter", _FAKES, essential=True, members=("_get_memo",)),
+        need("torch._subclasses.meta_utils", _FAKES, essential=True, members=("safe_is_leaf", "assert_metadata_eq")),
+        need("torch._subclasses.meta_utils.MetaConverter", _FAKES, essential=True, members=("meta_tensor",)),
+        need("torch._subclasses.meta_utils.MetaTensorDescriber", _FAKES, essential=True, members=("describe_tensor",)),
+        need(
+            "torch._subclasses.fake_tensor.DynamicOutputShapeException",
+            "a result whose size depends on data is reported as a failure of the operator", instead=NeverRaised,
+        ),
+        need(
+            "torch._subclasses.fake_tensor.DataDependentOutputException",
+            "a number that depends on data is reported as a failure of the operator", instead=NeverRaised,
+        ),
+        need(
+            "torch._subclasses.fake_tensor.UnsupportedFakeTensorException",
+            "tensors that fakes cannot stand for are reported as failures", instead=NeverRaised,
+        ),
+        need(
+            "torch._subclasses.fake_tensor.UnsupportedOperatorException",
+            "operators without a rule for fakes are reported as failures", instead=NeverRaised,
+        ),
+        need("torch._C._DisableTorchDispatch", "each operator's fake result is computed by torch"),
+        need("torch._C._get_default_device", "each operator's fake result is computed by torch"),
+        need("torch._compile._disable_dynamo", _LIGHT, instead=None),
+        need("torch._decomp.global_decomposition_table", _LIGHT, instead={}),
+        # Rules of operators
+        need("torch._decomp.decomposition_table", "more operators are compiled whole", instead={}),
+        need("torch._decomp.meta_table", "more operators are compiled whole", instead={}),
+        need("torch._decomp.decompositions.Reduction", "losses of no elements fail", members=("MEAN", "SUM")),
+        need("torch._dispatch.python.enable_python_dispatcher", _SYMBOLS),
+        need("torch._C._DisablePythonDispatcher", _SYMBOLS),
+        need("torch._prims_common.infer_size", _SYMBOLS),
+        need("torch._prims_common.suggest_memory_format", _SYMBOLS),
+        need("torch._prims_common.is_contiguous_or_false", _SYMBOLS),
+        need("torch._check", _SYMBOLS),
+        # Symbols
+        need("torch._guards.Source", _SYMBOLS),
+        need("torch._guards.GuardSource", _SYMBOLS, members=("LOCAL", "GLOBAL", "SHAPE_ENV", "EPHEMERAL")),
+        need("torch.fx.experimental.symbolic_shapes", _SYMBOLS),
+        need(
+            "torch.fx.experimental.symbolic_shapes.ShapeEnv", _SYMBOLS,
+            members=(
+                "evaluate_sym_node", "create_unspecified_symbol", "create_symintnode", "create_symfloatnode",
+                "_create_symbolic_sizes_strides_storage_offset", "_update_var_to_range", "_maybe_evaluate_static",
+                "suppress_guards", "replace",
+            ),
+        ),
+        need("torch.fx.experimental.symbolic_shapes.SLoc", _SYMBOLS),
+        need("torch.fx.experimental.symbolic_shapes.DimDynamic", _SYMBOLS),
+        need("torch.fx.experimental.symbolic_shapes.StatelessSymbolicContext", _SYMBOLS),
+        need("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols", _SYMBOLS),
+        need(
+            "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode",
+            "conditions on data are reported as failures of the operator", instead=NeverRaised,
+        ),
+        need("torch.fx.experimental.symbolic_shapes.statically_known_true", _SYMBOLS),
+        need("torch.fx.experimental.sym_node.SymNode", _SYMBOLS, members=("expr", "maybe_as_int", "wrap_int")),
+        need(
+            "torch.utils._sympy.functions", "guards with torch's sympy functions are not written to files",
+            instead=None, name="sympy_functions",
+        ),
+        need("torch.utils._sympy.numbers.int_oo", _SYMBOLS),
+        need("torch.utils._sympy.value_ranges.ValueRanges", _SYMBOLS),
+        need("torch.utils._sympy.value_ranges.bound_sympy", _SYMBOLS),
+    ),
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from framesmith_guards.stacks import Location
+    import torch
+    from torch import _guards
+    from torch._C import DispatchKey as DispatchKey
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch._subclasses import meta_utils as meta_utils
+    from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorConverter as FakeTensorConverter
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch._subclasses.meta_utils import MetaConverter as MetaConverter
+    from torch._subclasses.meta_utils import MetaTensorDescriber as MetaTensorDescriber
+    from torch.fx.experimental import symbolic_shapes as symbolic_shapes
+    from torch.fx.experimental.sym_node import SymNode as SymNode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic as DimDynamic
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode as GuardOnDataDependentSymNode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
+    from torch.fx.experimental.symbolic_shapes import StatelessSymbolicContext as StatelessSymbolicContext
+    from torch.utils._mode_utils import no_dispatch as no_dispatch
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
-_TORCH_ORIGINS = {
-    GuardSource.LOCAL: torch._guards.GuardSource.LOCAL,
-    GuardSource.SHAPE_ENV: torch._guards.GuardSource.SHAPE_ENV,
-}
-
-
-@dataclass(frozen=True)
-class AdaptedSource(torch._guards.Source):
-    """One of our sources as torch's ShapeEnv wants it."""
-
-    ours: Source
-
-    @cached_property
-    def guard_source(self) -> torch._guards.GuardSource:
-        """The nearest of torch's kinds."""
-        return _TORCH_ORIGINS.get(origin_of(self.ours), torch._guards.GuardSource.GLOBAL)
-
-    @property
-    def _name_template(self) -> str:
-        return self.ours.name
-
-
-def to_torch(source: Source) -> AdaptedSource:
-    """Our source as one of torch's."""
-    return AdaptedSource(source)
-
-
-@dataclass
-class _Symbols:
-    """The first source of each symbol, and the equalities that its other sources must satisfy."""
-
-    shape_env: Any
-    sources: dict[str, Source] = field(default_factory=dict)
-    equalities: list[tuple[Source, sympy.Expr, Location | None]] = field(default_factory=list)
-
-    @property
-    def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
-        """The calls that give numbers of which sympy is told nothing."""
-        found: dict[sympy.Symbol, sympy.Basic] = getattr(self.shape_env, "computed", {})
-        return found
-
-    def meet(self, value: Any, source: Source) -> None:
-        """Note that `source` gives this size or number; plain numbers need no relation."""
-        node = getattr(value, "node", None)
-        if node is None:
-            return
-        expr = self.opened(node._expr)
-        if isinstance(expr, sympy.Symbol) and expr.name not in self.sources:
-            self.sources[expr.name] = source
-        else:
-            self.equalities.append((source, expr, self.settled_at(node._expr)))
-
-    def settled_at(self, expr: sympy.Basic) -> Location | None:
-        """The user's line by which one of an expression's symbols has come to be known."""
-        places = map(self.shape_env.replacements_slocs.get, expr.free_symbols)
-        return next((place.location for place in places if getattr(place, "location", None) is not None), None)
-
-    def opened(self, expr: sympy.Basic) -> sympy.Basic:
-        """An expression of inputs' symbols alone: with the calls that computed numbers, and what has come to be known.
-
-        Torch may have solved an input's symbol for a computed one, or a computed one for a later one: the first stays,
-        and of the second its call is taken, which is about earlier ones.
-        """
-        while (found := expr.xreplace({symbol: self._known(symbol) for symbol in expr.free_symbols})) != expr:
-            expr = found
-        return expr
-
-    def _known(self, symbol: sympy.Symbol) -> sympy.Basic:
-        known = self.shape_env.replace(symbol)
-        return known if self.computed.keys().isdisjoint(known.free_symbols) else self.computed.get(symbol, symbol)
-
-
-def _meet_tensor(symbols: _Symbols, source: Source, tensor: torch.Tensor) -> None:
-    for dim in range(tensor.dim()):
-        symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
-    for dim in range(tensor.dim()):
-        symbols.meet(tensor.stride(dim), TensorPropertySource(source, "stride", dim))
-    symbols.meet(tensor.storage_offset(), TensorPropertySource(source, "storage_offset"))
-
-
-def shape_guards(
-    shape_env: Any,
-    tensors: Iterable[tuple[Source, torch.Tensor]],
-    scalars: Iterable[tuple[Source, Any]] = (),
-) -> list[Guard]:
-    """What a ShapeEnv assumed, as SHAPE guards.
-
-    `tensors` are the fake inputs with their sources, `scalars` symbolic numbers with theirs. The guards say that
-    sizes, strides and offsets are the expressions found in the fake inputs, that each symbol is in its range, and
-    that every condition evaluated while tracing still holds. GuardError for one about a symbol of no input.
-    """
-    symbols = _Symbols(shape_env)
-    tensors, scalars = list(tensors), list(scalars)
-    for source, tensor in tensors:
-        for dim in range(tensor.dim()):
-            symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
-    symbols.equalities.clear()
-    for source, number in scalars:
-        symbols.meet(number, source)
-    for source, tensor in tensors:
-        _meet_tensor(symbols, source, tensor)
-    evaluated, lines = _evaluated(symbols)
-    found = (*_equalities(symbols), *_settled(symbols), *((each, None) for each in _given(symbols)))
-    guards = [Guard(ShapeEnvSource(), "SHAPE", each, location=location) for each, location in found]
-    return [*guards, *_ranges(symbols, lines), *evaluated]
-
-
-def _equalities(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
-    for source, expr, location in symbols.equalities:
-        if isinstance(expr, sympy.Symbol) and symbols.sources.get(expr.name) is source:
-            continue
-        number = sympy.Symbol("value", integer=True)
-        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source}), location
-
-
-_Lines = dict[tuple[sympy.Basic, type[sympy.Rel]], "Location"]
-"""By a symbol and the relation to its bound, the first line that relies on the bound."""
-
-
-def _ranges(symbols: _Symbols, lines: _Lines) -> Iterator[Guard]:
-    for symbol, bounds in symbols.shape_env.var_to_range.items():
-        if symbol.name not in symbols.sources:
-            continue
-        for relation, bound, free in ((sympy.Ge, bounds.lower, -sympy.oo), (sympy.Le, bounds.upper, sympy.oo)):
-            if bound != free and type(bound).__name__ not in ("IntInfinity", "NegativeIntInfinity"):
-                condition = _condition(relation(symbol, bound, evaluate=False), symbols.sources)
-                yield Guard(ShapeEnvSource(), "SHAPE", condition, location=lines.get((symbol, relation)))
-
-
-def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
-    """What the symbols' ranges do not say already; and the lines that rely on the ranges."""
-    guards: list[Guard] = []
-    lines: _Lines = {}
-    for guard in symbols.shape_env.guards:
-        expr = symbols.opened(guard.expr)
-        location = getattr(guard.sloc, "location", None)
-        if expr is sympy.true:
-            continue
-        ranges = symbols.shape_env.var_to_range
-        if not (_is_of_integers(symbols, expr) and _follows(expr, ranges)):
-            guards.append(Guard(ShapeEnvSource(), "SHAPE", _condition(expr, symbols.sources), location=location))
-        elif location is not None:
-            for symbol in expr.free_symbols:
-                known = ranges[symbol]
-                for relation, loose in (
-                    (sympy.Ge, ValueRanges(-int_oo, known.upper)),
-                    (sympy.Le, ValueRanges(known.lower, int_oo)),
-                ):
-                    if not _follows(expr, {**ranges, symbol: loose}):
-                        lines.setdefault((symbol, relation), location)
-    return guards, lines
-
-
-def _is_of_integers(symbols: _Symbols, expr: sympy.Basic) -> bool:
-    """Whether a condition is about nothing but integers found in inputs, and what sympy knows of them."""
-    known = all(symbol.is_integer and symbol.name in symbols.sources for symbol in expr.free_symbols)
-    return known and not expr.has(AppliedUndef)
-
-
-def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
-    """Whether a condition holds wherever its symbols are in these ranges."""
-    bounds = bound_sympy(expr, ranges)
-    return bool(bounds.is_singleton()) and bounds.lower is sympy.true
-
-
-def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
-    """What has come to be known of computed numbers (see `fakes.symbols.computed_number`), or of inputs by them."""
-    met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
-    for symbol in [*symbols.computed, *met]:
-        known = symbols.shape_env.replace(symbol)
-        if known != symbol:
-            call = symbols.opened(symbols.computed.get(symbol, symbol))
-            condition = _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
-            yield condition, symbols.settled_at(symbol)
-
-
-def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    """That the calls that computed numbers raise nothing, used or not, and give an int, or a float, as they did."""
-    for number, computed in symbols.computed.items():
-        if type(computed).__name__ not in NEVER_RAISE:
-            call = symbols.opened(computed)
-            if symbols.sources.keys() >= {symbol.name for symbol in call.free_symbols}:  # data is known in the graph
-                yield _condition(gives(call, int if number.is_integer else float), symbols.sources)
-
-
-def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:
-    try:
-        return ShapeExpr.of(expr, sources)
-    except GuardError as error:
-        raise GuardError(f"a shape relation cannot be checked at a call: {error}") from None
+    TorchGuardSource = _guards.GuardSource
+    TorchSource = _guards.Source
+    aten = torch.ops.aten
+else:
+    DispatchKey = unstable.DispatchKey
+    TorchGuardSource, TorchSource = unstable.GuardSource, unstable.Source
+    OpOverload, OpOverloadPacket = unstable.OpOverload, unstable.OpOverloadPacket
+    FakeTensor, FakeTensorMode = unstable.FakeTensor, unstable.FakeTensorMode
+    FakeTensorConverter, meta_utils = unstable.FakeTensorConverter, unstable.meta_utils
+    MetaConverter, MetaTensorDescriber = unstable.MetaConverter, unstable.MetaTensorDescriber
+    DataDependentOutputException = unstable.DataDependentOutputException
+    DynamicOutputShapeException = unstable.DynamicOutputShapeException
+    GuardOnDataDependentSymNode = unstable.GuardOnDataDependentSymNode
+    symbolic_shapes, ShapeEnv, SymNode = unstable.symbolic_shapes, unstable.ShapeEnv, unstable.SymNode
+    DimDynamic, StatelessSymbolicContext = unstable.DimDynamic, unstable.StatelessSymbolicContext
+    TorchDispatchMode = unstable.TorchDispatchMode
+    #: Operators that tables and rules name.
+    aten = Operators("aten")
+    no_dispatch, ValueRanges = unstable.no_dispatch, unstable.ValueRanges

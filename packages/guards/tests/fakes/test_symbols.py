@@ -37,7 +37,7 @@ from framesmith_guards.fakes.symbols import (
     symbolic_number,
 )
 from framesmith_guards.kinds.shapes import EXACT
-from framesmith_guards.torch_adapter import shape_guards, to_torch
+from framesmith_guards.symbolic_guards import shape_guards, to_torch
 
 X = LocalSource("x")
 

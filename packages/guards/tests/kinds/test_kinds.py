@@ -141,9 +141,9 @@ def test_a_torch_whose_snapshot_says_less_is_asked_more(changes, make_state_guar
         def __getstate__(self):
             return '{"grad_mode": true}'
 
-    monkeypatch.setattr(native_state, "_snapshot_class", lambda: Snapshot)
+    monkeypatch.setattr(native_state.unstable, "GlobalStateGuard", Snapshot)
     assert native_state._covered() == {"GRAD_MODE"}
-    monkeypatch.setattr(native_state, "_snapshot_class", lambda: None)
+    monkeypatch.setattr(native_state.unstable, "GlobalStateGuard", None)
     assert native_state._covered() == frozenset()
     monkeypatch.setattr(native_state, "COVERED", frozenset())
     assert faults_of_state(changes, make_state_guard, guarded) == []

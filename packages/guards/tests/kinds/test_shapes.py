@@ -96,7 +96,7 @@ def dynamic_program(evaluate):
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     from framesmith_guards import TensorSpec, new_fake_mode
-    from framesmith_guards.torch_adapter import shape_guards, to_torch
+    from framesmith_guards.symbolic_guards import shape_guards, to_torch
 
     env = ShapeEnv()
     mode = new_fake_mode(env)

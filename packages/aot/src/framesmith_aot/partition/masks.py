@@ -12,8 +12,7 @@ from torch import fx
 
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import view_root
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def narrow_masks(joint: JointGraph) -> None:
@@ -30,7 +29,7 @@ def narrow_masks(joint: JointGraph) -> None:
 
 
 def _behind(
-    joint: JointGraph, node: fx.Node, target: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+    joint: JointGraph, node: fx.Node, target: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> fx.Node:
     """A new node right behind another one, of the same origin."""
     with joint.graph.inserting_after(node):

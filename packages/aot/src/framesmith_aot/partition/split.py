@@ -33,8 +33,7 @@ from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
 from framesmith_aten.symbolic import has_symbols, hint
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Price of computing a costly element again, in saved bytes an element.
 COSTLY_PRICE = 1.0

@@ -19,6 +19,7 @@ from framesmith_aot.runtime.replay import (
     unwatching,
 )
 from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden, Refusal
 from framesmith_aten.contract import BoxedFn
@@ -146,7 +147,7 @@ def _leads_to_a_result(node: Any) -> bool:
     if node is None:
         return False
     try:
-        return torch._C._will_engine_execute_node(node)
+        return bool(unstable.will_engine_execute_node(node))
     except RuntimeError:  # said of leaves whose gradients are asked for, too
         return True
 
@@ -180,7 +181,7 @@ def apply_of(
         if changes.watched:
             check_versions([ctx.left[at][:2] for at in changes.watched])
         again = torch.is_grad_enabled()
-        once = not torch._C._autograd._get_current_graph_task_keep_graph()
+        once = not unstable.get_current_graph_task_keep_graph()
         if again and not node.part.reads:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
         why = second if isinstance(second, str) else None

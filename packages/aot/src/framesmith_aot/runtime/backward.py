@@ -15,6 +15,7 @@ from torch import fx
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.graphs.numbers import numbers_of
@@ -22,8 +23,7 @@ from framesmith_aten.graphs.resting import Resting, put_to_rest
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
 from framesmith_aten.symbolic import is_symbolic
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -109,8 +109,8 @@ class BackwardPass:
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         """The gradients of all operands, without history; `saved`, tensors and then numbers, is emptied."""
         run = self.evaluate if _is_batched(tangents) else self._run
-        if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled():
-            with torch.no_grad(), torch._C._DisableAutocast():
+        if torch.is_grad_enabled() or unstable.is_any_autocast_enabled():
+            with torch.no_grad(), unstable.DisableAutocast():
                 return run(saved, tangents)
         return run(saved, tangents)
 
@@ -123,7 +123,7 @@ class BackwardPass:
         module, places = self._modules[pattern]
         if all(place is None for place in places):
             return (None,) * len(places)
-        with torch._C._DisableAutocast():
+        with unstable.DisableAutocast():
             out = _Differentiable(module).run(*saved, *self._expected(tangents))
         return tuple([None if place is None else out[place] for place in places])
 
@@ -226,8 +226,8 @@ class _Differentiable(fx.Interpreter):
 
 def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
     """Whether many gradients come at once, in wrappers: under torch.func, or with `is_grads_batched`."""
-    wrapped = torch._C._functorch.is_legacy_batchedtensor
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    wrapped = unstable.is_legacy_batchedtensor
+    if unstable.peek_interpreter_stack() is not None:
         return True
     return any(tangent is not None and wrapped(tangent) for tangent in tangents)
 

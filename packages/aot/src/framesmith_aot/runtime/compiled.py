@@ -21,6 +21,7 @@ from framesmith_aot.runtime.replay import (
     write_changes,
     write_outputs,
 )
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.contract import BoxedFn, mark_as_writing_last
 
@@ -116,7 +117,7 @@ def write_calls(text: FunctionText, calls: Sequence[str], calling: Calling) -> N
         text.bind(name, getattr(torch, name))
         guards.append(f"{name}()")
     if calling.no_autocast:
-        text.bind("no_autocast", torch._C._DisableAutocast)
+        text.bind("no_autocast", unstable.DisableAutocast)
         guards.append("no_autocast()")
     if calling.unwatched:
         guards.append(unwatching(text))

@@ -11,12 +11,12 @@ import operator
 from collections.abc import Iterable, Mapping
 
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.nodes import may_fail
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
 from framesmith_aten.operators import arguments, is_pointwise, is_random, updated_statistics
+from framesmith_guards.torch_adapter import OpOverload
 
 #: Results of a functional batch norm before its updated running statistics.
 OWN_RESULTS = 3

@@ -10,6 +10,7 @@ from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError
 from framesmith_aot.runtime.replay import VIEW_TRACKING
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.regions import edge_of, reached, stop_at_ends
 from framesmith_aten.layouts import overlaps_itself
 
@@ -35,7 +36,7 @@ def history_of(tensor: torch.Tensor) -> torch.Tensor:
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return history_of(tensor)
-    with torch._C._ExcludeDispatchKeyGuard(VIEW_TRACKING):
+    with unstable.ExcludeDispatchKeyGuard(VIEW_TRACKING):
         return tensor.view_as(tensor)
 
 
@@ -45,8 +46,7 @@ def before_a_change(tensor: torch.Tensor) -> torch.Tensor:
     A view that autograd knows how to make has another node since. One of several at once, or one made in no_grad, has
     none that anybody may ask for: what has read it leads to its node of before.
     """
-    autograd = torch._C._autograd
-    if not tensor._is_view() or autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT:
+    if not tensor._is_view() or unstable.get_creation_meta(tensor) == unstable.CreationMeta.DEFAULT:
         return tensor
     return history_of(tensor)
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
+from framesmith_guards.torch_adapter import DispatchKey
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
@@ -22,7 +24,7 @@ _serial = itertools.count()
 OWNER = {"__package__": "framesmith_aot"}
 
 #: What autograd counts versions and notes views by.
-VIEW_TRACKING = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+VIEW_TRACKING = unstable.DispatchKeySet(DispatchKey.ADInplaceOrView)
 
 
 class FunctionText:
@@ -71,7 +73,7 @@ class FunctionText:
 
 def unwatching(text: FunctionText) -> str:
     """The expression of a context in which autograd neither sees views nor counts versions."""
-    return f"{text.bind('without', torch._C._ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
+    return f"{text.bind('without', unstable.ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
 
 
 def number_name(position: int) -> str:
@@ -146,7 +148,7 @@ def write_outputs(
         else:
             names.append(_output_text(text, output, inputs))
     if meta.grad_mode_after is not None:
-        text.bind("set_grad_enabled", torch._C._set_grad_enabled)
+        text.bind("set_grad_enabled", unstable.set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
     text.line(f"return {tuple_text(names)}")
 

@@ -25,6 +25,7 @@ from framesmith_aot.runtime.again import Again, are_alike, gradients_through, op
 from framesmith_aot.runtime.dependence import behind, harmless, needed
 from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, own
 from framesmith_aot.runtime.replay import FunctionText, tuple_text
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
@@ -47,7 +48,7 @@ from framesmith_guards import warn_user
 from framesmith_guards.contexts import ambient
 
 #: Calls with which a graph turns autocast on.
-ENTERS_AUTOCAST = frozenset({torch.amp.autocast_mode._enter_autocast})
+ENTERS_AUTOCAST = frozenset({unstable.enter_autocast})
 
 #: What it takes to run a call again: its inputs (None: see `Blank`), by position what counts their versions and the
 #: version they had, the generators' states before it.
@@ -360,7 +361,7 @@ def _changed(versions: Mapping[int, tuple[torch.Tensor, int]]) -> set[int]:
 
 def _restored(value: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
     """What an input was, laid out as it is, made of what was computed of it."""
-    with torch.no_grad(), torch._C._DisableAutocast():
+    with torch.no_grad(), unstable.DisableAutocast():
         if overlaps_itself(value):  # its elements are not to be written one by one
             return stand_in.to(value.dtype)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(stand_in)
@@ -369,7 +370,7 @@ def _restored(value: torch.Tensor, stand_in: torch.Tensor) -> torch.Tensor:
 def _overwrite(tensor: torch.Tensor, content: torch.Tensor) -> None:
     """Gives a tensor other contents, of which autograd does not know: as `.data` changes what it keeps."""
     if tensor.shape == content.shape and not overlaps_itself(tensor):  # or it keeps what that was made of
-        with torch._C._DisableAutocast():
+        with unstable.DisableAutocast():
             tensor.data.copy_(content.detach())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from framesmith_aten.graphs.cleanup import eliminate_dead
@@ -13,8 +12,7 @@ from framesmith_aten.graphs.nodes import dependents, factory_options
 from framesmith_aten.graphs.numbers import numbers_in
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.symbolic import all_equal, has_symbols
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequence[int]) -> fx.Graph:

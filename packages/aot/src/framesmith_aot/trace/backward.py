@@ -39,8 +39,7 @@ from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
 from framesmith_aten.symbolic import has_symbols, is_data_dependent, is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 class BackwardError(AotUnsupported):

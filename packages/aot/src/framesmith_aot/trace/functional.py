@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
 from framesmith_aten.symbolic import equal, holds, is_told_by_data
 
@@ -105,7 +106,7 @@ def counted_together(wrapper: torch.Tensor, other: torch.Tensor) -> bool:
     version, others = wrapper._version, other._version
     torch.autograd.graph.increment_version(wrapper)
     together = other._version != others
-    torch._C._autograd._unsafe_set_version_counter((wrapper,), (version,))
+    unstable.unsafe_set_version_counter((wrapper,), (version,))
     return together
 
 

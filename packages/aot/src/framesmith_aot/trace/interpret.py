@@ -9,10 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
-from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import derivatives, functional, numbers, optimizers, recurrent
 from framesmith_aten import tensor_methods
 from framesmith_aten.contract import EXAMPLE
@@ -24,8 +23,7 @@ from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: Functions that change many tensors at once: where they are functionalised, autograd does not see it, nor counts it.
 MANY_CHANGED = frozenset(
@@ -93,7 +91,7 @@ def _call(
 ) -> Any:
     args = fx.node.map_arg(node.args, lambda operand: numbers.as_known(env[operand]))
     kwargs = fx.node.map_arg(node.kwargs, lambda operand: numbers.as_known(env[operand]))
-    if node.target is torch._check:
+    if node.target is unstable.check:
         facts.note_check(node, args)
     facts.note_asserted(node, env)
     if numbers.is_assertion(node) and facts.has_checked(args[0]):
@@ -180,7 +178,7 @@ def _replacement(target: Any) -> Callable[..., Any] | None:
     if any(argument.is_out for argument in target._schema.arguments):
         return None
     name = op_name(target)
-    return REPLACEMENTS.get(getattr(torch, name, None) or getattr(torch._C._nn, name, None))
+    return REPLACEMENTS.get(getattr(torch, name, None) or getattr(unstable.nn, name, None))
 
 
 def _by_position(
@@ -289,7 +287,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`torch.one_hot` with its check as an operator: its own reads the data. A wrong class raises some RuntimeError."""
     if num_classes <= 0:  # counted, or refused
         return torch.nn.functional.one_hot(tensor, num_classes)
-    torch._assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
+    unstable.assert_async(((tensor >= 0) & (tensor < num_classes)).all(), "Class values must be below num_classes.")
     classes = torch.arange(num_classes, device=tensor.device)
     return (tensor.contiguous().unsqueeze(-1) == classes).to(torch.int64)
 
@@ -309,7 +307,7 @@ def _slice_scatter(
     """`torch.slice_scatter`, whose fake kernel does not say that the part is as long as what is written to it."""
     part = aten.slice.Tensor(input, dim, start, end, step)
     if part.dim() == src.dim():
-        torch._check(part.shape[dim] == src.shape[dim])  # type: ignore[no-untyped-call]
+        unstable.check(part.shape[dim] == src.shape[dim])
     return torch.slice_scatter(input, src, dim, start, end, step)
 
 
@@ -317,7 +315,7 @@ def _max_pool1d(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.max_pool1d`: without gradients it has, on the CPU, a kernel, whose results are contiguous and no views."""
     out = torch.max_pool1d(input, *args, **kwargs)
     recorded = torch.is_grad_enabled() and input.requires_grad
-    return out if recorded or not input.is_cpu else torch.ops.aten._unsafe_view(out.contiguous(), out.shape)
+    return out if recorded or not input.is_cpu else aten._unsafe_view(out.contiguous(), out.shape)
 
 
 def _functional_max_pool1d(
@@ -335,7 +333,7 @@ def _functional_max_pool1d(
 
 
 #: Whether torch has a kernel for an operator and a dispatch key.
-_has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+_has_kernel: Callable[[str, str], bool] = unstable.dispatch_has_kernel_for_dispatch_key
 
 
 def _not_half(x: torch.Tensor) -> torch.Tensor:
@@ -362,7 +360,7 @@ def _rms_norm(
 
 def normed_by_rms(input: torch.Tensor, count: int, weight: torch.Tensor | None, eps: float | None) -> torch.Tensor:
     """The same along the last `count` dimensions, rounded to the input's type once, at the end."""
-    dense = input.contiguous(memory_format=suggest_memory_format(input))
+    dense = input.contiguous(memory_format=unstable.suggest_memory_format(input))
     wide = dense.to(torch.promote_types(input.dtype, torch.float32))
     mean = wide.square().mean(tuple(range(-count, 0)), keepdim=True)
     normed = wide * torch.rsqrt(mean + (torch.finfo(wide.dtype).eps if eps is None else eps))

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
@@ -34,8 +33,12 @@ from framesmith_aten.tracing.decompositions import Whole
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards import python_kernels
 from framesmith_guards.contexts import ambient
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    aten,
+)
 
 
 class _Here(threading.local):
@@ -52,7 +55,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (_here.tracing and record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1]))
 
 
-logging.getLogger(fake_tensor.__name__).addFilter(_is_news)
+logging.getLogger(FakeTensorMode.__module__).addFilter(_is_news)
 
 
 @dataclass
@@ -202,7 +205,7 @@ def _refusing() -> Iterator[None]:
 def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
     """The tracing environment; yields the ambient switches the graph starts with."""
     with ambient.preserved() as before, torch.inference_mode(False), _no_saved_tensor_hooks():
-        torch._C._set_grad_enabled(before.grad)
+        unstable.set_grad_enabled(before.grad)
         with (
             _own_autocast_cache(),
             torch.autograd.set_multithreading_enabled(False),
@@ -237,7 +240,7 @@ def _own_autocast_cache() -> Iterator[None]:
 @contextmanager
 def _no_saved_tensor_hooks() -> Iterator[None]:
     """Keeps the user's saved-tensor hooks away from the fake tensors autograd saves while tracing."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+    if unstable.top_saved_tensors_default_hooks(True) is None:
         yield
         return
     with torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value):

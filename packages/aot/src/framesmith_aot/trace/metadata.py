@@ -16,6 +16,7 @@ from torch import fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
 from framesmith_aot.trace.interpret import Ran
 from framesmith_aot.trace.views import DATA, NumberAt, Restride, Steps, ViewStep, chain, restride, with_numbers
@@ -23,6 +24,7 @@ from framesmith_aten.graphs.nodes import view_root
 from framesmith_aten.layouts import is_dense, storage_id
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
+from framesmith_guards.torch_adapter import aten
 
 
 @dataclass(frozen=True)
@@ -432,10 +434,9 @@ def _shows_history(value: torch.Tensor) -> bool:
 
 def _is_guarded_part(value: torch.Tensor) -> bool:
     """Whether this is one of several views with gradients that one operator gave: autograd lets nobody change it."""
-    meta = torch._C._autograd
     if not (value._is_view() and functional.differentiable(value)):
         return False
-    return meta._get_creation_meta(value) == meta.CreationMeta.MULTI_OUTPUT_NODE
+    return bool(unstable.get_creation_meta(value) == unstable.CreationMeta.MULTI_OUTPUT_NODE)
 
 
 def _restrided(value: torch.Tensor, base: torch.Tensor, what: str) -> tuple[Restride]:
@@ -455,7 +456,7 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
 
 def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
     """The steps to a view, and whether they have to be taken in no_grad."""
-    detached = any(isinstance(step, ViewStep) and step.target is torch.ops.aten.detach.default for step in steps)
+    detached = any(isinstance(step, ViewStep) and step.target is aten.detach.default for step in steps)
     without = base.requires_grad and not value.requires_grad and not detached
     by_data = without and not functional.counted_together(value, base)
     if by_data or not steps:  # another tensor, and no operator has made it
@@ -467,8 +468,7 @@ def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[
 
 def _is_recorded(value: torch.Tensor) -> bool:
     """Whether this is a view that autograd would have recorded: it may be changed with a history."""
-    meta = torch._C._autograd
-    return value._is_view() and meta._get_creation_meta(value) == meta.CreationMeta.DEFAULT
+    return value._is_view() and bool(unstable.get_creation_meta(value) == unstable.CreationMeta.DEFAULT)
 
 
 def _outside_autograd(value: torch.Tensor, base: torch.Tensor, detached: bool) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aot.errors import AotUnsupported
+from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
@@ -26,6 +26,7 @@ from framesmith_aten.symbolic import (
     known_value,
 )
 from framesmith_aten.tracing.tracer import GraphTracer
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
 ASSUMED = "taken for granted: "
@@ -39,7 +40,7 @@ OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "s
 
 def is_assertion(node: fx.Node) -> bool:
     """Whether the node checks a condition of numbers at a call."""
-    return node.target is torch.ops.aten._assert_scalar.default
+    return node.target is aten._assert_scalar.default
 
 
 def is_assumption(node: fx.Node) -> bool:
@@ -137,9 +138,12 @@ def _usual(condition: Any, env: Any) -> Any:
 
 def _told_in(expr: Any) -> set[Any]:
     """The symbols in an expression that data tell."""
-    from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-    return {one for one in expr.free_symbols if symbol_is_type(one, (SymT.UNBACKED_FLOAT, SymT.UNBACKED_INT))}
+    return {
+        one
+        for one in expr.free_symbols
+        if unstable.symbol_is_type(one, (unstable.SymT.UNBACKED_FLOAT, unstable.SymT.UNBACKED_INT))
+    }
 
 
 def _said(fact: Any) -> str:
@@ -158,12 +162,11 @@ def refusing_news(env: Any) -> Iterator[None]:
     if env is None:
         yield
         return
-    from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     symbols, known = set(env.var_to_range), set(env.replacements)
     yield
     for symbol in symbols & (set(env.replacements) - known):
-        if symbol_is_type(symbol, SymT.UNBACKED_INT):
+        if unstable.symbol_is_type(symbol, unstable.SymT.UNBACKED_INT):
             why = f"its gradients take for granted that {symbol} is {env.replacements[symbol]}"
             raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
 
@@ -191,12 +194,12 @@ class Facts:
         }
         if tracer.fake_mode.shape_env is not None:
             for node in graph.nodes:
-                if node.target is torch._check:
+                if node.target is unstable.check:
                     self.note_check(node, fx.node.map_arg(node.args, lambda operand: operand.meta.get(EXAMPLE)))
 
     def note_check(self, node: fx.Node, args: Sequence[Any]) -> None:
         """Take in what a call of `torch._check` of a condition says where it fails."""
-        if node.target is torch._check and isinstance(args[0], torch.SymBool):
+        if node.target is unstable.check and isinstance(args[0], torch.SymBool):
             message = args[1] if len(args) > 1 else "Expected cond to be True, but got False"
             self._say(args[0], str(message() if callable(message) else message))
 
@@ -212,7 +215,7 @@ class Facts:
                 return
             if known_value(condition) is None:
                 self._say(condition, self._asserted[node])
-                torch._check(condition)  # type: ignore[no-untyped-call]
+                unstable.check(condition)
             # Not left to torch, which may know it from before, and takes it for granted then.
             self._check_once(condition.node._expr, self._asserted[node])
 
@@ -226,9 +229,8 @@ class Facts:
             self._tracer.check_number(condition, message)
 
     def _say(self, condition: torch.SymBool, message: str) -> None:
-        from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
 
-        self._messages[canonicalize_bool_expr(condition.node._expr)] = message
+        self._messages[unstable.canonicalize_bool_expr(condition.node._expr)] = message
 
     def check(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
         """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported.

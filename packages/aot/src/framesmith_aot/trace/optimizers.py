@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.tracing.decompositions import product_added
+from framesmith_guards.needs import of_torch
 
 Tensors = Sequence[torch.Tensor]
 
@@ -191,10 +192,14 @@ def _by_tensors() -> dict[Any, Callable[..., Any]]:
 
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     **_by_tensors(),
-    torch._foreach_addcdiv_: _through_results(torch._foreach_addcdiv, torch._foreach_addcdiv_),
-    torch._foreach_addcmul_: _through_results(torch._foreach_addcmul, torch._foreach_addcmul_),
-    torch._fused_adam_: adam_,
-    torch._fused_adamw_: adamw_,
-    torch._fused_sgd_: sgd_,
-    torch._fused_adagrad_: adagrad_,
+    of_torch("torch._foreach_addcdiv_"): _through_results(
+        of_torch("torch._foreach_addcdiv"), of_torch("torch._foreach_addcdiv_")
+    ),
+    of_torch("torch._foreach_addcmul_"): _through_results(
+        of_torch("torch._foreach_addcmul"), of_torch("torch._foreach_addcmul_")
+    ),
+    of_torch("torch._fused_adam_"): adam_,
+    of_torch("torch._fused_adamw_"): adamw_,
+    of_torch("torch._fused_sgd_"): sgd_,
+    of_torch("torch._fused_adagrad_"): adagrad_,
 }

@@ -12,14 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from framesmith_aten.layouts import dims_by_stride
 from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing.decompositions import Rule
 from framesmith_aten.tracing.tracer import GraphTracer
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def in_memory_order(value: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Any:

@@ -11,6 +11,7 @@ from framesmith_aot.trace import functional
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.symbolic import hint, is_symbolic
 from framesmith_aten.tracing import recurrent_loops
+from framesmith_guards.needs import of_torch
 
 Tensors = Sequence[torch.Tensor]
 
@@ -160,5 +161,5 @@ def _gru(
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     call: whole(name, call)
     for name in recurrent_loops.LAYERS
-    for call in (getattr(torch, name), getattr(torch._VF, name))
+    for call in (of_torch(f"torch.{name}"), of_torch(f"torch._VF.{name}"))
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
@@ -15,8 +14,7 @@ from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
 from framesmith_aten.plain_tensors import takes_numbers
 from framesmith_aten.symbolic import all_equal, has_symbols, is_taken_for_another, is_the_same
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 Rewrite = Callable[[fx.Node], "tuple[Any, tuple[Any, ...], dict[str, Any]] | None"]
 """Gives the new (target, args, kwargs) of a node that keeps its value, or None to decline.

@@ -9,8 +9,7 @@ from framesmith_aten.graphs.cleanup import key_of, type_of
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.operators import is_view, view_written
 from framesmith_aten.symbolic import all_equal
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 def drop_idle_writes(graph: fx.Graph) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from framesmith_aten.torch_adapter import unstable
 
 
 def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
@@ -21,7 +22,7 @@ def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.Gr
 def new_lazy_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
     """The same, made into Python text only when it is asked for."""
     _spell_powers(graph)
-    return _forgetting(_LazyGraphModule(root, graph))
+    return _forgetting(unstable.LazyGraphModule(root, graph))
 
 
 def _spell_powers(graph: fx.Graph) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten import failures
 from framesmith_aten.graphs.numbers import TOTAL, is_number_node
 from framesmith_aten.operators import arguments, is_effect, is_view
 from framesmith_aten.symbolic import hint, holds
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def value_of(argument: Any) -> Any:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic, known_value
+from framesmith_aten.torch_adapter import PythonReferenceAnalysis, unstable
+from framesmith_guards.needs import of_torch
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def divide(dividend: Any, divisor: Any) -> Any:
@@ -36,7 +38,7 @@ FUNCTIONS: Final = frozenset({
     *_OPERATORS,
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
-    getattr(torch, "_sym_log2"),  # noqa: B009
+    of_torch("torch._sym_log2"),
     divide,
     int, float, bool, round, min, max, pow, divmod,
 })  # fmt: skip
@@ -48,14 +50,13 @@ TOTAL: Final = frozenset({
     torch.sym_not, float, bool, min, max, divide,
 }) - _PARTIAL  # fmt: skip
 
-_aten = torch.ops.aten
 _QUERIES: Final = {
-    "size": _aten.sym_size.int,
-    "stride": _aten.sym_stride.int,
-    "offset": _aten.sym_storage_offset.default,
+    "size": aten.sym_size.int,
+    "stride": aten.sym_stride.int,
+    "offset": aten.sym_storage_offset.default,
 }
 #: Operators that give a number of a tensor's layout.
-LAYOUT_QUERIES: Final = frozenset({*_QUERIES.values(), _aten.sym_numel.default})
+LAYOUT_QUERIES: Final = frozenset({*_QUERIES.values(), aten.sym_numel.default})
 
 
 def is_number_node(node: fx.Node, key: str = "val") -> bool:
@@ -154,7 +155,6 @@ class NumberNodes:
         return self._known[expr]
 
     def _made(self, expr: Any, number: Any) -> fx.Node:
-        from torch.utils._sympy.interp import sympy_interp  # static graphs do without it
 
         if expr.is_Symbol:
             raise KeyError(f"nothing in the graph tells the number {expr}")
@@ -162,7 +162,7 @@ class NumberNodes:
         nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
         env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
         with self._graph.inserting_before(place_behind(max(nodes.values()))):
-            made: fx.Node = sympy_interp(_analysis(), env, expr).node
+            made: fx.Node = unstable.sympy_interp(_analysis(), env, expr).node
         for node in tracer.made:
             node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
         return made
@@ -208,7 +208,6 @@ def _analysis() -> Any:
 
     Those are of torch's own formulas, which divide as C++ does: what the program divides is a node of its own.
     """
-    from torch.utils._sympy.reference import PythonReferenceAnalysis
 
     def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tracer = next(arg.tracer for arg in args if isinstance(arg, fx.Proxy))

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves
 
 from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode
 
 VALUE, STACK = "val", "stack_trace"
 
@@ -104,10 +104,10 @@ def put_to_rest(graph: fx.Graph) -> Resting | None:
     nodes: list[_Node] = []
     for position, node in enumerate(graph.nodes):
         notes = tuple((key, value) for key, value in node.meta.items() if key not in (VALUE, STACK))
-        if not all(isinstance(leaf, _PLAIN) for _, value in notes for leaf in tree_leaves(value)):
+        if not all(isinstance(leaf, _PLAIN) for _, value in notes for leaf in unstable.tree_leaves(value)):
             return None
         value = node.meta.get(VALUE)
-        if not values.take(value) or any(map(is_symbolic, tree_leaves((node.args, node.kwargs)))):
+        if not values.take(value) or any(map(is_symbolic, unstable.tree_leaves((node.args, node.kwargs)))):
             return None
         args, kwargs = (_mapped(part, positions.__getitem__, fx.Node) for part in (node.args, node.kwargs))
         stack = node.meta.get(STACK)
@@ -130,7 +130,7 @@ class _Values:
 
     def take(self, value: Any) -> bool:
         """Whether this can be described."""
-        for leaf in tree_leaves(value):
+        for leaf in unstable.tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 if type(leaf) is not FakeTensor or (self.mode is not None and leaf.fake_mode is not self.mode):
                     return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
 from framesmith_aten.errors import GraphInvariantError
 from framesmith_aten.graphs.numbers import FUNCTIONS, is_number_node
 from framesmith_aten.operators import IDENTITY_VIEWS, is_mutable, is_view
 from framesmith_aten.symbolic import SYMBOLIC
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
@@ -33,7 +33,7 @@ def why_invalid(graph: fx.Graph) -> str | None:
         stale = [source for source in node.all_input_nodes if source in written]
         if stale:
             return f"node {node.name} reads {stale[0].name} after {written[stale[0]].name} overwrote it"
-        if node.target is torch.ops.aten.copy_.default:
+        if node.target is aten.copy_.default:
             written[node.args[0]] = node
     return None
 
@@ -65,11 +65,11 @@ def _why_call(node: fx.Node) -> str | None:
         return None
     if is_number_node(node) and target in FUNCTIONS:
         return None
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return f"calls {target}, which is no ATen overload"
     if target in IDENTITY_VIEWS:
         return f"calls {target}, which means nothing in a functional graph"
-    if target is torch.ops.aten.copy_.default:
+    if target is aten.copy_.default:
         destination = node.args[0]
         placed = isinstance(destination, fx.Node) and destination.op == "placeholder"
         return None if placed and not node.users else "copy_ must write to a placeholder and have no users"

@@ -17,13 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
+from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import recurrent
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
 Whole = Callable[[OpOverload], bool]
 """Whether an operator that could be taken apart is to be left whole."""
@@ -50,7 +48,7 @@ def decomposition_of(op: Any, whole: Whole) -> Rule | None:
 
 @functools.cache
 def _of_torch(op: OpOverload) -> Rule | None:
-    rule = decomposition_table.get(op)
+    rule = unstable.decomposition_table.get(op)
     if rule is None:
         return None
 
@@ -111,7 +109,9 @@ def binary_cross_entropy(
 ) -> torch.Tensor:
     """torch's decomposition, with the check on probabilities that the operator itself makes (its message is lost)."""
     aten._assert_async.default(((input >= 0) & (input <= 1)).all())
-    loss: torch.Tensor = decomposition_table[aten.binary_cross_entropy.default](input, target, weight, reduction)
+    loss: torch.Tensor = unstable.decomposition_table[aten.binary_cross_entropy.default](
+        input, target, weight, reduction
+    )
     return loss
 
 

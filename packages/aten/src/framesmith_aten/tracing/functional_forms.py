@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import may_overlap
 from framesmith_aten.operators import arguments, is_custom, is_mutable, tensors_in, written, written_arguments
+from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 NAMESPACE = "framesmith"
 

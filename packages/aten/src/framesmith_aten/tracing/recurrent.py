@@ -17,12 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import OpOverload
 
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import DispatchKey, OpOverload, aten
 
 LAYER: OpOverload = aten.mkldnn_rnn_layer.default
 DERIVATIVE: OpOverload = aten.mkldnn_rnn_layer_backward.default

@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._ops import OpOverload
 
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: Layers by the name of the torch function.
 LAYERS: dict[str, OpOverload] = {name: getattr(aten, name).input for name in ("gru", "rnn_tanh", "rnn_relu")}

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.symbolic import all_equal, has_symbols
-
-aten = torch.ops.aten
+from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import aten
 
 
 def _layer_norm(
@@ -34,7 +33,7 @@ def _layer_norm(
 
 def _lies_plainly(tensor: torch.Tensor) -> bool:
     """Whether the strides are those of a contiguous tensor, also along dimensions of a single step; or not known."""
-    return has_symbols(tensor) or tensor.stride() == make_contiguous_strides_for(tensor.shape)
+    return has_symbols(tensor) or tensor.stride() == unstable.make_contiguous_strides_for(tensor.shape)
 
 
 def _batch_norm(op: Any) -> Callable[..., Any]:
@@ -47,7 +46,7 @@ def _batch_norm(op: Any) -> Callable[..., Any]:
             return None
         out, mean, rstd, *updated = op(input, weight, bias, *rest)
         if not plain:  # contiguous, or with the channels last if the input looks so and is not
-            format = torch.contiguous_format if input.is_contiguous() else suggest_memory_format(input)
+            format = torch.contiguous_format if input.is_contiguous() else unstable.suggest_memory_format(input)
             out = torch.empty_like(out, memory_format=format)
         if not half:
             return out, mean, rstd, *updated
@@ -78,8 +77,8 @@ def _batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) ->
     if input.device.type != "cpu" or has_symbols(input) or (_lies_plainly(input) and _lies_plainly(grad)):
         return None
     dx, *others = aten.native_batch_norm_backward.default(grad, input, *rest)
-    format = suggest_memory_format(input)
-    if input.is_contiguous() and grad.is_contiguous() and suggest_memory_format(grad) == format:
+    format = unstable.suggest_memory_format(input)
+    if input.is_contiguous() and grad.is_contiguous() and unstable.suggest_memory_format(grad) == format:
         format = torch.contiguous_format
     return (None if dx is None else torch.empty_like(dx, memory_format=format)), *others
 

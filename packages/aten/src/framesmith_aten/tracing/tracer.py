@@ -16,9 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten import table, trials
 from framesmith_aten.errors import TraceUnsupported
@@ -45,11 +42,12 @@ from framesmith_aten.symbolic import (
 )
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, aten
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
 #: The types of the tensors that torch makes of numbers where a tensor is asked for.
 _OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
 
 class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -152,10 +150,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._number(func, args, kwargs, out)
             return
         # A lifted constant must stay what it is: what the graph computes with is a copy of it.
-        target = torch.ops.aten.clone.default if func in _LIFTS else func
+        target = aten.clone.default if func in _LIFTS else func
         if is_view(func) and not isinstance(args[0], torch.Tensor):
             args = (self._tensor_of(args[0]), *args[1:])  # a number that torch took for a tensor
-        if func is torch.ops.aten.copy.default and not isinstance(args[1], torch.Tensor):
+        if func is aten.copy.default and not isinstance(args[1], torch.Tensor):
             args = (args[0], self._tensor_of(args[1], _OF_NUMBERS[_type(args[1])], args[0].device), *args[2:])
         node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
@@ -184,7 +182,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         known = self.numbers.of_expression(condition)
         with self.graph.inserting_before(place_behind(known)):
-            check = self.graph.create_node("call_function", torch.ops.aten._assert_scalar.default, (known, message))
+            check = self.graph.create_node("call_function", aten._assert_scalar.default, (known, message))
         self._describe(check, None)
 
     def _tensor_of(
@@ -192,7 +190,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> torch.Tensor:
         dtype = torch.result_type(number, number) if dtype is None else dtype
         with self:
-            made: torch.Tensor = torch.ops.aten.scalar_tensor.default(number, dtype=dtype, device=device)
+            made: torch.Tensor = aten.scalar_tensor.default(number, dtype=dtype, device=device)
         return made
 
     def _bind(self, value: torch.Tensor, node: fx.Node, *, guarded: bool = False) -> None:
@@ -254,7 +252,7 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if undeclared_writes(func, args, kwargs):
         why = "it updates running statistics that its schema does not declare"
         raise TraceUnsupported("hidden-mutation", str(func), why)
-    if func is torch.ops.aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
+    if func is aten.as_strided_scatter.default and not _is_within(*args, **kwargs):
         raise TraceUnsupported(OUTSIDE_VIEW, str(func), "it writes to memory that its operand does not show")
     if may_drop_ones(func, args, kwargs):
         why = "whether a dimension has one element is known when it runs"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Convolutions -> the positions of their images, of their weights, and of the gradient of their result.
 CONVOLUTIONS: dict[object, tuple[int, int, int | None]] = {

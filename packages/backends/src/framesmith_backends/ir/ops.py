@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import extremes
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 @dataclass(frozen=True, slots=True)

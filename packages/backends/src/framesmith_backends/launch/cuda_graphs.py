@@ -32,9 +32,9 @@ import torch
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_backends.rounding import float32_precision
+from framesmith_backends.torch_adapter import SWITCHES, unstable
 
 #: torch's functions for states that its public interface does not reach.
-_C: Any = torch._C
 _cuda: Any = torch.cuda  # parts of it have no types
 
 #: Only this thread must keep off what cannot be captured.
@@ -98,8 +98,8 @@ class CudaRecorder:
         """Ends what a capture that could not be ended has left: see Note [Capture]."""
         _FAILED.append(graph)
         with contextlib.suppress(RuntimeError):  # it was ended
-            _C._cuda_endAllocateToPool(self.device.index, pool)
-            _C._cuda_releasePool(self.device.index, pool)
+            unstable.cuda_endAllocateToPool(self.device.index, pool)
+            unstable.cuda_releasePool(self.device.index, pool)
         with contextlib.suppress(RuntimeError):
             another = torch.cuda.CUDAGraph()  # the generators take its end for that of the failed one
             another.capture_begin(pool=torch.cuda.graph_pool_handle(), capture_error_mode=_ERRORS)
@@ -120,7 +120,7 @@ class CudaRecording:
     raw: int = -1
 
     def ready(self) -> None:
-        raw = _C._cuda_getCurrentRawStream(self.state.index)
+        raw = unstable.cuda_getCurrentRawStream(self.state.index)
         if raw != self.raw or raw != self.state.raw:
             self._move_to(torch.cuda.current_stream(self.state.index), raw)
 
@@ -170,20 +170,15 @@ def _no_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_workspaces() -> Iterator[None]:
-    _C._cuda_clearCublasWorkspaces()
+    unstable.cuda_clearCublasWorkspaces()
     try:
         yield
     finally:
-        _C._cuda_clearCublasWorkspaces()
+        unstable.cuda_clearCublasWorkspaces()
 
 
 def _switches() -> list[Callable[[], object]]:
     """What tells how ATen computes on a CUDA device at present."""
-    names = (
-        "_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only",
-        "_get_deterministic_fill_uninitialized_memory", "_get_cudnn_enabled", "_get_cudnn_deterministic",
-        "_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_bf16_reduced_precision_reduction",
-        "_get_cublas_allow_fp16_accumulation",
-    )  # fmt: skip
-    found = [getattr(_C, name) for name in names if hasattr(_C, name)]
+    switches = (getattr(unstable, name.lstrip("_")) for name in SWITCHES)
+    found = [switch for switch in switches if switch is not None]
     return [*found, float32_precision("matmul"), float32_precision("conv"), float32_precision("rnn")]

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.ir.program import Layout, Program
@@ -32,6 +31,7 @@ from framesmith_backends.launch.vector_flags import PROMISES
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.telling import PLANS
+from framesmith_backends.torch_adapter import unstable
 
 #: Rounds in which all forms are replayed, if these take no longer than the experiment may.
 ROUNDS = 7
@@ -76,7 +76,7 @@ class DeviceClock:
         return not torch.cuda.is_current_stream_capturing()
 
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
-        with _LOCK, _disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
+        with _LOCK, unstable.disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
             made = [_experiment(trial, program) for trial in trials]
             fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
             try:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from framesmith_guards.torch_adapter import OpOverload
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
 

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.modules import new_module
@@ -50,6 +49,7 @@ from framesmith_backends.launch.recordable import (
     written_by,
 )
 from framesmith_backends.launch.source import executed
+from framesmith_guards.torch_adapter import OpOverload
 
 #: A part with fewer launches runs as ever: what a replay costs by itself, they cost too.
 FEWEST_LAUNCHES = 4

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
@@ -30,6 +29,7 @@ from framesmith_aten.operators import (
     written_arguments,
 )
 from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another, is_told_by_data
+from framesmith_guards.torch_adapter import OpOverload
 
 #: Of operators that cannot be recorded: what their tags say that they do.
 ON_THE_HOST = {

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from framesmith_aten.layouts import span
-from framesmith_backends.launch.source import below_autograd, native_functions
+from framesmith_backends.launch.source import below_autograd
+from framesmith_backends.torch_adapter import unstable
 
 
 class NotRecorded(Exception):
@@ -76,7 +77,7 @@ class Copying:
         with below_autograd():
             copies = [torch.empty_like(whole) for whole in self.wholes]
             if copies:
-                torch._foreach_copy_(copies, self.wholes)
+                unstable.foreach_copy_(copies, self.wholes)
         return copies
 
 
@@ -136,7 +137,7 @@ def _alone() -> Alone:
 
 
 def _holders(cell: int) -> int:
-    return torch._C._storage_Use_Count(cell)
+    return int(unstable.storage_Use_Count(cell))
 
 
 def _references(storages: Sequence[torch.UntypedStorage]) -> list[int]:
@@ -145,7 +146,7 @@ def _references(storages: Sequence[torch.UntypedStorage]) -> list[int]:
 
 def view(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
     """A new tensor over the memory, with a version counter of its own, of which autograd knows nothing."""
-    return native_functions()._reinterpret_tensor(tensor, size, stride, offset)  # type: ignore[no-any-return]
+    return unstable.reinterpret_tensor(tensor, size, stride, offset)  # type: ignore[no-any-return]
 
 
 def place_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from framesmith_backends.launch.recorded_results import (
     view,
 )
 from framesmith_backends.launch.source import below_autograd
+from framesmith_backends.torch_adapter import unstable
 
 #: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
 MOST_COPIED = 256 << 20
@@ -96,7 +97,7 @@ class Copies:
 
     def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
         if self.written:
-            torch._foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
+            unstable.foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
 
 
 class Recording:
@@ -156,7 +157,7 @@ class Recording:
         else:
             with below_autograd():
                 sources = copies.sources(args)
-                torch._foreach_copy_(copies.buffers, sources)
+                unstable.foreach_copy_(copies.buffers, sources)
                 self.recorded.replay()
                 copies.bring_back(sources)
         return self.results.hand_out(args)

@@ -25,8 +25,7 @@ from framesmith_backends.render.llvm.recurrent import (
     render_layer,
     vectors_of,
 )
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Multiplications for each thread, at least.
 GRAIN = 1 << 18

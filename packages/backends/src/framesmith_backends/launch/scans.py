@@ -18,8 +18,7 @@ from framesmith_backends.ir.dtypes import NUMBERS, is_float
 from framesmith_backends.launch.once import once
 from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Below so many elements ATen's call takes less time than ours: of all kinds, and of logarithms.
 FEWEST, FEWEST_LOGARITHMS = 8192, 512

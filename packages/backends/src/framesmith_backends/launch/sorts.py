@@ -23,8 +23,7 @@ from framesmith_backends.launch.once import once
 from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.long_sorts import LONG_JOB, counts_bytes, render_long_sort
 from framesmith_backends.render.llvm.sorts import GROUP, ITEMS, SLOT, SLOTS, Sort, arrays, render_sort
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Below so many elements ATen's call takes less time than ours: stable sorts, and others; of these also short lines.
 FEWEST, FEWEST_LOOSE, SHORTEST_LOOSE = 2048, 4096, 3

@@ -6,7 +6,6 @@ import functools
 import math
 import operator
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.numbers import FUNCTIONS
@@ -27,11 +25,13 @@ from framesmith_backends.ir.program import Place, Teller
 from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
+from framesmith_backends.torch_adapter import unstable
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
 OWNER = {"__package__": "framesmith_backends"}
 #: What copies several tensors onto others.
-COPY_ALL = torch.ops.aten._foreach_copy_.default
+COPY_ALL = aten._foreach_copy_.default
 
 
 @dataclass(slots=True)
@@ -92,9 +92,9 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
     w = Writer(
         space={
-            "_empty": native_functions()._empty_strided_cpu,
-            "_empty_cuda": native_functions()._empty_strided_cuda,
-            "_view": native_functions()._reinterpret_tensor,
+            "_empty": unstable.empty_strided_cpu,
+            "_empty_cuda": unstable.empty_strided_cuda,
+            "_view": unstable.reinterpret_tensor,
             "_empty_on": torch.empty_strided,
             "_restride": restride,
             "_below_autograd": below_autograd,
@@ -165,18 +165,13 @@ def executed(source: str, space: dict[str, object]) -> BoxedFn:
     return call
 
 
-def native_functions() -> Any:
-    """Torch's module of functions that make tensors without an operator; a part of torch._C, not of torch._dynamo."""
-    return sys.modules["torch._C._dynamo.guards"]
-
-
 def below_autograd() -> Any:
     """A guard under which ATen calls skip autograd: the graph has no gradients of its own to record.
 
     Nor views: operators that compute a new tensor may well take a view of it inside, and autograd would then refuse to
     let the user change the result.
     """
-    return torch._C._AutoDispatchBelowADInplaceOrView()
+    return unstable.AutoDispatchBelowADInplaceOrView()
 
 
 def calls_plain_operators(plan: Plan) -> bool:
@@ -260,7 +255,7 @@ def method_text(w: Writer, node: fx.Node) -> str | None:
     Methods of C alone: those written in Python take more.
     """
     name = op_name(node.target)
-    method = getattr(torch._C.TensorBase, name, None)
+    method = getattr(unstable.TensorBase, name, None)
     if not is_view(node.target) or not callable(method) or getattr(torch.Tensor, name) is not method or node.kwargs:
         return None
     source, *rest = node.args

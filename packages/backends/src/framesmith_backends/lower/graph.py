@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import OnError
 from framesmith_aten.graphs.cleanup import is_removable
@@ -44,6 +43,7 @@ from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
+from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
 RULE_MODULES = (

@@ -15,6 +15,7 @@ from framesmith_backends.ir import size
 from framesmith_backends.ir.program import Teller
 from framesmith_backends.ir.size import Size, Sym, Symbol
 from framesmith_backends.lower.magnitudes import NEED_WHOLE, REMAINDERS, Magnitudes
+from framesmith_backends.torch_adapter import unstable
 
 # What the size of a tensor that depends on data is taken to be where a guess is wanted.
 UNBACKED_HINT = 256
@@ -60,11 +61,9 @@ class Numbers:
             return int(expr)
         kind = type(expr).__name__
         if kind == "Max" and len(expr.args) == 2:
-            from torch.fx.experimental.symbolic_shapes import statically_known_true
-
             # What the guards say of the two may be more than their symbols' ranges do.
             for larger, other in (expr.args, expr.args[::-1]):
-                if statically_known_true(env.create_symboolnode(larger >= other)):
+                if unstable.statically_known_true(env.create_symboolnode(larger >= other)):
                     return self._converted(larger, env)
         if kind in REMAINDERS:
             known = _only_value(expr, env)
@@ -120,10 +119,9 @@ def _likely(present: int | None, least: int | None = None) -> int:
 
 def _only_value(expr: Any, env: Any) -> int | None:
     """The number, where the guards say that it is the same at every call."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     present = _present(expr, env)
-    if present is None or not statically_known_true(env.create_symintnode(expr, hint=present) == present):
+    if present is None or not unstable.statically_known_true(env.create_symintnode(expr, hint=present) == present):
         return None
     return present
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op, number
@@ -20,6 +19,7 @@ from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast, float_of, promoted
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.lower.transposing import is_transposing, transposed_copy, walks_in_tiles
+from framesmith_backends.torch_adapter import unstable
 
 
 def _identity(x: Expr) -> Expr:
@@ -374,7 +374,7 @@ def _is_of_onednn(s: Scope) -> bool:
 @functools.cache
 def _is_nan_at_infinity(dtype: str, onednn: bool) -> bool:
     """What eager mode's gelu of contiguous numbers gives: with AVX2 oneDNN's kernels, or ATen's, give infinity."""
-    with _disable_current_modes():
+    with unstable.disable_current_modes():
         found = torch.nn.functional.gelu(torch.full((64,), math.inf, dtype=DTYPES[dtype].torch, device="cpu"))
     return bool(found.isnan().any())
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from framesmith_backends import storage
 from framesmith_backends.__about__ import __version__
+from framesmith_backends.torch_adapter import mkldnn, unstable
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 
@@ -79,7 +79,7 @@ def _by_aten(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> obj
 
 
 def _by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
-    return torch.ops.mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
+    return mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
 
 
 def _by_own(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
@@ -229,7 +229,7 @@ def _timed(one: ProductClass, m: int) -> dict[str, list[float]]:
     usable = {name: PROVIDERS[name] for name in candidates(one)}
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
-    with _disable_current_modes(), torch.no_grad():
+    with unstable.disable_current_modes(), torch.no_grad():
         a, b = _ones(m, one.k, one.form[0]), _ones(one.k, one.n, one.form[1])
         bias = torch.ones(one.n, dtype=torch.float32, device="cpu") if one.biased else None
         for turn in range(ROUNDS + 1):

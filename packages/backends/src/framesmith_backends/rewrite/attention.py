@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import fx
 from torch.fx.node import Argument
 
@@ -17,8 +16,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.rewrite.replacing import Copies, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 Args = tuple[Argument, ...]
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.contract import COMPUTED_LATE
 from framesmith_aten.graphs.cleanup import eliminate_dead
@@ -27,8 +26,7 @@ from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH
 from framesmith_backends.ir.fused_attention import Attends, why_not_deep
 from framesmith_backends.rewrite.replacing import replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 HALF = (torch.float16, torch.bfloat16)
 

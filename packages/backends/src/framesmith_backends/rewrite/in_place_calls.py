@@ -12,9 +12,7 @@ repeated (`operators.overwrites`). What stands before it in the graph runs befor
 
 from __future__ import annotations
 
-import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import view_root, view_source
@@ -22,13 +20,14 @@ from framesmith_aten.operators import in_place_form, is_view, overwrites
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.rewrite.regions import Region, region_of
 from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls in place; the same graph if it has none. Kernels replace elements beside an input."""
     writes = {
         write: write.args[1]
-        for write in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+        for write in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
         if why_not_in_place(write) is None
     }
     if not writes:

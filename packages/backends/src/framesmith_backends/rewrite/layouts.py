@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload, OpOverloadPacket
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import value_of
@@ -25,8 +24,7 @@ from framesmith_aten.layouts import has_stride
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.lower.registry import RULES
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
 #: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph. (At
 #: a half, two convolutions with what follows both, as much is lost by copies and kernels of two layouts as is gained.)

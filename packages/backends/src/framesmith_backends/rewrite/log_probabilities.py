@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type
 from framesmith_backends.rewrite.replacing import Copies, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def with_log_softmax_apart(graph: fx.Graph) -> fx.Graph | None:

@@ -14,14 +14,12 @@ import math
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.rewrite.layouts import Preference, images_of, operand_of, operands_of, turned, turns_weights
 from framesmith_backends.rounding import rounds_float32
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: On the CPU: elements of input and result for each weight from which channels-last is faster. Measured with two
 #: threads of a Zen 4: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96)

@@ -16,8 +16,8 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.modules import new_module
 from framesmith_backends.products.table import ProductClass, class_of, cost_table, why_not
 from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
-
-aten = torch.ops.aten
+from framesmith_backends.torch_adapter import mkldnn
+from framesmith_guards.torch_adapter import aten
 
 # Below this many multiplications the call itself costs more than there is to gain.
 SMALLEST_PRODUCT = 1 << 23
@@ -143,7 +143,7 @@ def _onednn(graph: fx.Graph, match: Product, copies: Copies) -> fx.Node:
         weight.meta["val"] = match.b.meta["val"].t()
     bias = None if match.bias is None else copies[match.bias]
     args: tuple[Argument, ...] = (copies[match.a], weight, bias, "none", [], "")
-    return graph.call_function(torch.ops.mkldnn._linear_pointwise.default, args)
+    return graph.call_function(mkldnn._linear_pointwise.default, args)
 
 
 def _own(graph: fx.Graph, match: Product, copies: Copies) -> fx.Node:

@@ -16,8 +16,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.rewrite.replacing import Copies, Write, erase_unread, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:

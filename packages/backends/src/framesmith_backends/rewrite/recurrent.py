@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
@@ -21,8 +20,7 @@ from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_backends.launch.calls import Calls
 from framesmith_backends.rewrite.replacing import Copies, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload
 
 #: aten::mkldnn_rnn_layer's number for an LSTM.
 LSTM_MODE = 2

@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import may_fail
 from framesmith_aten.operators import is_effect, is_factory, is_pointwise, row
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.lower.graph import has_rule
+from framesmith_guards.torch_adapter import OpOverload, aten
 
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 

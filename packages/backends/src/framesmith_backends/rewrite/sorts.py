@@ -15,8 +15,7 @@ from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 def with_sorts(gm: fx.GraphModule) -> fx.GraphModule:

@@ -14,8 +14,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import is_view
 from framesmith_backends.lower.graph import has_rule
 from framesmith_backends.rewrite.replacing import Copies, replaced
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def without_bias(gm: fx.GraphModule) -> fx.GraphModule:
@@ -60,4 +59,4 @@ def _goes_on(node: fx.Node) -> bool:
 
 def _is_by_kernel(user: fx.Node) -> bool:
     """Whether there is a rule for the operator; that it declines this call is rare, and then costs a kernel."""
-    return isinstance(user.target, torch._ops.OpOverload) and has_rule(user.target)
+    return isinstance(user.target, OpOverload) and has_rule(user.target)

@@ -22,6 +22,7 @@ from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import is_view, view_written
 from framesmith_backends.rewrite.regions import Region, Step, part_written, step_of
+from framesmith_guards.torch_adapter import aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def with_parts_written(gm: fx.GraphModule) -> fx.GraphModule:
     if not any(view_written(node.target) is not None for node in gm.graph.nodes):
         return gm
     known = _versions(gm.graph)
-    ends = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    ends = gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
     parts = {end: writes for end in ends if (writes := _parts(end, ends, known))}
     if not parts:
         return gm
@@ -123,7 +124,7 @@ class _Rewriting:
         shown = _seen_in_results(self.gm.graph)
         ends = []
         for node in self.gm.graph.nodes:
-            if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
+            if node.op == "call_function" and node.target is aten.copy_.default:
                 ends.append(node)
                 continue
             if node.op == "output":
@@ -176,7 +177,7 @@ class _Rewriting:
                 target = self._view(self.copies[write.region.root], write.region.steps)
                 pairs.append((end, target, self.copies[write.value]))
         for end, target, value in pairs:
-            node = self.graph.call_function(torch.ops.aten.copy_.default, (target, value))
+            node = self.graph.call_function(aten.copy_.default, (target, value))
             node.meta = {**end.meta, "val": target.meta["val"]}
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import fx
 
 from framesmith_backends.ir import index
@@ -25,8 +24,7 @@ from framesmith_backends.schedule.group import CallNode, Group, Node
 from framesmith_backends.schedule.loops import arrange, rewrite_indices
 from framesmith_backends.schedule.pieces import in_pieces
 from framesmith_backends.schedule.products import place_of
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Types that tensor cores multiply, float32 where it may be rounded for that.
 TYPES = ("f16", "bf16", "f32")

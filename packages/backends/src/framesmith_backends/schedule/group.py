@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import cost, loads
 from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Call, Def, Program
 from framesmith_backends.ir.size import Size, hint, product
 from framesmith_backends.schedule.domains import Sizes, flags_of, merged_axes, refine, variables_of
+from framesmith_guards.torch_adapter import aten
 
 # Beyond these a kernel is too large to be worth growing.
 MOST_MEMBERS, MOST_COST = 48, 2500
@@ -456,7 +455,7 @@ def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
     Counts of steps and of batches are such. Each is a launch otherwise. They run before the first of all
     copies: any may write to what they read.
     """
-    others = [call for call in program.calls.values() if call.node.target is not torch.ops.aten.copy_.default]
+    others = [call for call in program.calls.values() if call.node.target is not aten.copy_.default]
     seen = {load.source for d in program.defs.values() for load in loads(d.body)}
     seen.update(name for call in others for name in call.needs)
     seen.update(name for name in program.outputs if isinstance(name, str))

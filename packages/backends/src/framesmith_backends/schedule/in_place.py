@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Load, loads, told_by_data
@@ -26,6 +24,7 @@ from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.schedule.cuts import run_of
 from framesmith_backends.schedule.domains import variables_of
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step
+from framesmith_guards.torch_adapter import aten
 
 
 def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
@@ -158,7 +157,7 @@ def _cannot_fail(step: Step) -> bool:
 
 def _copy(step: Step) -> tuple[str, str] | None:
     """(target, source) of a copy of one tensor onto another."""
-    if not isinstance(step, CallStep) or step.call.node.target is not torch.ops.aten.copy_.default:
+    if not isinstance(step, CallStep) or step.call.node.target is not aten.copy_.default:
         return None
     match step.call.needs:
         case (target, source):

@@ -6,15 +6,12 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
-
 from framesmith_aten.operators import is_custom, op_name
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.ir.program import Layout, is_dense
 from framesmith_backends.schedule.products import FORMS
 from framesmith_backends.schedule.steps import Allocate, CallStep, Step
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 #: Products and convolutions, whose results share no memory with their operands, nor with each other.
 PRODUCTS = frozenset((*FORMS, *CONVOLUTIONS, aten.bmm.default, aten.baddbmm.default))

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from torch._ops import OpOverload
-
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
@@ -41,6 +39,7 @@ from framesmith_backends.schedule.scans import with_scans_turned
 from framesmith_backends.schedule.sets import in_lines
 from framesmith_backends.schedule.split import split_reductions
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
+from framesmith_guards.torch_adapter import OpOverload
 
 
 @dataclass(slots=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import fx
 
 from framesmith_backends.ir.product import LARGEST, Matrix, Product
 from framesmith_backends.ir.program import Call, Place, Program, contiguous_strides
 from framesmith_backends.ir.size import Size, surely_at_least, surely_positive
-
-aten = torch.ops.aten
+from framesmith_guards.torch_adapter import aten
 
 
 def native_product(program: Program, call: Call) -> Product | str:

@@ -19,6 +19,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.size import hint
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Step, used_by
+from framesmith_guards.torch_adapter import OpOverload
 
 
 def with_drops(
@@ -111,7 +112,7 @@ def bytes_made(step: Step) -> int:
         return layout_bytes(step.layout) if step.reuse is None else 0
     if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
         return 0
-    if not isinstance(step.call.node.target, torch._ops.OpOverload):
+    if not isinstance(step.call.node.target, OpOverload):
         return 0
     return sum(_tensor_bytes(value) for value in tensors_in(step.call.node.meta.get("val")))
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._device import DeviceContext
 
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
 
 #: Calls that a compilation may need to nest within another: most take half of these.
@@ -28,25 +28,25 @@ def _stack_is_short() -> bool:
 
 
 def _functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return unstable.peek_interpreter_stack() is not None
 
 
 def _saved_tensor_hooks() -> bool:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return unstable.top_saved_tensors_default_hooks(True) is not None
 
 
 def _dispatch_modes() -> bool:
-    return torch._C._len_torch_dispatch_stack() > 0
+    return bool(unstable.len_torch_dispatch_stack() > 0)
 
 
 def _dispatch_handler() -> bool:
     """Inside a `__torch_dispatch__` the dispatcher keeps off autograd and all Python keys, those of fakes included."""
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.PythonTLSSnapshot)
+    return bool(unstable.dispatch_tls_is_dispatch_key_excluded(unstable.PythonTLSSnapshot))
 
 
 def _function_modes() -> bool:
-    modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
-    return any(type(mode) is not DeviceContext for mode in modes)
+    modes = (unstable.get_function_stack_at(i) for i in range(unstable.len_torch_function_stack()))
+    return any(type(mode) is not unstable.DeviceContext for mode in modes)
 
 
 def _dual_level() -> bool:
@@ -74,7 +74,7 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
     (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
     (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
-    (torch._C._get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
+    (unstable.get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
     (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
     (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypeVar
 
-import torch
-
 from framesmith_dynamo.residual.continuations import is_continuation
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import Entry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # torch's C part of its frame hook; there is nothing to do for a torch without it.
-_HOOK: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+_HOOK: Any = unstable.eval_frame
 
 
 def keep_from_torch(entry: Entry) -> None:

@@ -28,12 +28,11 @@ from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, lines_forgotten, new_fake_mode, python_kernels
+from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     from framesmith_guards import Source
+    from framesmith_guards.torch_adapter import FakeTensorMode, TorchDispatchMode
 
 
 NO_EFFECTS: Final = Effects()
@@ -302,9 +301,7 @@ class GraphBuilder:
 
     def _check_assumption(self, condition: Any, message: str) -> None:
         node = self._placed(
-            self.graph.call_function(
-                torch.ops.aten._assert_scalar.default, (self.numbers.of_expression(condition), message)
-            )
+            self.graph.call_function(aten._assert_scalar.default, (self.numbers.of_expression(condition), message))
         )
         node.meta[EXAMPLE] = None
         self._note(node, Effects(lasting=True, may_fail=True))

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+
+from framesmith_dynamo.torch_adapter import unstable
 
 #: Calls that open a state, with the call that closes it; both take or give the opened object.
-CLOSERS: dict[Any, Any] = {_enter_autocast: _exit_autocast, _enter_inference_mode: _exit_inference_mode}
+CLOSERS: dict[Any, Any] = {
+    unstable.enter_autocast: unstable.exit_autocast,
+    unstable.enter_inference_mode: unstable.exit_inference_mode,
+}
 
 
 class GlobalStateLog:
@@ -43,7 +46,7 @@ class GlobalStateLog:
         """Calls that end the graph's state changes, innermost first."""
         calls: list[tuple[Any, tuple[Any, ...]]] = [(closer, (node,)) for closer, _, node in reversed(self.opened)]
         if self.grad_after() is not None:
-            calls.append((torch._C._set_grad_enabled, (self.grad_before,)))
+            calls.append((unstable.set_grad_enabled, (self.grad_before,)))
         return calls
 
     def restore(self) -> None:
@@ -51,4 +54,4 @@ class GlobalStateLog:
         for closer, result, _ in reversed(self.opened):
             closer(result)
         self.opened.clear()
-        torch._C._set_grad_enabled(self.grad_before)
+        unstable.set_grad_enabled(self.grad_before)

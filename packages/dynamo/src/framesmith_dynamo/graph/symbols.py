@@ -18,13 +18,13 @@ from framesmith_guards.fakes.symbols import (
     symbolic_fake,
     symbolic_number,
 )
-from framesmith_guards.torch_adapter import shape_guards
+from framesmith_guards.symbolic_guards import shape_guards
 
 if TYPE_CHECKING:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from framesmith_guards import Guard, Location, Source
+    from framesmith_guards.torch_adapter import FakeTensorMode
 
 
 @dataclass(frozen=True, slots=True)

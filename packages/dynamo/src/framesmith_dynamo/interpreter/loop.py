@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
@@ -26,6 +24,7 @@ from framesmith_guards import (
     location_of,
     note_location,
 )
+from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
     from framesmith_dynamo.admission.costly_callees import CostlyCallees

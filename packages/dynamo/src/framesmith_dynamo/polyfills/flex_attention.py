@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import _LARGE_SPARSE_BLOCK_SIZE
+
+from framesmith_dynamo.torch_adapter import unstable
 
 Mod = Callable[..., Tensor]
 
@@ -71,7 +72,7 @@ def attend(
     scores = scores.expand(batch, heads, queries, keys)
     largest = scores.detach().amax(-1)
     sums = _sums(scores, largest) if scores.requires_grad else scores.logsumexp(-1)
-    weights = torch._safe_softmax(scores, -1).to(query.dtype)
+    weights = unstable.safe_softmax(scores, -1).to(query.dtype)
     shared, depth = value.shape[1], value.shape[3]
     rows = weights if heads == shared else weights.view(batch, shared, heads // shared * queries, keys)
     means = (rows @ value.to(query.dtype).expand(batch, shared, keys, depth)).view(batch, heads, queries, depth)
@@ -125,7 +126,7 @@ def fits(block_mask: Any, query: Tensor, key: Tensor) -> bool:
     counts = block_mask.kv_num_blocks
     if query.device != counts.device or (query.size(0) != key.size(0) and counts.size(0) != query.size(0)):
         return False
-    if tuple(block_mask.BLOCK_SIZE) == (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE):
+    if tuple(block_mask.BLOCK_SIZE) == (unstable.LARGE_SPARSE_BLOCK_SIZE, unstable.LARGE_SPARSE_BLOCK_SIZE):
         return True
     queries, keys = block_mask.seq_lengths
     return bool(query.size(-2) == queries and key.size(-2) == keys)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from framesmith_dynamo.torch_adapter import unstable
+
 
 def instance_norm(
     input: Tensor,
@@ -20,7 +22,7 @@ def instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """`torch.nn.functional.instance_norm` in training, with running statistics: batch norm over (1, N * C, ...)."""
-    torch.nn.functional._verify_spatial_size(input.size())  # type: ignore[attr-defined]
+    unstable.verify_spatial_size(input.size())
     batch, channels = input.shape[:2]
     mean, var = running_mean.repeat(batch), running_var.repeat(batch)
     result = torch.batch_norm(

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.residual.aliasing import share_memory
 from framesmith_dynamo.residual.recovery import OnError, Recovery, emit_protected_call, traceless
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import without_hook
 from framesmith_guards import LocalSource
 from framesmith_sideeffects import Replay, load_source
@@ -73,7 +72,7 @@ class Residual:
         self.replay.apply()
         grad = self.state.builder.state.grad_after() if grad_mode else None
         if grad is not None:
-            self.codegen.push_call(torch._C._set_grad_enabled, (), (grad,))
+            self.codegen.push_call(unstable.set_grad_enabled, (), (grad,))
             self.codegen.pop()
 
     def return_(self, value: Value) -> None:

@@ -17,6 +17,7 @@ from framesmith_aten.layouts import copies
 from framesmith_bytecode import Label
 from framesmith_dynamo.graph.builder import effects_of
 from framesmith_dynamo.residual.raising import emit_plain
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import deactivated, without_hook
 from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import load_source
@@ -64,7 +65,7 @@ class Transaction:
             if random is not None:
                 restore_random(random)
             for tensor, contents in zip(written, former, strict=True):
-                if not torch._debug_has_internal_overlap(tensor):  # those refuse to be written to
+                if not unstable.debug_has_internal_overlap(tensor):  # those refuse to be written to
                     tensor.data.copy_(contents)
             raise Undone from error
 

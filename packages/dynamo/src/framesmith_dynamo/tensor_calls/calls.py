@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import fx
-from torch._subclasses import fake_tensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.ignored_warnings import without_warnings
@@ -26,12 +24,14 @@ from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBre
 from framesmith_dynamo.graph.builder import effects_of, fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
 from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
 from framesmith_guards import called_from, is_defect
+from framesmith_guards.torch_adapter import FakeTensorMode, GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
@@ -167,18 +167,18 @@ INPUT_RESHAPED = register_break(
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (Unspeakable, UNSPEAKABLE),
     (KernelRefuses, EAGER_REFUSES),
-    (fake_tensor.DataDependentOutputException, DATA_DEPENDENT),
-    (fake_tensor.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
+    (unstable.DataDependentOutputException, DATA_DEPENDENT),
+    (unstable.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
     (GuardOnDataDependentSymNode, DATA_DEPENDENT),
-    (fake_tensor.UnsupportedFakeTensorException, FAKE_UNSUPPORTED),
-    (fake_tensor.UnsupportedOperatorException, FAKE_UNSUPPORTED),
+    (unstable.UnsupportedFakeTensorException, FAKE_UNSUPPORTED),
+    (unstable.UnsupportedOperatorException, FAKE_UNSUPPORTED),
     (NotImplementedError, FAKE_UNSUPPORTED),
     (Exception, OPERATION_FAILED),
 )
 
 
 #: What fakes raise at an operation that gives a number, or a tensor whose size is data, while there are no symbols.
-NEEDS_SYMBOLS: Final = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+NEEDS_SYMBOLS: Final = (unstable.DataDependentOutputException, unstable.DynamicOutputShapeException)
 
 
 class OnFakes(threading.local):
@@ -199,7 +199,7 @@ def is_news(record: logging.LogRecord) -> bool:
     return not on_fakes.running
 
 
-logging.getLogger(fake_tensor.__name__).addFilter(is_news)
+logging.getLogger(FakeTensorMode.__module__).addFilter(is_news)
 
 
 def _kind(error: Exception) -> BreakKind:

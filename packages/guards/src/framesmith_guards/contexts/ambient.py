@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from framesmith_guards.kinds.state import AUTOCAST_DEVICES
+from framesmith_guards.torch_adapter import unstable
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def read() -> Ambient:
 
 def write(state: Ambient) -> None:
     """Sets this thread's switches to `state`."""
-    torch._C._set_grad_enabled(state.grad)
+    unstable.set_grad_enabled(state.grad)
     for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, state.autocast, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import DispatchKey
-from torch._decomp import decomposition_table, meta_table
+
+from framesmith_guards.torch_adapter import DispatchKey, unstable
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards.torch_adapter import FakeTensorMode
 
 
 def with_its_formula(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor
     None for other operators, and where torch has a rule for the formula.
     """
     name = op._schema.name.removeprefix("aten::").removesuffix("_backward")
-    if f"aten::{name}_backward" != op._schema.name or op in decomposition_table or op in meta_table:
+    if f"aten::{name}_backward" != op._schema.name or op in unstable.decomposition_table or op in unstable.meta_table:
         return None
     if op._overloadname != "default" or torch.Tag.pointwise not in getattr(torch.ops.aten, name).default.tags:
         return None

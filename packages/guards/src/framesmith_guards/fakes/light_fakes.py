@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._mode_utils import no_dispatch
 
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, no_dispatch, unstable
 from framesmith_guards.values.tensors import dispatch_keys
 
 _TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter)
@@ -20,7 +19,7 @@ _TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter)
 
 def plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor | None:
     """The fake tensor of `tensor` with static sizes, or None if torch has to make it."""
-    with torch._C.DisableTorchFunction():
+    with unstable.DisableTorchFunction():
         if not _is_plain(tensor) or mode.propagate_real_tensors:
             return None
         converter: Any = mode.fake_tensor_converter
@@ -78,7 +77,7 @@ def is_described_by_layout(tensor: torch.Tensor) -> bool:
         and (tensor._base is None or not (tensor.requires_grad or tensor._base.requires_grad))
         and tensor.grad is None
         and not torch.is_inference_mode_enabled()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and unstable.peek_interpreter_stack() is None
         and dispatch_keys(tensor) == _usual_keys(tensor.device, tensor.dtype)
         and (not tensor.requires_grad or getattr(tensor, "grad_dtype", tensor.dtype) == tensor.dtype)
     )

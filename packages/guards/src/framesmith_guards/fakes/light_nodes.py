@@ -10,17 +10,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.fx.experimental.sym_node import SymNode
+
+from framesmith_guards.torch_adapter import SymNode
 
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from framesmith_guards.torch_adapter import ShapeEnv
 
 _BINARY: Final = (
     "add", "sub", "mul", "floordiv", "int_floordiv", "mod", "eq", "ne", "gt", "lt", "le", "ge", "sym_min", "sym_max",
     "sym_and", "sym_or", "and_", "or_",
 )  # fmt: skip
 _UNARY: Final = ("neg", "sym_not", "sym_float")
-_plain_expr: Callable[[SymNode], Any] = vars(SymNode)["expr"].fget
+_plain_expr: Any = getattr(vars(SymNode).get("expr"), "fget", None)
 
 
 class LightNode(SymNode):

@@ -8,19 +8,17 @@ and from then on is replaced by what torch itself would have put there. Anything
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Final
 
-import torch
-import torch._decomp
-import torch._refs
-import torch._refs.nn.functional
-import torch._refs.special
-from torch._compile import _disable_dynamo
+from framesmith_guards.torch_adapter import unstable
 
+#: Where torch has references, in the releases that have such a module.
 _MODULES: Final = (
     "torch._refs",
     "torch._refs.nn.functional",
@@ -34,14 +32,15 @@ def _probe() -> None:
     """Wrapped once, to know the code of torch's wrapper."""
 
 
-_WRAPPER_CODE: Final = getattr(_disable_dynamo(_probe), "__code__", None)
+_WRAPPER_CODE: Final = unstable.disable_dynamo and getattr(unstable.disable_dynamo(_probe), "__code__", None)
 
 
 def _functions() -> Iterator[object]:
-    for table in torch._decomp.global_decomposition_table.values():
+    for table in unstable.global_decomposition_table.values():
         yield from table.values()
     for name in _MODULES:
-        yield from vars(sys.modules[name]).values() if name in sys.modules else ()
+        with contextlib.suppress(ImportError):
+            yield from vars(importlib.import_module(name)).values()
 
 
 def _wrapped_targets(roots: Iterable[object]) -> Iterator[tuple[Callable[..., Any], bool]]:

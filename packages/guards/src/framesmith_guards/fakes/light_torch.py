@@ -15,11 +15,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
 import torch
-from torch._guards import Source as TorchSource
+
+from framesmith_guards.needs import report_missing
+from framesmith_guards.torch_adapter import TorchGuardSource, TorchSource
 
 _REPLACED: Final = "torch._dynamo"
 
@@ -47,7 +50,7 @@ class NamedSource(TorchSource):
 
     @property
     def guard_source(self) -> Any:
-        return torch._guards.GuardSource.EPHEMERAL
+        return TorchGuardSource.EPHEMERAL
 
     @property
     def _name_template(self) -> str:
@@ -149,6 +152,12 @@ def _import(
 def rebuilt_globals(names: Mapping[str, Any], **others: object) -> dict[str, Any]:
     """The globals of a module of torch's as rebuilt functions see them, with `others` in place of what they name."""
     return {**names, "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **others}
+
+
+@cache
+def report_slow(what: str) -> None:
+    """Log, once, that torch's internals are not what rebuilt functions take them for."""
+    report_missing(what, "torch._dynamo is imported when the first function is compiled")
 
 
 def tell_nobody(*what: object, **more: object) -> None:

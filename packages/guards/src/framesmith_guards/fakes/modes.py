@@ -16,25 +16,25 @@ from functools import cache
 from typing import Any, TypeVar
 
 import torch
-from torch._decomp.decompositions import Reduction
-from torch._subclasses import meta_utils
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorConverter,
-    FakeTensorMode,
-)
-from torch._subclasses.meta_utils import MetaConverter, MetaTensorDescriber
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes import elementwise, packed_numbers, padding, upsampling, views
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
-from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, tell_nobody
+from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, report_slow, tell_nobody
 from framesmith_guards.fakes.static_results import StaticResults
 from framesmith_guards.fakes.symbolic_results import dispatched
+from framesmith_guards.torch_adapter import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorConverter,
+    FakeTensorMode,
+    MetaConverter,
+    MetaTensorDescriber,
+    aten,
+    meta_utils,
+    unstable,
+)
 
 T = TypeVar("T")
 
@@ -43,27 +43,27 @@ T = TypeVar("T")
 MOST_RESULTS = 2048
 
 #: See Note [Rules that are wrong].
-_WRONG_RULES = frozenset({torch.ops.aten._pack_padded_sequence.default})
+_WRONG_RULES = frozenset({aten._pack_padded_sequence.default})
 
 #: Operators whose rules call others on fake tensors while no mode is active. The first such call in a process has torch
 #: import torch.distributed.tensor, which takes longer than to compile a small function.
 _CALLING = frozenset(
     {
-        torch.ops.aten.native_layer_norm.default,
-        torch.ops.aten.view.default,
-        torch.ops.aten._unsafe_view.default,
-        torch.ops.aten.select.int,
+        aten.native_layer_norm.default,
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.select.int,
     }
 )
 
 #: Operators whose last results are new values of arguments, by these arguments' positions; see the same note.
 _NEW_VALUES = {
-    torch.ops.aten._batch_norm_with_update_functional.default: (3, 4),
-    torch.ops.aten._native_batch_norm_legit_functional.default: (3, 4),
+    aten._batch_norm_with_update_functional.default: (3, 4),
+    aten._native_batch_norm_legit_functional.default: (3, 4),
 }
 
 #: Operators whose rules may give their first argument as a result, which kernels copy; see the same note.
-_COPYING = frozenset({torch.ops.aten.native_dropout.default})
+_COPYING = frozenset({aten.native_dropout.default})
 
 
 @cache
@@ -134,7 +134,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _light_dispatch() -> Callable[..., Any]:
     """The mode's dispatch, which remembers results, without what turns torch's frame hook off while there is none."""
-    wrapped: Any = FakeTensorMode.__torch_dispatch__
+    wrapped: Any = getattr(FakeTensorMode, "__torch_dispatch__", None)
     plain = getattr(wrapped, "__wrapped__", wrapped)
 
     def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -197,9 +197,9 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
         return dispatched(mode, func, args, kwargs, lambda: _computed(mode, func, args, run))
     except ZeroDivisionError:
         named = [argument.name for argument in func._schema.arguments[: len(args)]]
-        if "reduction" not in named or args[at := named.index("reduction")] != Reduction.MEAN.value:
+        if "reduction" not in named or args[at := named.index("reduction")] != unstable.Reduction.MEAN.value:
             raise
-        return run((*args[:at], Reduction.SUM.value, *args[at + 1 :]))
+        return run((*args[:at], unstable.Reduction.SUM.value, *args[at + 1 :]))
 
 
 def _without(mode: FakeTensorMode, argument: torch.Tensor, results: Any) -> tuple[torch.Tensor, ...]:
@@ -252,18 +252,19 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
     try:
         lighten()
         return _light_mode_class()(shape_env=shape_env, **options)
-    except (AttributeError, ImportError, TypeError):
-        # A torch whose internals moved: take the slow way, which raises what is the caller's fault.
+    except (AttributeError, ImportError, TypeError, KeyError) as error:
+        report_slow(f"FakeTensorMode is otherwise than it is known here ({type(error).__name__}: {error})")
+        # The slow way raises what is the caller's fault.
         return _FakeTensorMode(shape_env=shape_env, **options)
 
 
 def _modes_of(values: Any) -> Iterator[FakeTensorMode]:
-    pending = tree_leaves(values)
+    pending = unstable.tree_leaves(values)
     while pending:
         value = pending.pop()
         if isinstance(value, FakeTensor):
             yield value.fake_mode
-        elif is_traceable_wrapper_subclass(value):
+        elif unstable.is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             pending += [getattr(value, name) for name in names]
 

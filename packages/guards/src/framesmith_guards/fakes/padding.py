@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import is_contiguous_or_false
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_guards.fakes.symbols import hint_of
+from framesmith_guards.torch_adapter import FakeTensorMode, aten, unstable
 
 
 def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
@@ -21,7 +20,7 @@ def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor |
 
     Whether there is anything to pad becomes a condition. Of pads that only a call knows it is not asked.
     """
-    if op is not torch.ops.aten.constant_pad_nd.default or is_contiguous_or_false(args[0]):
+    if op is not aten.constant_pad_nd.default or unstable.is_contiguous_or_false(args[0]):
         return None
     tensor: torch.Tensor = args[0]
     pads = args[1]

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch._C import DispatchKey
 
 from framesmith_guards.fakes import elementwise, upsampling
+from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards.torch_adapter import FakeTensorMode
 
 
 class _Asked(threading.local):
@@ -41,12 +41,11 @@ def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
     if mode.shape_env is None:
         yield
         return
-    from torch._dispatch.python import enable_python_dispatcher
 
     _keep_operators()
     before, _asked.now = _asked.now, True
     try:
-        with enable_python_dispatcher():
+        with unstable.enable_python_dispatcher():
             yield
     finally:
         _asked.now = before
@@ -97,7 +96,7 @@ def _unless_asked(
 
 
 def _unruled(op: Any, *args: Any, **kwargs: Any) -> Any:
-    with torch._C._DisablePythonDispatcher():
+    with unstable.DisablePythonDispatcher():
         return op(*args, **kwargs)
 
 
@@ -106,5 +105,5 @@ def _without_view(rule: Callable[..., torch.Tensor], *args: torch.Tensor) -> tor
     computed = result._base
     if computed is None or any(computed is arg or computed is arg._base for arg in args):
         return result
-    own: torch.Tensor = torch.ops.aten._unsafe_view(computed, result.shape)
+    own: torch.Tensor = aten._unsafe_view(computed, result.shape)
     return own

@@ -15,9 +15,8 @@ from functools import cache
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, unstable
 from framesmith_guards.values.tensors import dispatch_keys
 
 #: Values that are what they are: equal ones of one type give equal results. (Of floats NaN is equal to none.)
@@ -57,7 +56,7 @@ class _Made:
     device: torch.device
 
     def again(self, mode: FakeTensorMode, base: torch.Tensor | None) -> FakeTensor:
-        with torch._C._DisableTorchDispatch():
+        with unstable.DisableTorchDispatch():
             if base is None:
                 meta = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
             else:
@@ -100,7 +99,7 @@ def _key(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str
     """All that tells the result, or None if there is more to it."""
     if torch.is_inference_mode_enabled():
         return None
-    found: list[object] = [op, torch.get_default_dtype(), torch._C._get_default_device()]
+    found: list[object] = [op, torch.get_default_dtype(), unstable.get_default_device()]
     if not all(_add(found, mode, value) for value in args):
         return None
     for name, value in kwargs.items():

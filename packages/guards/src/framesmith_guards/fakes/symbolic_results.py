@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._mode_utils import no_dispatch
 
 from framesmith_guards.fakes.light_fakes import in_memory_of
 from framesmith_guards.fakes.static_results import OWN, PLAIN, UNTOLD, memory_of
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, no_dispatch, unstable
 
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -42,7 +39,9 @@ class _Made:
     def stands(self) -> bool:
         """Whether all that data tell of it is still told by them alone."""
         numbers = [one for one in (*self.shape, *self.stride, self.offset) if isinstance(one, torch.SymInt)]
-        return not any(one.node.expr != one.node._expr and free_unbacked_symbols(one.node._expr) for one in numbers)
+        return not any(
+            one.node.expr != one.node._expr and unstable.free_unbacked_symbols(one.node._expr) for one in numbers
+        )
 
     def again(self, mode: FakeTensorMode, base: torch.Tensor | None) -> FakeTensor:
         if base is not None:

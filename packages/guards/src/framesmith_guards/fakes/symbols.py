@@ -27,25 +27,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental import symbolic_shapes
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.light_fakes import is_described_by_layout
 from framesmith_guards.fakes.light_nodes import LightNode
-from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, tell_nobody
+from framesmith_guards.fakes.light_torch import NamedSource, rebuilt, rebuilt_globals, report_slow, tell_nobody
 from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
-from framesmith_guards.torch_adapter import to_torch
+from framesmith_guards.symbolic_guards import to_torch
+from framesmith_guards.torch_adapter import (
+    DimDynamic,
+    FakeTensor,
+    FakeTensorMode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    ValueRanges,
+    no_dispatch,
+    symbolic_shapes,
+    unstable,
+)
 
 if TYPE_CHECKING:
     from framesmith_guards.sources import Source
 
 #: The code of what torch puts around methods to record and replay them, which is never asked for here.
-_RECORDING: Final = vars(ShapeEnv)["freeze"].__code__
+_RECORDING: Final = getattr(vars(ShapeEnv).get("freeze"), "__code__", None)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ def _remembering_methods() -> Iterator[tuple[str, FunctionType, bool]]:
 
 
 def _unrecorded(member: Any) -> Any:
-    return member.__wrapped__ if getattr(member, "__code__", None) is _RECORDING else member
+    code = getattr(member, "__code__", None)
+    return member.__wrapped__ if code is not None and code is _RECORDING else member
 
 
 def _remembering(name: str, method: FunctionType, learns: bool) -> Any:
@@ -175,8 +182,9 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
     options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
     try:
         env = _light_env_class()(**options)
-    except (AttributeError, ImportError, TypeError, KeyError):
-        env = _noting_env_class()(**options)  # a torch whose internals moved
+    except (AttributeError, ImportError, TypeError, KeyError) as error:
+        report_slow(f"ShapeEnv is otherwise than it is known here ({type(error).__name__}: {error})")
+        env = _noting_env_class()(**options)
     _prepare(env)
     return env
 
@@ -284,7 +292,7 @@ def _plain_symbolic(
         to_torch(source),
         symbolic_context=context,
     )
-    with torch._C.DisableTorchFunction(), no_dispatch(), env.suppress_guards():
+    with unstable.DisableTorchFunction(), no_dispatch(), env.suppress_guards():
         meta = torch.empty_strided(
             sizes, strides, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad
         )

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch._C import DispatchKey
-from torch.utils._mode_utils import no_dispatch
+
+from framesmith_guards.torch_adapter import DispatchKey, no_dispatch, unstable
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from framesmith_guards.torch_adapter import FakeTensorMode
 
 _NAME: Final = re.compile(r"aten::_?upsample_\w+?(_backward)?")
 
@@ -33,7 +33,7 @@ def rule_for(op: Any) -> Callable[..., torch.Tensor] | None:
 
 def _by_scales(to_size: Any, image: torch.Tensor, size: Sequence[Any] | None, *settings: Any) -> torch.Tensor:
     *corners, scales = settings
-    torch._check((size is None) != (scales is None), lambda: "either a size or scale factors")  # type: ignore[no-untyped-call]
+    unstable.check((size is None) != (scales is None), lambda: "either a size or scale factors")
     if size is None:
         size = [_scaled(length, scale) for length, scale in zip(image.shape[2:], scales, strict=True)]
     return _to_size(to_size, image, size, *corners, *(scales or ()))
@@ -46,7 +46,7 @@ def _scaled(length: Any, scale: float) -> Any:
 def _to_size(to_size: Any, image: torch.Tensor, size: Sequence[Any], *settings: Any) -> torch.Tensor:
     """Torch's shape formulas take images without pixels and give some, which the operators refuse."""
     for length in (*image.shape[1:], *size):
-        torch._check(length > 0, lambda: "an image without pixels")  # type: ignore[no-untyped-call]
+        unstable.check(length > 0, lambda: "an image without pixels")
     # Its own formula for autograd; what runs inside has rules as before.
     return to_size._op_dk(DispatchKey.Autograd, image, size, *settings)  # type: ignore[no-any-return]
 

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch._prims_common import infer_size, is_contiguous_or_false
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from framesmith_guards.fakes.light_fakes import in_memory_of
 from framesmith_guards.fakes.symbols import hint_of
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, aten, unstable
 
-_aten: Any = torch.ops.aten
-_VIEWS: Final = frozenset({_aten.view.default, _aten._unsafe_view.default})
+_VIEWS: Final = frozenset({aten.view.default, aten._unsafe_view.default})
 
 
 def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
@@ -37,12 +35,12 @@ def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | N
     if not tensor.dim() or not asked or None in map(hint_of, (*tensor.shape, *tensor.stride(), *asked)):
         return None
     count = math.prod(tensor.shape)
-    lengths = infer_size(asked, count)
+    lengths = unstable.infer_size(asked, count)
     if count == 0:
         return None
-    strides = _along_runs([(count, 1)] if is_contiguous_or_false(tensor) else _runs(tensor), lengths)
+    strides = _along_runs([(count, 1)] if unstable.is_contiguous_or_false(tensor) else _runs(tensor), lengths)
     if strides is None:
-        torch._check(False, lambda: _REFUSAL)  # type: ignore[no-untyped-call]  # raises from torch's code, whose error it is
+        unstable.check(False, lambda: _REFUSAL)  # raises from torch's code, whose error it is
         return None
     offset = tensor.storage_offset()
     if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():

@@ -11,9 +11,8 @@ from operator import length_hint
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
-import torch
-
 from framesmith_guards.sources import mapping_behind
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import same_constant
 from framesmith_guards.values.refs import Ref
@@ -106,7 +105,7 @@ def range_left(value: Any) -> range:
 
 def flatten_metadata(value: Any) -> tuple[object, ...]:
     """(names of inner tensors, context) of a traceable wrapper subclass, as its own `__tensor_flatten__` says."""
-    with torch._C.DisableTorchFunction():
+    with unstable.DisableTorchFunction():
         names, context = value.__tensor_flatten__()
     return tuple(names), context
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch.utils._device import DeviceContext
 
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.refs import Ref
 
 
@@ -54,47 +54,47 @@ def _deterministic() -> tuple[bool, bool]:
 
 def _default_device() -> str | None:
     """The device of the DeviceContext that factories see: `torch.device` pushes one and sets nothing else."""
-    for index in reversed(range(torch._C._len_torch_function_stack())):
-        mode = torch._C._get_function_stack_at(index)
-        if isinstance(mode, DeviceContext):
+    for index in reversed(range(unstable.len_torch_function_stack())):
+        mode = unstable.get_function_stack_at(index)
+        if isinstance(mode, unstable.DeviceContext):
             return str(mode.device)
     return None
 
 
 def _torch_functions() -> tuple[bool, bool]:
     """(enabled for subclasses, disabled for modes too)."""
-    return (torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled())
+    return (unstable.is_torch_function_enabled(), unstable.is_torch_function_all_disabled())
 
 
 def _function_modes() -> tuple[type, ...]:
-    count = torch._C._len_torch_function_stack()
+    count = unstable.len_torch_function_stack()
     if not count:
         return ()
-    return tuple(type(torch._C._get_function_stack_at(index)) for index in range(count))
+    return tuple(type(unstable.get_function_stack_at(index)) for index in range(count))
 
 
 def _dispatch_modes() -> tuple[type, ...]:
-    count = torch._C._len_torch_dispatch_stack()
+    count = unstable.len_torch_dispatch_stack()
     if not count:
         return ()
-    return tuple(type(torch._C._get_dispatch_stack_at(index)) for index in range(count))
+    return tuple(type(unstable.get_dispatch_stack_at(index)) for index in range(count))
 
 
 def _tracing() -> bool:
-    return torch._C._get_tracing_state() is not None
+    return unstable.get_tracing_state() is not None
 
 
 def _functorch_stack() -> tuple[tuple[str, int], ...]:
-    if torch._C._functorch.peek_interpreter_stack() is None:
+    if unstable.peek_interpreter_stack() is None:
         return ()
-    stack = torch._C._functorch.get_interpreter_stack() or []
+    stack = unstable.get_interpreter_stack() or []
     return tuple((str(interpreter.key()), interpreter.level()) for interpreter in stack)
 
 
 def _saved_tensor_hooks() -> tuple[object, ...]:
     """(enabled, pack, unpack) with handles to the innermost pair of hooks."""
-    enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    enabled = unstable.saved_tensors_hooks_is_enabled()
+    hooks = unstable.top_saved_tensors_default_hooks(True)
     return (enabled, *map(Ref, hooks or ()))
 
 
@@ -103,8 +103,10 @@ def _rounds_products() -> bool:
 
     What the older functions read raises where the newer ones alone have set something.
     """
-    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return torch._C._get_cublas_allow_tf32() if precision is None else precision("cuda", "matmul") == "tf32"
+    precision = unstable.get_fp32_precision_getter
+    if precision is None:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    return bool(precision("cuda", "matmul") == "tf32")
 
 
 STATE_FIELDS: Final = (

@@ -7,18 +7,20 @@ from typing import Any, Final
 
 import torch
 
+from framesmith_guards.torch_adapter import unstable
+
 _untyped_storage: Final[Any] = torch.Tensor.untyped_storage
 
 
 def storage_id(tensor: Any) -> int:
     """The address of a tensor's storage object; an exception for what has none."""
-    with torch._C.DisableTorchFunction():
+    with unstable.DisableTorchFunction():
         return int(_untyped_storage(tensor)._cdata)
 
 
 def extent(tensor: Any) -> tuple[int, int]:
     """The addresses of the first byte of a strided tensor's elements and of the one past the last; equal if empty."""
-    with torch._C.DisableTorchFunction():
+    with unstable.DisableTorchFunction():
         start, sizes = tensor.data_ptr(), tensor.size()
         if start == 0 or 0 in sizes:  # elements of meta tensors are nowhere
             return (0, 0)

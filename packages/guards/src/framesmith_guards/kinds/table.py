@@ -14,6 +14,7 @@ from framesmith_guards.kinds import freezing, predicates, storages
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.state import STATE_FIELDS, StateField
 from framesmith_guards.sources import Names, Source
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import same_constant
 from framesmith_guards.values.refs import Ref, describe
@@ -107,7 +108,7 @@ def _explain_tensor(value: object, spec: TensorSpec) -> str:
 
 
 def _key_names(raw: Any) -> str:
-    return str(torch._C.DispatchKeySet.from_raw_repr(raw))
+    return str(unstable.from_raw_repr(raw))
 
 
 def _shape_text(program: Program, x: str, expected: ShapeExpr, operands: tuple[str, ...]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import sympy
-from torch.utils._sympy import functions as torch_functions
 
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.shapes import OPERATORS
+from framesmith_guards.torch_adapter import unstable
 
 _RELATIONS: Final = (
     "Equality",
@@ -22,7 +22,7 @@ _RELATIONS: Final = (
 _SYMPY: Final = (*_RELATIONS, "Add", "Mul", "Pow", "Mod", "Abs", "And", "Or", "Not", "ceiling", "floor", "Piecewise")
 
 CONSTRUCTORS: Final[dict[str, Callable[..., Any]]] = {
-    **{name: getattr(torch_functions, name) for name in OPERATORS if hasattr(torch_functions, name)},
+    **{name: getattr(unstable.sympy_functions, name) for name in OPERATORS if hasattr(unstable.sympy_functions, name)},
     **{name: getattr(sympy, name) for name in _SYMPY},
     "ExprCondPair": lambda value, condition: (value, condition),
 }

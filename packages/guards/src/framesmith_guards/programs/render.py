@@ -16,6 +16,7 @@ from framesmith_guards.kinds.shapes import HELPERS
 from framesmith_guards.kinds.state import BY_KIND
 from framesmith_guards.programs.order import Plan, Step
 from framesmith_guards.sources import AttrSource, ItemSource, Source, TensorPropertySource
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.refs import Ref
 from framesmith_guards.values.tensors import TensorSpec
 
@@ -136,7 +137,7 @@ def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) ->
     values = ", ".join(names.variable(source) for source in extracted)
     walk.append(f"return ({values},)" if extracted else "return True")
     if may_run_torch_function(tuple(plan.guards)):
-        names.namespace["no_torch_function"] = torch._C.DisableTorchFunction
+        names.namespace["no_torch_function"] = unstable.DisableTorchFunction
         walk = ["with no_torch_function():", *(f"    {line}" for line in walk)]
     miss = "None" if extracted else "False"
     if names.watched:

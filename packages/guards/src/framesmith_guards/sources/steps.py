@@ -10,10 +10,9 @@ from itertools import islice
 from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
-import torch
-
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.constants import is_constant
 
 Args = Mapping[str, object]
@@ -253,7 +252,7 @@ class TensorPropertySource(Step):
             raise GuardError(f"{self.property} needs a dimension, storage_offset takes none (dim={self.dim})")
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
-        with torch._C.DisableTorchFunction():
+        with unstable.DisableTorchFunction():
             reader = getattr(base, self.property)
             return reader() if self.dim is None else reader(self.dim)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from framesmith_guards.errors import GuardError
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.refs import Ref, qualified_name
 
 Dim = int | None
@@ -17,7 +18,7 @@ Dim = int | None
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
     """The tensor's own dispatch keys as bits (conjugate, negative, functorch, inference, ... included)."""
-    return int(torch._C._dispatch_keys(tensor).raw_repr())
+    return int(unstable.dispatch_keys(tensor).raw_repr())
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TensorSpec:
         """
         if not isinstance(tensor, torch.Tensor):
             raise GuardError(f"TENSOR_MATCH needs a torch.Tensor, not a {qualified_name(type(tensor))}")
-        with torch._C.DisableTorchFunction():
+        with unstable.DisableTorchFunction():
             return cls._read(tensor, _symbolic(like, torch.Tensor.size), _symbolic(like, torch.Tensor.stride))
 
     @classmethod
@@ -108,7 +109,7 @@ def first_difference(tensor: object, spec: TensorSpec) -> tuple[str, object, obj
     if not spec.pytype.refers_to(type(tensor)):
         return ("type", spec.pytype.text, qualified_name(type(tensor)))
     assert isinstance(tensor, torch.Tensor)
-    with torch._C.DisableTorchFunction():
+    with unstable.DisableTorchFunction():
         for field in FIELDS:
             expected = getattr(spec, field.name)
             if expected is None:

@@ -13,7 +13,6 @@ from types import MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak
@@ -22,6 +21,7 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.constants.constant import ConstantValue, is_singleton
 from framesmith_dynamo.values.operations import BINARY, BINARY_SLOTS, COMPARE, COMPARE_SLOTS
 from framesmith_dynamo.values.wrap_registry import builds_type
+from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
-from torch.autograd.function import Function
 
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.holders import type_lookup
@@ -18,10 +18,6 @@ from framesmith_dynamo.values.tensors.torch_tables import CUSTOM_AUTOGRAD
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
-
-
-#: In releases of torch where it is written in C, the descriptor itself stands for the function.
-_APPLY: Final = vars(Function)["apply"]
 
 
 class ForwardContext:
@@ -61,7 +57,7 @@ def prepare_backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@handles(getattr(_APPLY, "__func__", _APPLY))
+@handles(unstable.apply)
 def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(*args)`."""
     cls, rest = args[0].as_constant(), args[1:]

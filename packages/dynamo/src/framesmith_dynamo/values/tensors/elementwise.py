@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
@@ -23,6 +22,7 @@ from framesmith_dynamo.graph.builder import GraphBuilder, effects_of, fake_of_no
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.tensors.subscripts import is_read, read_at
 from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_guards.torch_adapter import TorchDispatchMode
 from framesmith_sideeffects import MutationRefused
 
 NOT_ELEMENTWISE = register_break(

@@ -11,11 +11,11 @@ import inspect
 from typing import Any, Final
 
 import torch
-from torch._higher_order_ops.flex_attention import flex_attention as operator_of_torch
 from torch.nn.attention import flex_attention as flex
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.polyfills import flex_attention as written_out
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
@@ -78,10 +78,10 @@ def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([results[0], tr.call(tr.constant(flex.AuxOutput), kept, {})])
 
 
-@handles(operator_of_torch)
+@handles(unstable.flex_attention)
 def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """torch's operator: its logarithms are to base 2."""
-    given = _named(tr, operator_of_torch.__call__, args, kwargs)
+    given = _named(tr, unstable.flex_attention.__call__, args, kwargs)
     query, key, value = (given[name] for name in ("query", "key", "value"))
     tensors = [one.fake for one in _tensors(query, key, value)]
     why = _why_shapes(tensors)

@@ -16,6 +16,7 @@ from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import ListValue, TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
+from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -52,12 +53,12 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
 
 def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
     """The elements, or parts, of a tensor at places that tensors hold."""
-    return tr.call_torch(torch.ops.aten.index.Tensor, (tensor, [*places]), {})
+    return tr.call_torch(aten.index.Tensor, (tensor, [*places]), {})
 
 
 def is_read(node: fx.Node) -> bool:
     """Whether the node is such a read."""
-    return node.target is torch.ops.aten.index.Tensor
+    return node.target is aten.index.Tensor
 
 
 def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, handles, named
 from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_guards.needs import of_torch
+from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
 
 #: The functions that check a condition, and what they raise where it is false.
 CHECKS: Final[dict[Any, type[Exception]]] = {
-    torch._check: RuntimeError,
-    torch._check_value: ValueError,
-    torch._check_index: IndexError,
-    torch._check_type: TypeError,
-    torch._check_not_implemented: NotImplementedError,
+    of_torch("torch._check"): RuntimeError,
+    of_torch("torch._check_value"): ValueError,
+    of_torch("torch._check_index"): IndexError,
+    of_torch("torch._check_type"): TypeError,
+    of_torch("torch._check_not_implemented"): NotImplementedError,
 }
 
 
@@ -41,7 +41,7 @@ def promise(tr: Tracer, condition: Value, error: type[Exception], message: Value
         holds = condition.bool_(tr)
     else:
         try:
-            holds = torch.fx.experimental.symbolic_shapes.expect_true(condition.as_number())
+            holds = unstable.expect_true(condition.as_number())
         except GuardOnDataDependentSymNode as failed:
             raise GraphBreak(DATA_DEPENDENT, condition.describe()) from failed
     if not holds:
@@ -54,10 +54,13 @@ for _function, _error in CHECKS.items():
     handles(_function)(_checking(_function, _error))
 
 
-@handles(torch._check_is_size)
+_CHECK_IS_SIZE: Final = of_torch("torch._check_is_size")
+
+
+@handles(_CHECK_IS_SIZE)
 def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch._check_is_size(i, message=None, *, max=None)`."""
-    given = named(tr, torch._check_is_size, args, kwargs, ("i", "message", "max"), 1)
+    given = named(tr, _CHECK_IS_SIZE, args, kwargs, ("i", "message", "max"), 1)
     size, most = given["i"], given.get("max")
     promise(tr, operations.compare(tr, ">=", size, tr.constant(0)), RuntimeError, given.get("message"))
     if most is not None and not most.is_none():

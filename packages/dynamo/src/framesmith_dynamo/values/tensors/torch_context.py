@@ -13,6 +13,7 @@ import torch
 from torch.amp import autocast_mode
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import handles
@@ -134,11 +135,11 @@ class GradModeValue(TorchContextValue):
 
     def enter(self, tr: Tracer) -> Value:
         self.saved.append(torch.is_grad_enabled())
-        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        tr.emit_state(unstable.set_grad_enabled, self.mode())
         return tr.constant(None)
 
     def exit_(self, tr: Tracer, args: Args) -> Value:
-        tr.emit_state(torch._C._set_grad_enabled, self.saved.pop())
+        tr.emit_state(unstable.set_grad_enabled, self.saved.pop())
         return tr.constant(None)
 
 
@@ -150,19 +151,19 @@ class SetGradEnabledValue(GradModeValue):
     def act(self, tr: Tracer) -> SetGradEnabledValue:
         """What its constructor does."""
         self.former = torch.is_grad_enabled()
-        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        tr.emit_state(unstable.set_grad_enabled, self.mode())
         return self
 
     def enter(self, tr: Tracer) -> Value:
-        tr.emit_state(torch._C._set_grad_enabled, self.mode())
+        tr.emit_state(unstable.set_grad_enabled, self.mode())
         return tr.constant(None)
 
     def exit_(self, tr: Tracer, args: Args) -> Value:
-        tr.emit_state(torch._C._set_grad_enabled, self.former)
+        tr.emit_state(unstable.set_grad_enabled, self.former)
         return tr.constant(None)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        tr.emit_state(torch._C._set_grad_enabled, self.former)
+        tr.emit_state(unstable.set_grad_enabled, self.former)
         return super().call(tr, args, kwargs)
 
     def again(self) -> TorchContextValue:
@@ -222,7 +223,7 @@ def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     except TypeError as error:
         raise_like(tr, error)
     finally:
-        torch._C._set_grad_enabled(before)
+        unstable.set_grad_enabled(before)
     return SetGradEnabledValue(torch.set_grad_enabled, positional, named).act(tr)
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional
 import torch.utils.checkpoint
 
 from framesmith_dynamo.polyfills import normalization
+from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles
 from framesmith_dynamo.values.constants.constant import plain_arguments
@@ -22,6 +23,7 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import BREAKING_METHODS, FOLDED_METHODS
 from framesmith_dynamo.values.wrap_registry import build
 from framesmith_guards import AttrSource, ModuleSource
+from framesmith_guards.needs import of_torch
 
 
 def resolve(path: str) -> Any:
@@ -58,7 +60,7 @@ def is_operation(function: Any, name: str) -> bool:
         return function.__module__ in tables.GRAPH_FUNCTION_MODULES
     if not isinstance(function, BuiltinFunctionType) or hasattr(object, name):  # `__new__` of any class is object's own
         return False
-    if getattr(torch._C._VariableFunctions, name, None) is function:
+    if getattr(unstable.VariableFunctions, name, None) is function:
         return True
     return function.__module__ in ("torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft")
 
@@ -88,7 +90,7 @@ def _load() -> None:
         if found is not None and not isinstance(found, type):
             _register(found, folding(found))
     for name in (*FOLDED_METHODS, *BREAKING_METHODS):
-        function = getattr(torch._C._VariableFunctions, name, None)
+        function = getattr(unstable.VariableFunctions, name, None)
         _register(function, _tensor_method(name, function))
     for module, kind in tables.BREAKING_MODULES.items():
         importlib.import_module(module)
@@ -105,7 +107,7 @@ def is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(issubclass(value.python_type(), torch.Tensor))
 
 
-@handles(torch._assert)
+@handles(of_torch("torch._assert"))
 def assert_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch._assert(condition, message)` on a condition known while tracing."""
     condition, message = args
@@ -127,7 +129,7 @@ def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
     uses = args[5] if len(args) > 5 else kwargs.get("use_input_stats")
     updates = isinstance(bound.get("running_mean"), TensorValue) and (uses is None or uses.bool_(tr))
-    casts = torch._C._is_any_autocast_enabled()
+    casts = unstable.is_any_autocast_enabled()
     if updates and not casts and isinstance(bound.get("running_var"), TensorValue):
         return tr.call(tr.constant(normalization.instance_norm), args, kwargs)
     return tr.call_torch(torch.nn.functional.instance_norm, args, kwargs)
@@ -157,7 +159,7 @@ def _tensor_method(name: str, function: Any) -> Handler:
 
 
 def _load_tensor_methods() -> None:
-    for owner in (torch.Tensor, torch._C.TensorBase):
+    for owner in (torch.Tensor, unstable.TensorBase):
         for name, raw in vars(owner).items():
             if (
                 callable(raw)

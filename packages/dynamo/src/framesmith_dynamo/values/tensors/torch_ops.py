@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.torch_adapter import CustomOpDef, HigherOrderOperator
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.tensors.torch_tables import HIGHER_ORDER
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
+from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

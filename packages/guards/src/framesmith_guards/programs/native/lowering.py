@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, TypeGuard
 
-import torch
-
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.predicates import same_keys
 from framesmith_guards.programs.native.probing import tensor_leaf
@@ -46,6 +44,7 @@ from framesmith_guards.sources import (
     Source,
     TensorPropertySource,
 )
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.constants import same_constant
 
 Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
@@ -250,7 +249,7 @@ class Lowering:
             results,
             same_constant,
             same_keys,
-            torch._C.DisableTorchFunction if may_run_torch_function(tuple(plan.guards)) else None,
+            unstable.DisableTorchFunction if may_run_torch_function(tuple(plan.guards)) else None,
         )
 
 

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.tensors import TensorSpec, dispatch_keys
 
 LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib")
@@ -32,8 +32,8 @@ def extension() -> tuple[ModuleType | None, str | None]:
 def _undisturbed() -> Iterator[None]:
     """Make real tensors, whatever modes the caller is in."""
     with (
-        _disable_current_modes(),
-        torch._C.DisableTorchFunction(),
+        unstable.disable_current_modes(),
+        unstable.DisableTorchFunction(),
         torch.inference_mode(False),
         torch.enable_grad(),
     ):
@@ -45,8 +45,8 @@ def _probes() -> Iterator[torch.Tensor]:
     yield plain
     yield torch.nn.Parameter(torch.empty(4, 1, 2))
     yield torch.empty((), dtype=torch.int64)
-    yield torch._neg_view(plain)
-    yield torch._conj(torch.empty(7, dtype=torch.complex64))
+    yield unstable.neg_view(plain)
+    yield unstable.conj(torch.empty(7, dtype=torch.complex64))
     yield torch.empty(5, 0, device="meta")
     with torch.inference_mode():
         yield torch.empty(3)
@@ -117,7 +117,7 @@ _CHANGES: Final[tuple[Callable[[torch.Tensor], object], ...]] = (
     lambda t: t.unsqueeze_(0),
     lambda t: setattr(t, "data", torch.empty(2, 3, dtype=torch.float64)),
     lambda t: setattr(t, "data", torch.empty(2, 3, dtype=torch.complex64).conj()),
-    lambda t: setattr(t, "data", torch._neg_view(torch.empty(2, 3))),
+    lambda t: setattr(t, "data", unstable.neg_view(torch.empty(2, 3))),
     lambda t: setattr(t, "data", torch.empty(3, 2).t()),
 )
 
@@ -166,16 +166,19 @@ def mode_reader() -> Callable[[], bool] | None:
     native, _ = extension()
     if native is None or why_no_tensors() is not None:
         return None
-    is_included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included
-    keys: list[Any] = [torch._C._dispatch_key_parse(name) for name in MODE_KEYS]
+    is_included: Callable[[Any], bool] = unstable.dispatch_tls_is_dispatch_key_included
+    set_included: Callable[[Any, bool], None] = unstable.dispatch_tls_set_dispatch_key_included
+    if None in (is_included, set_included, unstable.dispatch_key_parse):
+        return None
+    keys: list[Any] = [unstable.dispatch_key_parse(name) for name in MODE_KEYS]
     if not native.tensors_watch_keys(*map(int, keys)):
         return None
     reader: Callable[[], bool] = native.tensors_key_included
     for key in keys:
         before = is_included(key)
-        torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+        set_included(key, True)
         told = reader()
-        torch._C._dispatch_tls_set_dispatch_key_included(key, before)
+        set_included(key, before)
         if not told:
             return None
     return reader if reader() == any(map(is_included, keys)) else None

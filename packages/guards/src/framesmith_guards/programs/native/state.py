@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch.utils._device import DeviceContext
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.state import BY_KIND
 from framesmith_guards.programs.native.probing import mode_reader
+from framesmith_guards.torch_adapter import unstable
 
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "GRAD_MODE": ("grad_mode",),
@@ -26,15 +26,9 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
 """What parts of torch's GlobalStateGuard make up a kind of state."""
 
 
-def _snapshot_class() -> Any:
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    snapshot = getattr(guards, "GlobalStateGuard", None)
-    return snapshot if hasattr(snapshot, "check") else None
-
-
 def _covered() -> frozenset[str]:
     """The kinds that this torch's snapshot compares, by what it says of itself."""
-    snapshot = _snapshot_class()
+    snapshot = unstable.GlobalStateGuard
     try:
         parts = json.loads(snapshot().__getstate__())
     except (TypeError, ValueError, AttributeError):
@@ -51,7 +45,7 @@ Row = tuple[Callable[[], object], object]
 Rows = tuple[Row, ...]
 
 
-_count, _mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
+_count, _mode_at = unstable.len_torch_function_stack, unstable.get_function_stack_at
 
 
 def _only_mode() -> type | None:
@@ -61,8 +55,8 @@ def _only_mode() -> type | None:
 
 def _only_device() -> torch.device | None:
     """The default device if a DeviceContext is the only active mode; else None."""
-    mode = _mode_at(0) if _count() == 1 else None
-    return mode.device if type(mode) is DeviceContext else None
+    mode: Any = _mode_at(0) if _count() == 1 else None
+    return mode.device if type(mode) is unstable.DeviceContext else None
 
 
 def _modes(expected: tuple[type, ...]) -> Rows | None:
@@ -79,11 +73,11 @@ def _device(expected: str | None) -> Rows | None:
 
 
 def _no_dispatch_modes(expected: object) -> Rows | None:
-    return None if expected else (_no_mode() or (torch._C._len_torch_dispatch_stack, 0),)
+    return None if expected else (_no_mode() or (unstable.len_torch_dispatch_stack, 0),)
 
 
 def _not_tracing(expected: object) -> Rows | None:
-    return None if expected else (_no_mode() or (torch._C._get_tracing_state, None),)
+    return None if expected else (_no_mode() or (unstable.get_tracing_state, None),)
 
 
 def _no_mode() -> Row | None:
@@ -93,15 +87,14 @@ def _no_mode() -> Row | None:
 
 
 def _no_transforms(expected: object) -> Rows | None:
-    return None if expected else ((torch._C._functorch.peek_interpreter_stack, None),)
+    return None if expected else ((unstable.peek_interpreter_stack, None),)
 
 
 def _no_hooks(expected: object) -> Rows | None:
     if expected != (True,):
         return None
-    autograd: Any = torch._C._autograd
-    top = functools.partial(autograd._top_saved_tensors_default_hooks, True)
-    return ((top, None), (autograd._saved_tensors_hooks_is_enabled, True))
+    top = functools.partial(unstable.top_saved_tensors_default_hooks, True)
+    return ((top, None), (unstable.saved_tensors_hooks_is_enabled, True))
 
 
 _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
@@ -116,7 +109,7 @@ _CHEAPER: Final[dict[str, Callable[[Any], Rows | None]]] = {
 
 
 def _renew() -> Callable[[], Callable[[], bool]] | None:
-    snapshot = _snapshot_class()
+    snapshot = unstable.GlobalStateGuard
     if snapshot is None:
         return None
 

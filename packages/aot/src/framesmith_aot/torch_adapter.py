@@ -1,0 +1,46 @@
+"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from framesmith_aten.torch_adapter import unstable as of_aten
+from framesmith_guards.needs import Needs, need
+from framesmith_guards.torch_adapter import unstable as of_guards
+
+_HISTORY: Final = "what autograd knows of views cannot be asked"
+_UNBACKED: Final = "sizes that depend on data are not compiled"
+
+
+def nobody_wraps(tensor: object) -> bool:
+    """In place of a question about wrappers of a transform that torch no longer has."""
+    return False
+
+
+unstable: Final = Needs(
+    "aot",
+    (
+        need("torch._C.DispatchKeySet", _HISTORY, essential=True),
+        need("torch._C.DispatchKey.ADInplaceOrView", _HISTORY, essential=True),
+        need("torch._C._ExcludeDispatchKeyGuard", _HISTORY, essential=True),
+        need("torch._C._autograd._get_creation_meta", _HISTORY, essential=True),
+        need("torch._C._autograd.CreationMeta", _HISTORY, essential=True, members=("DEFAULT", "MULTI_OUTPUT_NODE")),
+        need("torch._C._autograd._unsafe_set_version_counter", "inputs that a graph writes to fail to compile"),
+        need("torch._C._autograd._get_current_graph_task_keep_graph", "backward passes of compiled graphs fail"),
+        need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
+        need("torch._C._functorch.is_functorch_wrapped_tensor", "tensors of torch.func transforms are not seen"),
+        need(
+            "torch._C._functorch.is_legacy_batchedtensor",
+            "`is_grads_batched` runs backward graphs as they are",
+            instead=nobody_wraps,
+        ),
+        need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
+        need("torch.utils._sympy.symbol.SymT", _UNBACKED, members=("UNBACKED_INT", "UNBACKED_FLOAT")),
+        need("torch.utils._sympy.symbol.symbol_is_type", _UNBACKED),
+        need("torch.fx.experimental.symbolic_shapes.canonicalize_bool_expr", _UNBACKED),
+        need("torch._C._nn", "operators that exported programs call of torch.nn are traced as they are", instead=None),
+        need("torch._assert_async", "one_hot with a number of classes fails to compile"),
+    ),
+    of_aten,
+    of_guards,
+)

@@ -1,0 +1,30 @@
+"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from framesmith_guards.needs import Needs, need
+from framesmith_guards.torch_adapter import unstable as of_guards
+
+_NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
+
+unstable: Final = Needs(
+    "aten",
+    (
+        need(
+            "torch.fx._lazy_graph_module._LazyGraphModule", "graphs become Python text at once", "torch.fx.GraphModule"
+        ),
+        need("torch._prims_common.make_contiguous_strides_for", _NUMBERS),
+        need("torch.utils._sympy.interp.sympy_interp", _NUMBERS),
+        need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),
+        need("torch._C._AutoDispatchBelowAutograd", "operators are not tried out on small tensors"),
+        need("torch._C._DisableAutocast", "compiled functions would cast twice under autocast", essential=True),
+    ),
+    of_guards,
+)
+
+if TYPE_CHECKING:
+    from torch.utils._sympy.reference import PythonReferenceAnalysis as PythonReferenceAnalysis
+else:
+    PythonReferenceAnalysis = unstable.PythonReferenceAnalysis

@@ -1,0 +1,22 @@
+"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from framesmith_aten.torch_adapter import unstable as of_aten
+from framesmith_guards.needs import Needs, need
+from framesmith_guards.torch_adapter import unstable as of_guards
+
+_CAPTURE: Final = "backward passes are not captured"
+
+unstable: Final = Needs(
+    "autograd_compiler",
+    (
+        # A part of torch._C, not of torch._dynamo.
+        need("torch._C._dynamo.autograd_compiler", _CAPTURE, name="engine", members=("set_autograd_compiler",)),
+        need("torch._C._storage_Use_Count", "gradients are copied where they could be taken"),
+    ),
+    of_aten,
+    of_guards,
+)

@@ -1,0 +1,212 @@
+"""Our sources as torch's own, and what a ShapeEnv of torch's assumed as SHAPE guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from sympy.core.function import AppliedUndef
+
+from framesmith_guards.errors import GuardError
+from framesmith_guards.guard import Guard
+from framesmith_guards.kinds.shapes import NEVER_RAISE, ShapeExpr, gives
+from framesmith_guards.sources import GuardSource, ShapeEnvSource, Source, TensorPropertySource, origin_of
+from framesmith_guards.torch_adapter import TorchGuardSource, TorchSource, ValueRanges, unstable
+
+if TYPE_CHECKING:
+    from framesmith_guards.stacks import Location
+
+_TORCH_ORIGINS = {
+    GuardSource.LOCAL: TorchGuardSource.LOCAL,
+    GuardSource.SHAPE_ENV: TorchGuardSource.SHAPE_ENV,
+}
+
+
+@dataclass(frozen=True)
+class AdaptedSource(TorchSource):
+    """One of our sources as torch's ShapeEnv wants it."""
+
+    ours: Source
+
+    @cached_property
+    def guard_source(self) -> TorchGuardSource:
+        """The nearest of torch's kinds."""
+        return _TORCH_ORIGINS.get(origin_of(self.ours), TorchGuardSource.GLOBAL)
+
+    @property
+    def _name_template(self) -> str:
+        return self.ours.name
+
+
+def to_torch(source: Source) -> AdaptedSource:
+    """Our source as one of torch's."""
+    return AdaptedSource(source)
+
+
+@dataclass
+class _Symbols:
+    """The first source of each symbol, and the equalities that its other sources must satisfy."""
+
+    shape_env: Any
+    sources: dict[str, Source] = field(default_factory=dict)
+    equalities: list[tuple[Source, sympy.Expr, Location | None]] = field(default_factory=list)
+
+    @property
+    def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
+        """The calls that give numbers of which sympy is told nothing."""
+        found: dict[sympy.Symbol, sympy.Basic] = getattr(self.shape_env, "computed", {})
+        return found
+
+    def meet(self, value: Any, source: Source) -> None:
+        """Note that `source` gives this size or number; plain numbers need no relation."""
+        node = getattr(value, "node", None)
+        if node is None:
+            return
+        expr = self.opened(node._expr)
+        if isinstance(expr, sympy.Symbol) and expr.name not in self.sources:
+            self.sources[expr.name] = source
+        else:
+            self.equalities.append((source, expr, self.settled_at(node._expr)))
+
+    def settled_at(self, expr: sympy.Basic) -> Location | None:
+        """The user's line by which one of an expression's symbols has come to be known."""
+        places = map(self.shape_env.replacements_slocs.get, expr.free_symbols)
+        return next((place.location for place in places if getattr(place, "location", None) is not None), None)
+
+    def opened(self, expr: sympy.Basic) -> sympy.Basic:
+        """An expression of inputs' symbols alone: with the calls that computed numbers, and what has come to be known.
+
+        Torch may have solved an input's symbol for a computed one, or a computed one for a later one: the first stays,
+        and of the second its call is taken, which is about earlier ones.
+        """
+        while (found := expr.xreplace({symbol: self._known(symbol) for symbol in expr.free_symbols})) != expr:
+            expr = found
+        return expr
+
+    def _known(self, symbol: sympy.Symbol) -> sympy.Basic:
+        known = self.shape_env.replace(symbol)
+        return known if self.computed.keys().isdisjoint(known.free_symbols) else self.computed.get(symbol, symbol)
+
+
+def _meet_tensor(symbols: _Symbols, source: Source, tensor: torch.Tensor) -> None:
+    for dim in range(tensor.dim()):
+        symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
+    for dim in range(tensor.dim()):
+        symbols.meet(tensor.stride(dim), TensorPropertySource(source, "stride", dim))
+    symbols.meet(tensor.storage_offset(), TensorPropertySource(source, "storage_offset"))
+
+
+def shape_guards(
+    shape_env: Any,
+    tensors: Iterable[tuple[Source, torch.Tensor]],
+    scalars: Iterable[tuple[Source, Any]] = (),
+) -> list[Guard]:
+    """What a ShapeEnv assumed, as SHAPE guards.
+
+    `tensors` are the fake inputs with their sources, `scalars` symbolic numbers with theirs. The guards say that
+    sizes, strides and offsets are the expressions found in the fake inputs, that each symbol is in its range, and
+    that every condition evaluated while tracing still holds. GuardError for one about a symbol of no input.
+    """
+    symbols = _Symbols(shape_env)
+    tensors, scalars = list(tensors), list(scalars)
+    for source, tensor in tensors:
+        for dim in range(tensor.dim()):
+            symbols.meet(tensor.size(dim), TensorPropertySource(source, "size", dim))
+    symbols.equalities.clear()
+    for source, number in scalars:
+        symbols.meet(number, source)
+    for source, tensor in tensors:
+        _meet_tensor(symbols, source, tensor)
+    evaluated, lines = _evaluated(symbols)
+    found = (*_equalities(symbols), *_settled(symbols), *((each, None) for each in _given(symbols)))
+    guards = [Guard(ShapeEnvSource(), "SHAPE", each, location=location) for each, location in found]
+    return [*guards, *_ranges(symbols, lines), *evaluated]
+
+
+def _equalities(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
+    for source, expr, location in symbols.equalities:
+        if isinstance(expr, sympy.Symbol) and symbols.sources.get(expr.name) is source:
+            continue
+        number = sympy.Symbol("value", integer=True)
+        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source}), location
+
+
+_Lines = dict[tuple[sympy.Basic, type[sympy.Rel]], "Location"]
+"""By a symbol and the relation to its bound, the first line that relies on the bound."""
+
+
+def _ranges(symbols: _Symbols, lines: _Lines) -> Iterator[Guard]:
+    for symbol, bounds in symbols.shape_env.var_to_range.items():
+        if symbol.name not in symbols.sources:
+            continue
+        for relation, bound, free in ((sympy.Ge, bounds.lower, -sympy.oo), (sympy.Le, bounds.upper, sympy.oo)):
+            if bound != free and type(bound).__name__ not in ("IntInfinity", "NegativeIntInfinity"):
+                condition = _condition(relation(symbol, bound, evaluate=False), symbols.sources)
+                yield Guard(ShapeEnvSource(), "SHAPE", condition, location=lines.get((symbol, relation)))
+
+
+def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
+    """What the symbols' ranges do not say already; and the lines that rely on the ranges."""
+    guards: list[Guard] = []
+    lines: _Lines = {}
+    for guard in symbols.shape_env.guards:
+        expr = symbols.opened(guard.expr)
+        location = getattr(guard.sloc, "location", None)
+        if expr is sympy.true:
+            continue
+        ranges = symbols.shape_env.var_to_range
+        if not (_is_of_integers(symbols, expr) and _follows(expr, ranges)):
+            guards.append(Guard(ShapeEnvSource(), "SHAPE", _condition(expr, symbols.sources), location=location))
+        elif location is not None:
+            for symbol in expr.free_symbols:
+                known = ranges[symbol]
+                for relation, loose in (
+                    (sympy.Ge, ValueRanges(-unstable.int_oo, known.upper)),
+                    (sympy.Le, ValueRanges(known.lower, unstable.int_oo)),
+                ):
+                    if not _follows(expr, {**ranges, symbol: loose}):
+                        lines.setdefault((symbol, relation), location)
+    return guards, lines
+
+
+def _is_of_integers(symbols: _Symbols, expr: sympy.Basic) -> bool:
+    """Whether a condition is about nothing but integers found in inputs, and what sympy knows of them."""
+    known = all(symbol.is_integer and symbol.name in symbols.sources for symbol in expr.free_symbols)
+    return known and not expr.has(AppliedUndef)
+
+
+def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
+    """Whether a condition holds wherever its symbols are in these ranges."""
+    bounds = unstable.bound_sympy(expr, ranges)
+    return bool(bounds.is_singleton()) and bounds.lower is sympy.true
+
+
+def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
+    """What has come to be known of computed numbers (see `fakes.symbols.computed_number`), or of inputs by them."""
+    met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
+    for symbol in [*symbols.computed, *met]:
+        known = symbols.shape_env.replace(symbol)
+        if known != symbol:
+            call = symbols.opened(symbols.computed.get(symbol, symbol))
+            condition = _condition(sympy.Eq(call, symbols.opened(known), evaluate=False), symbols.sources)
+            yield condition, symbols.settled_at(symbol)
+
+
+def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:
+    """That the calls that computed numbers raise nothing, used or not, and give an int, or a float, as they did."""
+    for number, computed in symbols.computed.items():
+        if type(computed).__name__ not in NEVER_RAISE:
+            call = symbols.opened(computed)
+            if symbols.sources.keys() >= {symbol.name for symbol in call.free_symbols}:  # data is known in the graph
+                yield _condition(gives(call, int if number.is_integer else float), symbols.sources)
+
+
+def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:
+    try:
+        return ShapeExpr.of(expr, sources)
+    except GuardError as error:
+        raise GuardError(f"a shape relation cannot be checked at a call: {error}") from None
