@@ -11,10 +11,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.operators import arguments, tensors_in
+from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import no_dispatch
 
 #: The ids of what is refused.
 OTHER_LAYOUT = "tensor-layout"
@@ -42,7 +43,7 @@ def why_no_fake(tensor: torch.Tensor) -> str | None:
     """
     if tensor.is_nested or tensor.is_mkldnn or tensor.is_quantized:
         return why_not_plain(tensor)
-    if torch._is_functional_tensor(tensor):
+    if unstable.is_functional_tensor(tensor):
         return "a functional tensor"
     base = tensor._base
     return None if base is None or (reason := why_no_fake(base)) is None else f"a view of {reason}"
@@ -51,7 +52,7 @@ def why_no_fake(tensor: torch.Tensor) -> str | None:
 def with_bits_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or the view of it that is conjugate or negative where `like` is."""
     conjugate = tensor.conj() if like.is_conj() else tensor
-    return torch._neg_view(conjugate) if like.is_neg() else conjugate
+    return unstable.neg_view(conjugate) if like.is_neg() else conjugate
 
 
 @cache

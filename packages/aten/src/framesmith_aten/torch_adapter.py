@@ -19,6 +19,7 @@ unstable: Final = Needs(
         need("torch.utils._sympy.interp.sympy_interp", _NUMBERS),
         need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),
         need("torch._C._AutoDispatchBelowAutograd", "operators are not tried out on small tensors"),
+        need("torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen"),
         need("torch._C._DisableAutocast", "compiled functions would cast twice under autocast", essential=True),
     ),
     of_guards,
