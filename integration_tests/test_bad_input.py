@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -35,14 +36,6 @@ async def async_generator_function(x: torch.Tensor):
     [
         (3, "got 3 of type int"),
         ("fine", "of type str"),
-        (len, "the builtin len: it is implemented in C"),
-        (torch.add, "implemented in C"),
-        (torch.Tensor.add_, "implemented in C"),
-        (functools.partial(len), "the builtin len"),
-        (generator_function, "a generator function (generator_function)"),
-        (coroutine_function, "a coroutine function"),
-        (async_generator_function, "an async generator function"),
-        (functools.partial(generator_function, 1), "a generator function"),
         (torch.nn.Linear, "the class Linear: compile its instances or methods"),
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
@@ -51,6 +44,26 @@ def test_targets(target: Any, said: str) -> None:
     with pytest.raises(TypeError) as caught:
         framesmith.compile(target)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (generator_function, "it is a generator function: compile the function"),
+        (coroutine_function, "it is a coroutine function"),
+        (async_generator_function, "it is an async generator function"),
+        (functools.partial(generator_function, torch.ones(1)), "it is a generator function"),
+    ],
+    ids=["generator", "coroutine", "async generator", "partial"],
+)
+def test_functions_that_are_resumed_run_eagerly(target: Any, said: str) -> None:
+    framesmith.reset()
+    with pytest.warns(framesmith.FramesmithWarning, match="nothing of it is compiled") as told:
+        compiled = framesmith.compile(target)
+    assert len(told) == 1 and said in str(told[0].message)
+    assert inspect.isgeneratorfunction(compiled) == inspect.isgeneratorfunction(target)
+    with pytest.raises(RuntimeError, match=r"fullgraph=True, but .* runs eagerly: it is a"):
+        framesmith.compile(target, fullgraph=True)
 
 
 @pytest.mark.parametrize(

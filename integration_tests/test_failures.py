@@ -90,9 +90,9 @@ def check_fallback(backend: Any = "auto") -> None:
     assert framesmith.stats()["frames_failed"] >= 1
 
 
-def check_strict(backend: Any = "auto") -> None:
+def check_strict(backend: Any = "auto", **settings: Any) -> None:
     f, log = program()
-    compiled = framesmith.compile(f, strict=True, backend=backend)
+    compiled = framesmith.compile(f, backend=backend, **(settings or {"strict": True}))
     with pytest.raises(framesmith.FramesmithError, match="planted") as caught:
         compiled(torch.randn(3, 4))
     assert isinstance(caught.value.__cause__, Planted)
@@ -105,10 +105,11 @@ def test_a_failure_in_a_layer_runs_eagerly(layer: str, monkeypatch: pytest.Monke
     check_fallback()
 
 
+@pytest.mark.parametrize("setting", ["strict", "fullgraph"])
 @pytest.mark.parametrize("layer", PLANTS)
-def test_a_failure_in_a_layer_is_an_error_when_strict(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_a_layer_is_an_error(layer: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, PLANTS[layer])
-    check_strict()
+    check_strict(**{setting: True})
 
 
 def test_a_failure_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

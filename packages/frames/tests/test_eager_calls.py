@@ -180,6 +180,10 @@ def test_entries_that_compute_nothing() -> None:
         )
         assert [compiled(1), compiled(1)] == [200, 200]
     assert told == ["only a break"]  # it is no eager frame, and so is not refused
+    function = make()
+    nothing = entry_for(function, eager="")
+    compiled = frames.CompiledFunction(function, lambda frame: nothing, on_eager=refuse)
+    assert [compiled(1), compiled(1)] == [200, 200]
 
 
 def test_a_report_that_raises_and_a_reset() -> None:

@@ -1,10 +1,16 @@
 """The symbolic interpreter: a Python frame becomes an FX graph, guards and residual code."""
 
 from framesmith_dynamo.__about__ import __version__
-from framesmith_dynamo.admission.frame_policy import CONCERNED_PACKAGES, admit, disable, is_disabled
+from framesmith_dynamo.admission.frame_policy import (
+    CONCERNED_PACKAGES,
+    admit,
+    disable,
+    is_disabled,
+    why_not_compiled,
+)
 from framesmith_dynamo.admission.surroundings import CUDA_GRAPH_CAPTURED
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
-from framesmith_dynamo.conversion.convert import BreakNotAllowed, FrameConverter, RecompileLimit
+from framesmith_dynamo.conversion.convert import FrameConverter
 from framesmith_dynamo.conversion.events import FrameEvent
 from framesmith_dynamo.conversion.marks import (
     MarkViolated,
@@ -14,6 +20,7 @@ from framesmith_dynamo.conversion.marks import (
     maybe_mark_dynamic,
 )
 from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
+from framesmith_dynamo.conversion.refusals import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from framesmith_dynamo.graph.builder import GraphInput
 from framesmith_dynamo.residual.raising import raising
 
@@ -23,6 +30,7 @@ __all__ = [
     "CUDA_GRAPH_CAPTURED",
     "BreakKind",
     "BreakNotAllowed",
+    "EagerNotAllowed",
     "FrameConverter",
     "FrameEvent",
     "GraphBreak",
@@ -39,4 +47,5 @@ __all__ = [
     "maybe_mark_dynamic",
     "raising",
     "skipped_by_torch",
+    "why_not_compiled",
 ]

@@ -63,9 +63,10 @@ def compile(
 ) -> Any:
     """Compile a function or a module, or, without a target, give a decorator that does.
 
-    target: a Python function, method, `functools.partial`, callable object or `torch.nn.Module`.
+    target: whatever can be called, but classes: a function, the user's or a library's, a builtin, a method, a partial,
+    a callable object, a `torch.nn.Module`. One of which nothing is compiled when it is called says why, once.
     backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
-    fullgraph: a graph break is an error.
+    fullgraph: a call of the target that would run eagerly, or in several graphs, is an error, which says why.
     dynamic: which sizes and numbers are compiled for as symbols: those that have changed when the function is compiled
     again (None), all that can be, from the beginning (True), none (False). Sizes 0 and 1 are compiled for alone.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one (of

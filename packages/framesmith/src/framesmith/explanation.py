@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-import framesmith_frames
 from framesmith.config import CompileConfig
 from framesmith.session import Session, install_error_handler
 from framesmith.targets import check_target, name_of
-from framesmith.wrappers import callback_of, called_compiled, original_of
+from framesmith.wrappers import callback_of, compile_callable, original_of
 from framesmith_dynamo import FrameEvent
 from framesmith_guards.kinds.shapes import ShapeExpr
 
@@ -84,7 +81,5 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
     install_error_handler()
     config = compiler.config if isinstance(compiler, Session) else CompileConfig()
     session = Session(replace(config, backend="eager", mode="default", options={}), observe=explanation.events.append)
-    run = called_compiled(target, session) if isinstance(target, torch.nn.Module) else target
-    with framesmith_frames.activated(session):
-        run(*args, **kwargs)
+    compile_callable(target, session)(*args, **kwargs)
     return explanation

@@ -20,9 +20,13 @@ class FramesmithError(RuntimeError):
 
 @dataclass
 class Failures:
-    """Reports the failures of one session: the same failure warns once, in however many frames it is met."""
+    """Reports the failures of one session: the same failure warns once, in however many frames it is met.
+
+    `strict`: each is raised; `whole`: each that makes a call run eagerly.
+    """
 
     strict: bool
+    whole: bool = False
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -34,10 +38,13 @@ class Failures:
             self._seen.add(message)
         warn_user(FramesmithWarning(message))
 
-    def report(self, where: str, error: BaseException, location: Location | None = None) -> None:
+    def report(
+        self, where: str, error: BaseException, location: Location | None = None, *, partial: bool = False
+    ) -> None:
         """Warn once about a failure at `where`, or raise it as a FramesmithError when strict.
 
-        The warning stands at the user's line where the error arose; else at `location`, or where the trace is.
+        `partial`: what is compiled is so all the same, in another way. The warning stands at the user's line where the
+        error arose; else at `location`, or where the trace is.
         """
         if isinstance(error, FramesmithError):
             raise error  # told already, on its way to the user
@@ -47,7 +54,7 @@ class Failures:
         if at is not None:
             at = at.in_user_code
             message += f" (compiling [{CompileContext.current_trace_id() or '-'}], {at})"
-        if self.strict:
+        if self.strict or (self.whole and not partial):
             raise FramesmithError(message) from error
         with self._lock:
             key = f"{type(error).__name__}: {error}"

@@ -73,7 +73,7 @@ class GraphCompiler:
             try:
                 return cast("fx.Graph | None", method(graph, options_for(backend, self.config)))
             except Exception as error:
-                self.failures.report("the layout of a graph", error)
+                self.failures.report("the layout of a graph", error, partial=True)
                 return None
 
         return lay_out
@@ -103,7 +103,7 @@ class GraphCompiler:
                     chosen = select(backend, gm, inputs, role)
                     if backend == AUTO:
                         self._tell_of_mode(chosen)
-                    on_error = partial(self.failures.report, location=begin)
+                    on_error = partial(self.failures.report, location=begin, partial=True)
                     return chosen.compile(gm, inputs, role, options_for(chosen, self.config), on_error=on_error)
                 except Exception as error:
                     self.failures.report(f"a graph ({role})", error)

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from types import FunctionType
 from typing import Any
 
 from torch import fx
@@ -26,6 +27,7 @@ from framesmith_dynamo import (
     CONCERNED_PACKAGES,
     CUDA_GRAPH_CAPTURED,
     BreakNotAllowed,
+    EagerNotAllowed,
     FrameConverter,
     FrameEvent,
     GraphInput,
@@ -49,10 +51,13 @@ COUNTERS: dict[str, str] = {
 }
 
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
-FOR_THE_USER = (FramesmithError, BreakNotAllowed, MarkViolated, RecompileLimit)
+FOR_THE_USER = (FramesmithError, BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit)
 
 #: Told of a call of which something is not so that its graph takes for granted.
 COMPILED_FOR_OTHER_DATA = "calls whose data are not what compiled code takes for granted run as plain Python:"
+
+#: Told once of a compiled function.
+NOTHING_COMPILED = "nothing of it is compiled, and it runs eagerly"
 
 Observer = Callable[[FrameEvent], None]
 
@@ -72,10 +77,25 @@ class Session:
 
     def reset(self) -> None:
         """Forget what was compiled and which failures were told."""
-        self.failures = Failures(self.config.strict)
+        self.failures = Failures(self.config.strict, whole=self.config.fullgraph)
         self._compile_graph = GraphCompiler(self.config, self.failures)
         self._converter = self._make_converter(self._on_event)
         self._module_converter = self._make_converter(self._on_module_event)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a call of a compiled function that would run eagerly is an error."""
+        return self.config.fullgraph
+
+    @skipped_by_torch
+    def on_eager(self, function: FunctionType, reason: str) -> None:
+        """A call of a compiled function runs eagerly (with `refuses`), or has, and nothing of it was ever compiled."""
+        name = function.__code__.co_qualname
+        if self.refuses:
+            raise EagerNotAllowed(name, reason)
+        computing = (entry for entry in framesmith_frames.entries(function) if entry.eager is None)
+        if self._observe is None and reason != CUDA_GRAPH_CAPTURED and next(computing, None) is None:
+            self.failures.tell(f"{name}: {NOTHING_COMPILED}: {reason}")
 
     def _make_converter(self, on_event: Observer) -> FrameConverter:
         return FrameConverter(

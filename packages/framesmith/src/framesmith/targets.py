@@ -1,4 +1,4 @@
-"""What `compile()` takes: callables with a Python frame to compile; everything else is refused at the door."""
+"""What `compile()` takes: whatever can be called but classes; and how each kind is called compiled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import inspect
 import types
 from collections.abc import Callable
 from typing import Any
+
+from framesmith_dynamo import why_not_compiled
 
 #: flag of `code.co_flags` -> what such a function is called; their frames are resumed, not called.
 RESUMED: dict[int, str] = {
@@ -21,25 +23,26 @@ def check_target(target: object) -> Callable[..., Any]:
     """`target` when it can be compiled. Raises TypeError saying what it is, and what to compile instead."""
     if not callable(target):
         raise TypeError(f"framesmith.compile takes a function, a module or another callable; got {describe(target)}")
-    problem = why_not(target)
-    if problem is not None:
-        raise TypeError(f"framesmith.compile cannot compile {problem}")
+    if isinstance(target, type):
+        raise TypeError(
+            f"framesmith.compile cannot compile the class {target.__qualname__}: compile its instances or methods"
+        )
     return target
 
 
-def why_not(target: Callable[..., Any]) -> str | None:
-    """Why this callable has no frame to compile, or None."""
-    if isinstance(target, type):
-        return f"the class {target.__qualname__}: compile its instances or methods"
-    if isinstance(target, functools.partial):
-        return why_not(target.func)
+def why_resumed(target: Callable[..., Any]) -> str | None:
+    """Why no call of this function can be compiled, since its frame is resumed and not called; or None."""
     function = python_function(target)
     if function is None:
-        return f"{describe(target)}: it is implemented in C, and has no Python frame"
-    for flag, name in RESUMED.items():
-        if function.__code__.co_flags & flag:
-            return f"{name} ({function.__qualname__}): {ADVICE}"
-    return None
+        return None
+    kinds = (name for flag, name in RESUMED.items() if function.__code__.co_flags & flag)
+    kind = next(kinds, None)
+    return None if kind is None else f"it is {kind}: {ADVICE}"
+
+
+def has_frame_to_compile(function: types.FunctionType) -> bool:
+    """Whether frames of the function itself are compiled; those of libraries are not, whoever calls them."""
+    return why_not_compiled(function.__code__, function.__globals__) is None
 
 
 def python_function(target: Callable[..., Any]) -> types.FunctionType | None:

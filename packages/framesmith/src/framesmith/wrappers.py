@@ -8,12 +8,15 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from framesmith.module_calls import call_of
-from framesmith_frames import CompiledFunction, FrameCallback, activated
+from framesmith.callers import called_by, caller_of
+from framesmith.module_calls import call_of, is_module_call
+from framesmith.targets import has_frame_to_compile, name_of, python_function, why_resumed
+from framesmith_frames import CompiledFunction, FrameCallback
+from framesmith_frames.pickling import restore
 
 #: Compiles another module as this one was.
 Restore = Callable[[torch.nn.Module], torch.nn.Module]
@@ -22,26 +25,58 @@ Restore = Callable[[torch.nn.Module], torch.nn.Module]
 def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Callable[..., Any]:
     """A callable like `target` whose Python function dispatches natively to its entries.
 
-    Functions keep name, signature, method binding and pickling; methods and partials keep what they bind.
+    Functions keep name, signature, method binding and pickling; methods and partials keep what they bind. What has no
+    frame that is ever compiled is called by a function that has. Raises EagerNotAllowed for generators and coroutines
+    where calls that run eagerly are refused; else they are given back after a warning.
     """
-    if isinstance(target, types.FunctionType):
-        return CompiledFunction(target, callback)
+    target = original_of(target)
+    if isinstance(target, torch.nn.Module):
+        return called_compiled(target, callback)
     if isinstance(target, types.MethodType):
         return types.MethodType(compile_callable(target.__func__, callback), target.__self__)
-    if isinstance(target, functools.partial):
-        return functools.partial(compile_callable(target.func, callback), *target.args, **target.keywords)
-    return compile_object(target, callback)
+    if type(target) is functools.partial:
+        return compile_partial(target, callback)
+    function = python_function(target)
+    resumed = why_resumed(target)
+    if function is not None and resumed is not None:
+        if isinstance(callback, WatchesEager):
+            callback.on_eager(function, resumed)
+        return target
+    if function is not None and has_frame_to_compile(function):
+        compiled = compiled_function(function, callback)
+        return compiled if function is target else types.MethodType(compiled, target)
+    caller = compiled_function(caller_of(target, name_of(target)), callback)
+    caller.__reduce_ex__ = functools.partial(reduced, target)  # type: ignore[method-assign]
+    return caller
 
 
-def compile_object(target: Callable[..., Any], callback: FrameCallback) -> Callable[..., Any]:
-    """A function that calls an object of a class with `__call__` while the frame hook is active."""
+def compile_partial(target: functools.partial[Any], callback: FrameCallback) -> functools.partial[Any]:
+    """A partial object with the same arguments and attributes, of the compiled callable."""
+    made = functools.partial(compile_callable(target.func, callback), *target.args, **target.keywords)
+    vars(made).update(vars(target))
+    return made
 
-    @functools.wraps(target, updated=())
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        with activated(callback):
-            return target(*args, **kwargs)
 
-    return compiled
+def reduced(target: Callable[..., Any], protocol: object) -> tuple[Any, ...]:
+    """How a compiled callable pickles whose function is none of the program's: as the callable."""
+    return restore, (target,)
+
+
+@runtime_checkable
+class WatchesEager(Protocol):
+    """A callback that hears of calls of compiled functions that run eagerly; see `CompiledFunction`."""
+
+    @property
+    def refuses(self) -> bool: ...
+
+    def on_eager(self, function: types.FunctionType, reason: str) -> None: ...
+
+
+def compiled_function(function: types.FunctionType, callback: FrameCallback) -> CompiledFunction[..., Any]:
+    """The function, compiled by the callback."""
+    if isinstance(callback, WatchesEager):
+        return CompiledFunction(function, callback, on_eager=callback.on_eager, refuses=callback.refuses)
+    return CompiledFunction(function, callback)
 
 
 class InstanceSignature:
@@ -106,8 +141,7 @@ def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 
     @functools.wraps(original.forward)
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
-        with activated(self._framesmith_callback):
-            return self._framesmith_original.forward(*args, **kwargs)
+        return compile_callable(self._framesmith_original.forward, self._framesmith_callback)(*args, **kwargs)
 
     names = ("__module__", "__qualname__", "__doc__")
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
@@ -133,7 +167,7 @@ def compile_module(module: torch.nn.Module, callback: FrameCallback, restore: Re
 
 def called_compiled(module: torch.nn.Module, callback: FrameCallback) -> Callable[..., Any]:
     """What calling a compiled view of `module` calls."""
-    return types.MethodType(CompiledFunction(call_of(module), callback), module)
+    return types.MethodType(compiled_function(call_of(module), callback), module)
 
 
 def _bare(cls: type[CompiledModule]) -> CompiledModule:
@@ -150,9 +184,11 @@ def _bare(cls: type[CompiledModule]) -> CompiledModule:
 def original_of(target: Any) -> Any:
     """What a compiled function, method or module was made from; anything else as it is."""
     if isinstance(target, CompiledFunction):
-        return target.__wrapped__
+        return called_by(target.__wrapped__) or target.__wrapped__
     if isinstance(target, types.MethodType) and isinstance(target.__func__, CompiledFunction):
-        return types.MethodType(target.__func__.__wrapped__, target.__self__)
+        function = original_of(target.__func__)
+        is_module = isinstance(function, types.FunctionType) and is_module_call(function.__code__)
+        return target.__self__ if is_module else types.MethodType(function, target.__self__)
     return target._framesmith_original if isinstance(target, CompiledModule) else target
 
 

@@ -20,6 +20,7 @@ from framesmith_dynamo.conversion.history import Histories
 from framesmith_dynamo.conversion.marks import MarkViolated
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
+from framesmith_dynamo.conversion.refusals import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.residual.aliasing import alias_guards
 from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
@@ -52,7 +53,8 @@ NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
 #: Calls of one code object that may raise an exception while they are traced.
 MAX_RAISED = 16
 COMPILED_ELSEWHERE = "another thread is compiling it"
-COMPILED_MEANWHILE = "another thread has compiled it meanwhile"
+#: Seconds for which a call that must not run eagerly waits for the thread that is compiling its function.
+PATIENCE = 600.0
 IN_ORDER = "run one by one: inputs that it changes share memory with others"
 
 Answer = Entry | SKIP | RUN_ONCE
@@ -70,18 +72,6 @@ WHAT_TO_DO_FOR_SYMBOLS = (
 INSTEAD_OF_A_MARK = "use maybe_mark_dynamic where a size may be compiled for alone"
 
 
-class BreakNotAllowed(RuntimeError):
-    """The graph breaks, and `fullgraph=True` was asked for. `broken` is the break."""
-
-    def __init__(self, broken: GraphBreak) -> None:
-        super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
-        self.broken = broken
-
-
-class RecompileLimit(RuntimeError):
-    """A function was compiled as often as allowed, and none of its entries applies."""
-
-
 def ignore(event: FrameEvent) -> None:
     """An `on_event` that does nothing."""
 
@@ -90,11 +80,13 @@ class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
     `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
-    graph break raises BreakNotAllowed. `dynamic`: which sizes and numbers are symbols, those that have changed (None),
-    all that can be (True), none (False). `recompile_limit`: entries per code object; beyond it the code runs as plain
-    Python. `strict`: what would be left to plain Python because the tracer, the compiler or the limit failed raises
-    instead. Exceptions leave through the callback: an error handler of frames that raises them again brings them to the
-    user.
+    graph break raises BreakNotAllowed, and so, each with its own error, does what else would make a call run eagerly
+    that could be compiled (the limit, a failure, data for which a graph is not right); where nothing can be, the answer
+    is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` refuses. `dynamic`: which sizes and numbers are
+    symbols, those that have changed (None), all that can be (True), none (False). `recompile_limit`: entries per code
+    object; beyond it the code runs as plain Python. `strict`: what would be left to plain Python because the tracer,
+    the compiler or the limit failed raises instead. Exceptions leave through the callback: an error handler of frames
+    that raises them again brings them to the user.
     """
 
     def __init__(
@@ -123,6 +115,7 @@ class FrameConverter:
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
         #: The threads that are compiling, by code object: others go on as plain Python, for waiting might never end.
         self._compiling: dict[CodeType, int] = {}
+        self._compiled = threading.Condition()
         self._raised: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
         #: For a code object, what was not as its nearest entry expected, and how often.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
@@ -137,29 +130,41 @@ class FrameConverter:
             reason = why_not_now()
             if reason is not None:
                 return self._run_once(info.code, reason)
-            owner = self._compiling.setdefault(info.code, threading.get_ident())
-            if owner != threading.get_ident():
-                return self._run_once(info.code, COMPILED_ELSEWHERE)
+            if not self._begin(info.code):
+                return self._run_once(info.code, COMPILED_ELSEWHERE, quiet=not self.fullgraph)
             try:
                 return self._check_recompile(info) or self._compile(info)
             finally:
                 self._compiling.pop(info.code, None)
+                if self.fullgraph:
+                    with self._compiled:
+                        self._compiled.notify_all()
 
-    def _run_once(self, code: CodeType, why: str) -> RUN_ONCE:
+    def _begin(self, code: CodeType) -> bool:
+        """Whether this thread is the one that compiles the code. With `fullgraph`, it waits until it is."""
+        mine = threading.get_ident()
+        if self._compiling.setdefault(code, mine) == mine:
+            return True
+        if not self.fullgraph:
+            return False
+        with self._compiled:
+            return self._compiled.wait_for(lambda: self._compiling.setdefault(code, mine) == mine, PATIENCE)
+
+    def _run_once(self, code: CodeType, why: str, *, quiet: bool = False) -> RUN_ONCE:
         self._tell("run-once", code, why)
-        return RUN_ONCE(why)
+        return RUN_ONCE(why, quiet=quiet)
 
     def _compile(self, info: FrameInfo) -> Answer:
         try:
             return self._convert(info)
-        except (BreakNotAllowed, MarkViolated, RecompileLimit):
+        except (BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit):
             raise
         except Exception as error:
             self._note_callee(error, info.code)
             self.tell_error(info.code, error)
-            if self.strict:
+            if self.strict or self.fullgraph:
                 raise
-            return SKIP(f"the compiler failed: {type(error).__name__}: {error}")
+            return SKIP(f"the compiler failed: {type(error).__name__}: {error}", quiet=True)
 
     def _tell(self, kind: EventKind, code: CodeType, detail: str = "", **more: Any) -> None:
         self.on_event(FrameEvent(kind, code, detail, trace_id=CompileContext.current_trace_id(), **more))
@@ -167,6 +172,8 @@ class FrameConverter:
     def tell_of_graph(self, code: CodeType, error: Exception) -> None:
         """Report an error of a compiled graph that the program itself does not raise."""
         if isinstance(error, AssumptionFailed):
+            if self.fullgraph:
+                raise EagerNotAllowed(code.co_qualname, f"its graph takes for granted what is not so: {error}")
             self._tell("assumption", code, str(error))
         else:
             self.tell_error(code, error)
@@ -190,8 +197,9 @@ class FrameConverter:
         known = entries(info.code)
         if not known:
             return None
-        if any(_applies(entry, info) for entry in known):
-            return self._run_once(info.code, COMPILED_MEANWHILE)
+        compiled_meanwhile = next((entry for entry in known if _applies(entry, info)), None)
+        if compiled_meanwhile is not None:
+            return compiled_meanwhile
         nearest = explain(known, info)[0]
         missed = self._missed.setdefault(info.code, Counter())
         missed[_subject(nearest.guard)] += 1
@@ -204,11 +212,11 @@ class FrameConverter:
             f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_told_at(_used_at(nearest.guard))}. "
             f"{_remedy(nearest.guard)}"
         )
-        if self.strict:
+        if self.strict or self.fullgraph:
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
         self._tell("limit", info.code, message, location=_used_at(nearest.guard))
         self._tell("skip", info.code, message)
-        return SKIP(message)
+        return SKIP(message, quiet=True)
 
     # Conversion
 
@@ -261,9 +269,9 @@ class FrameConverter:
         """This call runs as plain Python; all calls do once tracing has come to an exception often."""
         why = str(escaped)
         self._raised[info.code] = times = self._raised.get(info.code, 0) + 1
-        if times <= MAX_RAISED:
+        if times <= MAX_RAISED or self.fullgraph:
             self._tell("run-once", info.code, why, location=location_of(escaped))
-            return RUN_ONCE(why)
+            return RUN_ONCE(why, quiet=True)
         reason = f"{MAX_RAISED} calls raised an exception; the last: {why}"
         self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
@@ -281,9 +289,13 @@ class FrameConverter:
             self._runner_of(info.code, graphs),
             complete=ending.value is not None,
             on_error=_teller(self, info.code),
+            whole=self.fullgraph,
         )
         if not graphs:
-            if sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS:
+            if (
+                not self.fullgraph
+                and sum(entry.code in self._graphless for entry in entries(info.code)) >= MAX_GRAPHLESS
+            ):
                 self._tell_costly(info.code, NOTHING_TO_COMPILE)
                 self._tell("skip", info.code, NOTHING_TO_COMPILE)
                 return SKIP(NOTHING_TO_COMPILE)
@@ -302,7 +314,8 @@ class FrameConverter:
         seconds = time.perf_counter() - CompileContext.get().begun
         facts = frame.state.symbols.facts()
         self._tell("entry", info.code, check=program, symbols=facts, residual=code, seconds=seconds)
-        entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs))
+        eager = None if graphs else str(ending.reason or "")
+        entry = Entry(program, code, complete=ending.value is not None, inputs=bool(residual.inputs), eager=eager)
         keep_from_torch(entry)
         return entry
 

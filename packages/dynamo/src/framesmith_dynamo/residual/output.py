@@ -90,13 +90,13 @@ class Residual:
 
     # The graph
 
-    def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError) -> CodeType:
-        """Have the graph compiled, if there is any, and put its call in front. `on_error`: see `recovery`."""
+    def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError, whole: bool = False) -> CodeType:
+        """Have the graph compiled, if there is any, and put its call in front. `on_error`, `whole`: see `recovery`."""
         graph = self.state.builder.finish(self.codegen.outputs)
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
             compiled, harmless = traceless(graph, runner_of(graph, share_memory(self.state.builder.inputs)))
-            recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error)
+            recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error, whole=whole)
             self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())
 

@@ -73,15 +73,17 @@ class Transaction:
 class Recovery:
     """Decides what happens to an exception of a graph call: the frame begins again, or the exception goes on.
 
-    `harmless`: the graph leaves no trace when it fails, even without being a `Transaction`.
+    `harmless`: the graph leaves no trace when it fails, even without being a `Transaction`. `whole`: only what the
+    program itself raises is raised by plain Python; other errors of the graph go on.
     """
 
-    __slots__ = ("harmless", "on_error", "plain")
+    __slots__ = ("harmless", "on_error", "plain", "whole")
 
-    def __init__(self, plain: Callable[..., Any], *, harmless: bool, on_error: OnError) -> None:
+    def __init__(self, plain: Callable[..., Any], *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
         self.plain = plain
         self.harmless = harmless
         self.on_error = on_error
+        self.whole = whole
 
     def __call__(self, error: BaseException, *inputs: torch.Tensor) -> BaseException | None:
         """None to begin again, or what is raised instead, in the frame's open blocks.
@@ -95,6 +97,8 @@ class Recovery:
             cause = error
         else:
             return error
+        if self.whole and isinstance(cause, NOT_TRIED_AGAIN):
+            return cause
         try:
             told_by_itself = isinstance(cause, AssumptionFailed)
             if told_by_itself or not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):

@@ -107,26 +107,21 @@ static const char *why_unhooked(const Activation *activation)
     return hook_is_suspended() ? "more than half of a thread's C stack is used" : NULL;
 }
 
-/* The hook is switched on, and `call` waits for the frame of the function. */
-static PyObject *call_watched(CompiledFunction *self, Activation *activation, TargetCall *call, PyObject *const *args,
+/* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. Otherwise the hook is switched on,
+ * and `call` waits for the frame of the function. */
+static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, TargetCall *call, PyObject *const *args,
                               size_t nargsf, PyObject *kwnames)
 {
+    if (activation->busy > 0) {
+        return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+    }
     Outer outer = switch_on(self, activation);
-    activation->target = call;
+    activation->target = call->met ? NULL : call;
     PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     switch_back(activation, outer);
-    if (result != NULL && call->on_eager != NULL) {
-        int status = target_returned(call, activation);
-        self->settled |= status > 0;
-        if (status < 0) {
-            Py_CLEAR(result);
-        }
-    }
-    Py_XDECREF(call->reason);
     return result;
 }
 
-/* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. */
 static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
@@ -136,15 +131,20 @@ static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyO
         .computed_before = activation->computed,
         .refuses = self->refuses,
     };
-    const char *why = call.refuses ? why_unhooked(activation) : NULL;
-    if (why != NULL && refuse_call(&call, why, activation) < 0) {
+    const char *why = call.on_eager == NULL ? NULL : why_unhooked(activation);
+    if (why != NULL && target_is_not_met(&call, why, activation) < 0) {
         return NULL;
     }
-    if (activation->busy > 0) {
-        return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+    PyObject *result = call_wrapped(self, activation, &call, args, nargsf, kwnames);
+    if (result != NULL && call.on_eager != NULL) {
+        int status = target_returned(&call, activation);
+        self->settled |= status > 0;
+        if (status < 0) {
+            Py_CLEAR(result);
+        }
     }
-    call.met = why != NULL;
-    return call_watched(self, activation, &call, args, nargsf, kwnames);
+    Py_XDECREF(call.reason);
+    return result;
 }
 
 /* Takes the inputs. The hook is off in a complete entry, and on in another. */

@@ -208,7 +208,7 @@ static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Lo
 {
     PyObject *eager = found->entry->eager;
     local->activation->computed += eager == NULL;
-    if (target != NULL && eager != NULL) {
+    if (target != NULL && eager != NULL && PyUnicode_GET_LENGTH(eager) > 0) {
         target_computes_nothing(target, eager);
     }
     PyObject *result = run_entry(tstate, frame, found, local);

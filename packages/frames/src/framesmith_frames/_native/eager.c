@@ -17,14 +17,6 @@ static int report(TargetCall *call, PyObject *reason, Activation *activation)
     return answer == NULL ? -1 : 0;
 }
 
-int refuse_call(TargetCall *call, const char *text, Activation *activation)
-{
-    PyObject *reason = PyUnicode_FromString(text);
-    int status = reason == NULL ? -1 : report(call, reason, activation);
-    Py_XDECREF(reason);
-    return status;
-}
-
 TargetCall *target_arrived(Activation *activation, PyObject *function)
 {
     TargetCall *call = activation->target;
@@ -51,10 +43,22 @@ int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activati
     return call->refuses ? report(call, said, activation) : 0;
 }
 
+int target_is_not_met(TargetCall *call, const char *why, Activation *activation)
+{
+    PyObject *reason = PyUnicode_FromString(why);
+    int status = reason == NULL ? -1 : target_runs_eagerly(call, reason, activation);
+    Py_XDECREF(reason);
+    call->met = 1;
+    if (status < 0) {
+        Py_CLEAR(call->reason);
+    }
+    return status;
+}
+
 int target_returned(TargetCall *call, Activation *activation)
 {
     if (call->refuses) {
-        return call->met || Py_IsFinalizing() ? 0 : refuse_call(call, "the frame hook did not see the call", activation);
+        return call->met ? 0 : target_is_not_met(call, "the frame hook did not see the call", activation);
     }
     if (activation->computed != call->computed_before) {
         return 1;

@@ -135,7 +135,7 @@ typedef struct {
     PyObject *extract; /* the method of a checker without capsule, if `inputs` */
     char complete;
     char inputs; /* the check gives a tuple for the first local of `code` after the arguments */
-    PyObject *eager; /* str, why `code` computes nothing compiled; NULL: it does */
+    PyObject *eager; /* str, why `code` computes nothing compiled, empty if there is nothing to compute; NULL: it does */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;
@@ -195,7 +195,8 @@ void target_computes_nothing(TargetCall *call, PyObject *reason);
 int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activation);
 /* Of a call that has given a result. 1: there is nothing more to report, now or later; 0: not yet; -1: an exception is set. */
 int target_returned(TargetCall *call, Activation *activation);
-int refuse_call(TargetCall *call, const char *text, Activation *activation); /* for a call that no frame is begun for */
+/* The same for a call whose frame will not reach the hook. */
+int target_is_not_met(TargetCall *call, const char *why, Activation *activation);
 
 /* ---- bind.c: from a call's arguments to a frame's ---- */
 
