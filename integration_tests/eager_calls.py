@@ -281,7 +281,7 @@ TARGETS: dict[str, tuple[Callable[[], Any], str]] = {
     "disabled alone": (lambda: framesmith.disable(fresh(), recursive=False), "disable"),
     "a builtin that prints": (lambda: lambda x: print(end="") or x + 1, "prints|print"),
     "numpy": (lambda: lambda x: torch.from_numpy(np.sin(x.numpy())), "breaks"),
-    "torch.jit.script": (lambda: torch.jit.script(scripted), "breaks"),
+    "torch.jit.script": (lambda: torch.jit.script(scripted), "TorchScript has compiled it"),
     "a transform": (lambda: torch.func.jacrev(lambda x: x.sin()), "not interpreted in place|breaks"),
     "a branch on data": (lambda: lambda x: x + 1 if x.sum() > 0 else x - 1, "a branch depends on a tensor's data"),
     "item": (lambda: lambda x: x + [10, 20, 30][int(x.argmax()) % 3], "breaks"),

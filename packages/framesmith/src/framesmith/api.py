@@ -97,7 +97,7 @@ def compile(
     original = check_target(original_of(target))
     install_error_handler()
     session = session_for(config)
-    if isinstance(original, torch.nn.Module):
+    if isinstance(original, torch.nn.Module) and not isinstance(original, torch.jit.ScriptModule):
         return compile_module(original, session, functools.partial(compile, **settings))
     return compile_callable(original, session)
 

@@ -90,11 +90,15 @@ class Session:
     @skipped_by_torch
     def on_eager(self, function: FunctionType, reason: str) -> None:
         """A call of a compiled function runs eagerly (with `refuses`), or has, and nothing of it was ever compiled."""
-        name = function.__code__.co_qualname
+        computing = (entry for entry in framesmith_frames.entries(function) if entry.eager is None)
+        if self.refuses or (reason != CUDA_GRAPH_CAPTURED and next(computing, None) is None):
+            self.never_compiled(function.__code__.co_qualname, reason)
+
+    def never_compiled(self, name: str, reason: str) -> None:
+        """Warn once of a target of which nothing is compiled, or raise EagerNotAllowed."""
         if self.refuses:
             raise EagerNotAllowed(name, reason)
-        computing = (entry for entry in framesmith_frames.entries(function) if entry.eager is None)
-        if self._observe is None and reason != CUDA_GRAPH_CAPTURED and next(computing, None) is None:
+        if self._observe is None:
             self.failures.tell(f"{name}: {NOTHING_COMPILED}: {reason}")
 
     def _make_converter(self, on_event: Observer) -> FrameConverter:

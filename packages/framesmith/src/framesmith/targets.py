@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from framesmith_dynamo import why_not_compiled
 
 #: flag of `code.co_flags` -> what such a function is called; their frames are resumed, not called.
@@ -30,8 +32,10 @@ def check_target(target: object) -> Callable[..., Any]:
     return target
 
 
-def why_resumed(target: Callable[..., Any]) -> str | None:
-    """Why no call of this function can be compiled, since its frame is resumed and not called; or None."""
+def why_never(target: Callable[..., Any]) -> str | None:
+    """Why no call of this can be compiled, or None: TorchScript has, or its frame is resumed and not called."""
+    if isinstance(target, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
+        return "TorchScript has compiled it: compile the function or module that it was made from"
     function = python_function(target)
     if function is None:
         return None

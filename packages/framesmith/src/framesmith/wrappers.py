@@ -14,7 +14,7 @@ import torch
 
 from framesmith.callers import called_by, caller_of
 from framesmith.module_calls import call_of, is_module_call
-from framesmith.targets import has_frame_to_compile, name_of, python_function, why_resumed
+from framesmith.targets import has_frame_to_compile, name_of, python_function, why_never
 from framesmith_frames import CompiledFunction, FrameCallback
 from framesmith_frames.pickling import restore
 
@@ -26,10 +26,15 @@ def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Cal
     """A callable like `target` whose Python function dispatches natively to its entries.
 
     Functions keep name, signature, method binding and pickling; methods and partials keep what they bind. What has no
-    frame that is ever compiled is called by a function that has. Raises EagerNotAllowed for generators and coroutines
-    where calls that run eagerly are refused; else they are given back after a warning.
+    frame that is ever compiled is called by a function that has. What cannot be compiled at all (see `why_never`) is
+    given back, after a warning; or EagerNotAllowed is raised, where calls that run eagerly are refused.
     """
     target = original_of(target)
+    never = why_never(target)
+    if never is not None:
+        if isinstance(callback, WatchesEager):
+            callback.never_compiled(name_of(target), never)
+        return target
     if isinstance(target, torch.nn.Module):
         return called_compiled(target, callback)
     if isinstance(target, types.MethodType):
@@ -37,11 +42,6 @@ def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Cal
     if type(target) is functools.partial:
         return compile_partial(target, callback)
     function = python_function(target)
-    resumed = why_resumed(target)
-    if function is not None and resumed is not None:
-        if isinstance(callback, WatchesEager):
-            callback.on_eager(function, resumed)
-        return target
     if function is not None and has_frame_to_compile(function):
         compiled = compiled_function(function, callback)
         return compiled if function is target else types.MethodType(compiled, target)
@@ -70,6 +70,8 @@ class WatchesEager(Protocol):
     def refuses(self) -> bool: ...
 
     def on_eager(self, function: types.FunctionType, reason: str) -> None: ...
+
+    def never_compiled(self, name: str, reason: str) -> None: ...
 
 
 def compiled_function(function: types.FunctionType, callback: FrameCallback) -> CompiledFunction[..., Any]:
@@ -189,6 +191,9 @@ def original_of(target: Any) -> Any:
         function = original_of(target.__func__)
         is_module = isinstance(function, types.FunctionType) and is_module_call(function.__code__)
         return target.__self__ if is_module else types.MethodType(function, target.__self__)
+    if isinstance(target, types.MethodType) and isinstance(target.__self__, CompiledModule):
+        forward = vars(type(target.__self__)).get("forward")
+        return target.__self__._framesmith_original.forward if target.__func__ is forward else target
     return target._framesmith_original if isinstance(target, CompiledModule) else target
 
 

@@ -236,29 +236,32 @@ class FrameConverter:
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
         frame = outermost_frame(info, log, self._callees, self._histories.of(info.code))
+        told: GraphBreak | None = None
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
                 if ending.reason is not None:
-                    self._tell_break(info, ending.reason)
+                    told = ending.reason
+                    self._tell_break(info, told)
                 return self._finish(info, frame, ending)
         except EscapedException as escaped:
             forget_frames(escaped)
             return self._raises(info, escaped)
         except GraphBreak as broken:
             forget_frames(broken)
-            return self._leave(info, broken)
+            return self._leave(info, broken, told=broken is told)
         except (NotImplementedError, CannotLoad) as error:
             return self._leave(info, cannot_rebuild(error))
         finally:
             frame.state.finished()
             release(frame)
 
-    def _leave(self, info: FrameInfo, broken: GraphBreak) -> Answer:
+    def _leave(self, info: FrameInfo, broken: GraphBreak, *, told: bool = False) -> Answer:
         """The frame runs as plain Python from now on; functions it calls are still compiled."""
         if self.fullgraph:
             raise BreakNotAllowed(broken) from broken
-        self._tell_break(info, broken)
+        if not told:
+            self._tell_break(info, broken)
         self._tell("skip", info.code, str(broken), location=broken.user_location)
         return SKIP(str(broken))
 

@@ -34,6 +34,7 @@ from framesmith_dynamo.values.holders import (
     type_lookup,
     user_method,
 )
+from framesmith_frames import CompiledFunction
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -121,7 +122,7 @@ def call_descriptor(tr: Tracer, descriptor: Value, name: str, args: Args) -> Val
     return tr.call(method, (descriptor, *args), {})
 
 
-@binds(FunctionType, functools._lru_cache_wrapper)
+@binds(FunctionType, functools._lru_cache_wrapper, CompiledFunction)
 def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     return MethodValue(entry_value(tr, instance.python_type(), found, name, instance.source), instance)
 
