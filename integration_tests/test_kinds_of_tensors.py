@@ -325,6 +325,52 @@ def test_tensors_that_no_graph_holds(name: str) -> None:
     check(OTHERS[name])
 
 
+def both_changed(x: torch.Tensor) -> Any:
+    y = x.flatten()
+    y.add_(1)
+    return y, x
+
+
+def same_or_not(x: torch.Tensor) -> Any:
+    return x.contiguous() is x, x.t().contiguous() is x, x.to(x.dtype) is x, x.view_as(x) is x
+
+
+#: What gives views, or itself, of a tensor of two dimensions of which the first has no elements.
+OF_EMPTY: dict[str, Callable[..., Any]] = {
+    "reshape": lambda x: (x.reshape(-1), x.reshape(5, 0), x.reshape_as(x)),
+    "reshape of transposed": lambda x: (x.t().reshape(-1), x.t().flatten().view(0, 7)),
+    "flatten": lambda x: (x.flatten(), x.ravel(), x.flatten(1), x.unflatten(1, (3, 1))),
+    "view": lambda x: (x.view(3, 0), x.view(torch.int32), x.detach(), x.data),
+    "contiguous": lambda x: (x.contiguous(), x.t().contiguous()),
+    "the same": same_or_not,
+    "expand": lambda x: (x.unsqueeze(0).expand(4, 0, 3), x.broadcast_to(2, 0, 3)),
+    "squeeze": lambda x: (x.squeeze(), x.unsqueeze(1), torch.atleast_3d(x)),
+    "turned": lambda x: (x.t(), x.mT, x.permute(1, 0), x.movedim(0, 1)),
+    "cut": lambda x: (x.narrow(1, 1, 2), x[:, 1:], x[0:0], x[:, 0], x.select(1, 2), x.diagonal()),
+    "cut in parts": lambda x: (x.chunk(2, 1), x.split(1, 1), x.unbind(1), x.unfold(1, 2, 1)),
+    "strides": lambda x: (x.as_strided((0, 2), (2, 1)), x.as_strided((0,), (1,), 0)),
+    "copies": lambda x: (x.clone(), x + 0, x.repeat(1, 2), x[x > 0], (x * 2).flatten()),
+    "changed": both_changed,
+}
+EMPTY: list[Make] = [
+    lambda: (torch.ones(0, 3),),
+    lambda: (torch.ones(3, 0).t(),),
+    lambda: (torch.ones(4, 3)[2:2],),
+    lambda: (torch.ones(0, 3, 2)[:, :, 0],),
+    lambda: (torch.empty(0, 3).requires_grad_() * 2,),
+]
+
+
+@pytest.mark.parametrize("name", OF_EMPTY)
+def test_views_of_what_is_empty(name: str) -> None:
+    check(lambda: (OF_EMPTY[name], EMPTY if name != "view" else EMPTY[:1]))
+
+
+def test_empty_now_and_then() -> None:
+    seen = lambda x: (x.flatten(), x.t().reshape(-1), x[1:].flatten(), x[:, 1:].reshape(-1))  # noqa: E731
+    check(program(seen, *of_sizes(lambda n: torch.ones(n, 3), (2, 0, 3, 0, 1, 4))))
+
+
 class Tied(nn.Module):
     """An embedding whose weight also scores, as language models have it."""
 

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_guards import GuardError, LocalSource, fake_mode_of, new_fake_mode
 from framesmith_guards.fakes.symbols import symbolic_fake
@@ -250,3 +251,15 @@ def test_dropout_that_drops_nothing_copies(chance: float, training: bool | None,
     for one, other in zip(found, torch.ops.aten.native_dropout.default(real, chance, training), strict=True):
         assert one.untyped_storage()._cdata != x.untyped_storage()._cdata
         assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+
+
+def test_views_of_what_is_empty_lie_in_its_memory_in_every_mode():
+    """Torch's memory of results is all modes': the first call of a kind is computed, later ones are remembered."""
+    FakeTensorMode.cache_clear()
+    for shape in ([0], [-1], [3, 0], [0], [-1], [5, 0]):
+        mode = new_fake_mode()
+        x = mode.from_tensor(torch.ones(0, 3), static_shapes=True)
+        with mode:
+            view = torch.ops.aten.view.default(x, shape)
+        assert view._base is x
+        assert view.untyped_storage()._cdata == x.untyped_storage()._cdata

@@ -6,6 +6,8 @@ it is without symbols. Torch's rules for the derivative of a loss divide by the 
 none: the derivative of their sum looks like that of their mean. And its rules for the functional forms of batch norm
 give the running statistics the type in which they are computed, where they have the arguments' type: a kernel reads
 memory as its fake says. Its rule for dropout that drops nothing gives the argument itself, where kernels give a copy.
+The primitive by which they view what has no elements says that it writes: torch's memory of results takes it for no
+view, and gave it a storage of its own from the second time on.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ MOST_RESULTS = 2048
 
 #: See Note [Rules that are wrong].
 _WRONG_RULES = frozenset({aten._pack_padded_sequence.default})
+
+#: Primitives that are views by another operator, of which torch's memory of results knows it; see the same note.
+_VIEWS = {torch.ops.prims.as_strided.default: torch.ops.aten.as_strided.default}
 
 #: Operators whose rules call others on fake tensors while no mode is active. The first such call in a process has torch
 #: import torch.distributed.tensor, which takes longer than to compile a small function.
@@ -138,6 +143,8 @@ def _light_dispatch() -> Callable[..., Any]:
     plain = getattr(wrapped, "__wrapped__", wrapped)
 
     def __torch_dispatch__(self: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = _VIEWS.get(func, func)
+
         def run() -> Any:
             return (wrapped if "torch._dynamo" in sys.modules else plain)(self, func, types, args, kwargs)
 
