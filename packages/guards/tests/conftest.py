@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import weakref
 from collections import OrderedDict, UserDict, deque
@@ -15,6 +16,7 @@ import sympy
 import torch
 
 from framesmith_guards import (
+    AttrSource,
     Guard,
     InstanceDictSource,
     ItemSource,
@@ -27,6 +29,8 @@ from framesmith_guards import (
 )
 from framesmith_guards.kinds.state import AUTOCAST_DEVICES, STATE_FIELDS
 from framesmith_guards.sources import GlobalStateSource
+from framesmith_guards.values.caches import ABSENT, CachedCall, CallKey, Computed, Entries, Items
+from framesmith_guards.values.refs import Ref
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
 
@@ -203,12 +207,42 @@ def object_cases():
         Case(Guard(X, "NO_HASATTR", "weight"), [(Plain(),), (3,)], [(Plain(weight=1),)]),
         Case(Guard(X, "FUNCTION_CODE", inner), [(inner,)], [(other,), (3,), (Plain(__code__=inner),)]),
         Case(Guard(X, "WEAKREF_ALIVE"), [(weakref.ref(one),)], [(dead_reference(),), (5,), (Plain,)]),
+        *cache_cases(),
         Case(Guard(X, "DUPLICATE_INPUT", Y), [(one, one)], [(one, key), (1, None)]),
         Case(Guard(X, "NOT_ALIASED", Y), [(one, key)], [(one, one)]),
         Case(Guard(X, "NOT_ALIASED", (InstanceDictSource(X),) * 2), [], [(Plain,), (one,)]),
         Case(Guard(X, "NOT_ALIASED", (Y, Z)), [(one, key, 3)], [(one, key, one), (one, key, key), (one, one, key)]),
         Case(Guard(ItemSource(X, "a"), "EQUALS_MATCH", 1), [({"a": 1},)], [({"a": 2},), ({},), (None,)]),
     ]
+
+
+def cache_cases():
+    @functools.lru_cache(2)
+    def filled(*args, **kwargs):
+        return RESULTS.get(args, 0)
+
+    for args in RESULTS:
+        filled(*args)
+
+    def case(args, result, holds):
+        guard = Guard(X, "CACHED_CALL", CachedCall(Ref(filled), CallKey(args), result))
+        return Case(guard, [(filled,)] if holds else [], [(len,), (5,)] if holds else [(filled,)])
+
+    numbers = Computed("n + 1", (AttrSource(Y, "n"),), lambda n: n + 1)
+    sized = CachedCall(Ref(filled), CallKey((numbers,)), Items(list, (numbers,)))
+    return [
+        case(("a",), Items(list, (1, Entries((("k", 2),)))), True),
+        case(("a",), Items(list, (1, Entries((("k", 3),)))), False),
+        case(("a",), [1], False),
+        case(("a",), ABSENT, False),
+        case(("other",), ABSENT, True),
+        case(("other",), 5, True),
+        Case(Guard(X, "CACHED_CALL", sized), [(filled, Plain(n=1)), (filled, Plain(n=7))], [(filled, Plain(n=0))]),
+    ]
+
+
+#: What the cache of these cases holds.
+RESULTS = {("a",): [1, {"k": 2}], (1,): [5]}
 
 
 def iterator_cases():

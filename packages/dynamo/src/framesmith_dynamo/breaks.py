@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from framesmith_guards import Location
+    from framesmith_guards import Location, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class GraphBreak(Exception):
         self.kind = kind
         self.detail = detail
         self.user_location: Location | None = None
+        #: (source, kind of guard, expected): without these the instruction might not break.
+        self.conditions: tuple[tuple[Source, str, object], ...] = ()
 
     @property
     def in_callee(self) -> bool:

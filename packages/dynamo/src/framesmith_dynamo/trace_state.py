@@ -27,10 +27,14 @@ class RestartTrace(Exception):
 
 @dataclass(slots=True)
 class SpeculationLog:
-    """What failed attempts found out: the number of the outermost frame's instruction at which the graph must end."""
+    """What failed attempts found out: the number of the outermost frame's instruction at which the graph must end.
+
+    `called_for_real`: see `Memo`.
+    """
 
     break_at: int | None = None
     reason: GraphBreak | None = None
+    called_for_real: set[int] = field(default_factory=set)
 
     def end_at(self, step: int, reason: GraphBreak) -> None:
         """Note that instruction number `step` cannot be traced."""
@@ -93,6 +97,7 @@ class TraceState:
 
     def __post_init__(self) -> None:
         self.symbols = Symbols(self.builder.fake_mode, self.policy)
+        self.memo.called_for_real = self.log.called_for_real
 
     def location(self) -> Location | None:
         """Where in the user's program the trace is, in the innermost open frame."""

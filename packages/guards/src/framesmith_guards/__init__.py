@@ -22,6 +22,7 @@ from framesmith_guards.programs.program import CheckProgram
 from framesmith_guards.sources import (
     AttrSource,
     BuiltinSource,
+    CachedResultSource,
     CellContentsSource,
     ClosureSource,
     DictKeySource,
@@ -44,6 +45,7 @@ from framesmith_guards.sources import (
     TypeSource,
     WeakRefSource,
     buffer_source,
+    cached_result,
     mapping_behind,
     members_of,
     parameter_source,
@@ -66,6 +68,7 @@ from framesmith_guards.values.tensors import TensorSpec
 __all__ = [
     "AttrSource",
     "BuiltinSource",
+    "CachedResultSource",
     "CellContentsSource",
     "CheckProgram",
     "ClosureSource",
@@ -103,6 +106,7 @@ __all__ = [
     "__version__",
     "all_apart",
     "buffer_source",
+    "cached_result",
     "called_from",
     "compile_context",
     "compile_guards",

@@ -1,6 +1,7 @@
 """Sources: interned, printed, and evaluated the same by the reference and by the rendered text."""
 
 import copy
+import functools
 import pickle
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 from framesmith_guards import (
     AttrSource,
     BuiltinSource,
+    CachedResultSource,
     CellContentsSource,
     ClosureSource,
     DictKeySource,
@@ -40,6 +42,7 @@ from framesmith_guards import (
     submodule_source,
 )
 from framesmith_guards.sources import GuardSource, origin_of
+from framesmith_guards.values.caches import CallKey
 
 GLOBAL = object()
 
@@ -252,3 +255,24 @@ def test_the_exception_that_a_caller_handles(native):
         assert not check((), function)
         assert "sys.exception()" in check.explain((), function)
     assert check((), function)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("typed", [True, False])
+def test_what_caches_hold_is_read_without_a_trace(size, typed):
+    @functools.lru_cache(size, typed)
+    def cached(*args, **kwargs):
+        return [*args, kwargs]
+
+    calls = [((), {}), ((1,), {}), (("a",), {"by": 2}), ((1.5, (2, 3)), {})]
+    held = [cached(*args, **kwargs) for args, kwargs in calls]
+    counted = cached.cache_info()
+    for (args, kwargs), expected in zip(calls, held, strict=True):
+        source = CachedResultSource(LocalSource("f"), CallKey(args, tuple(kwargs.items())))
+        for native in (None, False):
+            program = compile_guards([Guard(source, "LENGTH", len(expected))], ("f",), inputs=[source], native=native)
+            assert program.extract((cached,), cached.__wrapped__)[0] is expected
+    missing = CachedResultSource(LocalSource("f"), CallKey((7,)))
+    assert not compile_guards([Guard(missing, "NOT_NONE")], ("f",))((cached,), cached.__wrapped__)
+    assert cached.cache_info() == counted
+    assert [cached(*args, **kwargs) for args, kwargs in calls] == held and cached.cache_info().hits == counted.hits + 4

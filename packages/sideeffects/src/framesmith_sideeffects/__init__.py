@@ -9,7 +9,7 @@ from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedContainer, TracedValue
 from framesmith_sideeffects.replay import Replay
-from framesmith_sideeffects.restriction import MutationRefused
+from framesmith_sideeffects.restriction import MutationRefused, NotMadeHere
 
 __all__ = [
     "DELETED",
@@ -21,6 +21,7 @@ __all__ = [
     "Journal",
     "Mutation",
     "MutationRefused",
+    "NotMadeHere",
     "NotRestorable",
     "NotTracked",
     "Origin",

@@ -15,7 +15,7 @@ from framesmith_sideeffects.liveness import reachable
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
 from framesmith_sideeffects.presence import has_own_attribute
 from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue
-from framesmith_sideeffects.restriction import MutationRefused, NestedBody
+from framesmith_sideeffects.restriction import MutationRefused, NestedBody, NotMadeHere, described
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -38,6 +38,7 @@ class Journal:
         self._reached: dict[int, TracedValue] | None = None
         self._saved: dict[int, object] | None = None
         self._bodies: tuple[NestedBody, ...] = ()
+        self._lent: dict[int, TracedValue] = {}
 
     # What is tracked
 
@@ -63,6 +64,18 @@ class Journal:
         value.mutation = mutation_of(origin, cls)
         self._tracked[id(value)] = value
 
+    def lend(self, value: TracedValue, maker: TracedValue) -> None:
+        """A value made in the trace stands for an object that `maker` makes when the compiled code runs.
+
+        It may be read, not changed; a replay that has to make it raises NotMadeHere.
+        """
+        self._lent[id(value)] = maker
+
+    def check_made_here(self, value: TracedValue) -> None:
+        """Raise NotMadeHere for a value that is lent."""
+        if id(value) in self._lent:
+            raise NotMadeHere(self._lent[id(value)])
+
     def value_of(self, obj: object) -> TracedValue | None:
         """The value that stands for an existing tracked object."""
         known = self._objects.get(id(obj))
@@ -71,6 +84,8 @@ class Journal:
     def _require(self, value: TracedValue) -> Mutation:
         if value.mutation is None or id(value) not in self._tracked:
             raise NotTracked(f"{type(value).__name__} may not be mutated: it is not tracked by this journal")
+        if id(value) in self._lent:
+            raise MutationRefused("the trace", f"a {described(value)}, which it does not make")
         for body in reversed(self._bodies):
             why = body.why_refused(value)
             if why is not None:
@@ -317,6 +332,7 @@ class Journal:
         self._attributes = {key: dict(pending) for key, pending in other._attributes.items()}
         self._globals = dict(other._globals)
         self._calls = other._calls
+        self._lent = dict(other._lent)
         self._live = other._live
         self._reached = None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_guards import (
     AttrSource,
     BuiltinSource,
+    CachedResultSource,
     CellContentsSource,
     ClosureSource,
     DictKeySource,
@@ -25,6 +26,7 @@ from framesmith_guards import (
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
+    cached_result,
     mapping_behind,
     stored_item,
 )
@@ -173,3 +175,8 @@ def _tensor_property(codegen: Codegen, source: TensorPropertySource) -> None:
 def _bound(codegen: Codegen, source: TensorPropertySource) -> None:
     load_source(codegen, source.base)
     codegen.load_attr(source.property)
+
+
+@_loads(CachedResultSource)
+def _cached_result(codegen: Codegen, source: CachedResultSource) -> None:
+    _call_with_base(codegen, cached_result, source.base, source.key)

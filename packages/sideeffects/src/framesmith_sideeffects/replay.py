@@ -33,6 +33,7 @@ class Replay:
                 self._make(value)
 
     def _make(self, value: TracedValue) -> None:
+        self.journal.check_made_here(value)
         if id(value) in self.plan.hollow:
             assert isinstance(value, TracedContainer)
             value.reconstruct_empty(self.codegen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framesmith_sideeffects.protocol import TracedValue
@@ -15,6 +15,14 @@ class MutationRefused(TypeError):
     def __init__(self, body: str, what: str) -> None:
         super().__init__(f"{body} may not change {what}")
         self.body = body
+
+
+class NotMadeHere(TypeError):
+    """An object is needed that is made elsewhere when the compiled code runs, by `maker`."""
+
+    def __init__(self, maker: Any) -> None:
+        super().__init__(f"an object is needed that a {described(maker)} makes")
+        self.maker = maker
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from framesmith_guards import (
     location_of,
     state_guards,
 )
-from framesmith_sideeffects import CannotLoad
+from framesmith_sideeffects import CannotLoad, NotMadeHere
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import FinishedGraph
@@ -226,7 +226,8 @@ class FrameConverter:
             try:
                 return self._attempt(info, log)
             except RestartTrace:
-                assert log.reason is not None
+                if log.reason is None:
+                    continue
                 forget_frames(log.reason)
                 CompileContext.get().attempt += 1
                 if self.fullgraph:
@@ -250,6 +251,9 @@ class FrameConverter:
         except GraphBreak as broken:
             forget_frames(broken)
             return self._leave(info, broken, told=broken is told)
+        except NotMadeHere as error:
+            log.called_for_real.add(id(error.maker.obj))
+            raise RestartTrace from error
         except (NotImplementedError, CannotLoad) as error:
             return self._leave(info, cannot_rebuild(error))
         finally:

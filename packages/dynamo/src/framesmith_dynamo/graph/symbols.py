@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
-from framesmith_guards import TensorPropertySource
+from framesmith_guards import GuardError, ShapeExpr, TensorPropertySource
 from framesmith_guards.fakes.symbols import (
     attach_shape_env,
     bounds_of,
@@ -141,6 +141,24 @@ class Symbols:
     def computed(self, name: str, operands: Sequence[Any]) -> Any:
         """The symbol of what a function of `framesmith_guards.kinds.shapes.EXACT` gives."""
         return computed_number(self._mode, name, operands)
+
+    def expression(self, number: torch.SymInt) -> ShapeExpr | None:
+        """An integer, computed from sizes and numbers of the inputs; None where data tell it."""
+        found = {symbol_name(symbol): source for source, symbol in self._places()}
+        try:
+            return ShapeExpr.of(number.node.expr, {name: source for name, source in found.items() if name is not None})
+        except GuardError:
+            return None
+
+    def hint_at(self, source: Source) -> int | float | bool | None:
+        """What is, in the call compiled for, at the source of a symbol."""
+        return next((hint_of(symbol) for place, symbol in self._places() if place == source), None)
+
+    def _places(self) -> Iterator[tuple[Source, Any]]:
+        """The sources of sizes and numbers, with their symbols."""
+        for source, fake in self.tensors:
+            yield from ((TensorPropertySource(source, "size", dim), size) for dim, size in enumerate(fake.shape))
+        yield from self.numbers
 
     def guards(self) -> Iterable[Guard]:
         """What the trace, and the compilation of its graph, came to rely on."""

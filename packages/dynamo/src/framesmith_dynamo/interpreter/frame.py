@@ -20,7 +20,7 @@ from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.wrap import wrap_object
 from framesmith_dynamo.values.wrap_registry import build
-from framesmith_guards import Guard, GuardError, HandledExceptionSource, Location, TensorSpec
+from framesmith_guards import Guard, GuardError, HandledExceptionSource, Location, ShapeExpr, TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -166,6 +166,11 @@ class Frame:
         """Mutations seen so far in this trace."""
         return self.state.journal
 
+    @property
+    def operations(self) -> int:
+        """How many operations the graph has."""
+        return self.state.builder.operations
+
     def exception_now(self) -> Value | None:
         """The exception that the program is handling; see `Tracer.exception_now`."""
         if self.state.handled is not None:
@@ -288,6 +293,14 @@ class Frame:
     def symbol(self, number: Any) -> Value:
         """The value of a symbolic number of this trace."""
         return SymbolicNumber(self.state.builder.number_ref(number))
+
+    def expression(self, number: Any) -> ShapeExpr | None:
+        """An integer that is a symbol, computed from the inputs; see `Tracer.expression`."""
+        return self.state.symbols.expression(number)
+
+    def hint_at(self, source: Source) -> int | float | bool | None:
+        """What is at the source of a symbol in the call compiled for."""
+        return self.state.symbols.hint_at(source)
 
     def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
         """The number that a function gives when the graph runs; see `Tracer.compute_number`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
+from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
@@ -25,11 +25,20 @@ from framesmith_guards import (
     note_location,
 )
 from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
+from framesmith_sideeffects import MutationRefused
 
 if TYPE_CHECKING:
     from framesmith_dynamo.admission.costly_callees import CostlyCallees
     from framesmith_dynamo.graph.symbols import Policy
     from framesmith_frames import FrameInfo
+
+
+LENT_OBJECT = register_break(
+    "cached-object-changed",
+    what="an object that a cached function has made is changed",
+    why="it is in the cache, too, and the function has not been called yet",
+    hint="copy it before, or give an object that cannot change",
+)
 
 
 class EscapedException(Exception):
@@ -114,6 +123,8 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
     frame.state.running.append(frame)
     while not frame.stop:
         if executed == log.break_at:
+            for condition in () if log.reason is None else log.reason.conditions:
+                frame.guard(*condition)
             return Ending(reason=log.reason)
         try:
             _step(frame)
@@ -123,6 +134,8 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             _end_here(frame, log, executed, broken)
         except GuardOnDataDependentSymNode as error:
             _end_here(frame, log, executed, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
+        except MutationRefused as error:
+            _end_here(frame, log, executed, GraphBreak(LENT_OBJECT, str(error)))
         except RecursionError as error:
             _end_here(
                 frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")

@@ -28,11 +28,19 @@ if TYPE_CHECKING:
     import torch
 
     from framesmith_bytecode import Codegen
-    from framesmith_guards import Source
+    from framesmith_guards import ShapeExpr, Source
     from framesmith_sideeffects import Journal, Mutation
 
 Args = Sequence["Value"]
 Kwargs = Mapping[str, "Value"]
+
+
+@dataclass(slots=True)
+class CacheUse:
+    """What a trace has asked one cached function for: the results by their keys, and whether one was not there."""
+
+    results: dict[Any, Value] = field(default_factory=dict)
+    missed: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +68,13 @@ class Memo:
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
     subscripts_pick: bool = False
+    #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is
+    #: expected of their caches, by the value's id; and how many such bodies are open.
+    caches: dict[int, CacheUse] = field(default_factory=dict)
+    cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
+    in_cached_call: int = 0
+    #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
+    called_for_real: set[int] = field(default_factory=set)
 
 
 class Tracer(Protocol):
@@ -98,6 +113,10 @@ class Tracer(Protocol):
     def super_arguments(self) -> tuple[Value, Value]:
         """What `super()` without arguments uses here: the `__class__` cell's contents, the first argument."""
 
+    @property
+    def operations(self) -> int:
+        """How many operations the graph has."""
+
     def exception_now(self) -> Value | None:
         """The exception that the program is handling, or None, which is relied on to be so around the call, too."""
 
@@ -122,6 +141,12 @@ class Tracer(Protocol):
 
     def symbol(self, number: Any) -> Value:
         """The value of a symbolic number of this trace; the same symbol, the same value."""
+
+    def expression(self, number: Any) -> ShapeExpr | None:
+        """An integer that is a symbol, computed from sizes and numbers of the inputs; None where data tell it."""
+
+    def hint_at(self, source: Source) -> int | float | bool | None:
+        """What is at the source of a symbol in the call compiled for."""
 
     def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
         """The number that a function gives when the graph runs, for numbers some of which are symbolic.

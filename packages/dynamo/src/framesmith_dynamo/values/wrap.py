@@ -24,6 +24,7 @@ TABLES = (
     "framesmith_dynamo.values.constants.folded",
     "framesmith_dynamo.values.constants.records",
     "framesmith_dynamo.values.functions.library_functions",
+    "framesmith_dynamo.values.functions.cached_functions",
     "framesmith_dynamo.values.objects.classes",
     "framesmith_dynamo.values.modules.modules",
     "framesmith_dynamo.values.objects.object_methods",

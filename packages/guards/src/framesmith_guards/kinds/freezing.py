@@ -12,6 +12,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.predicates import flatten_metadata
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.sources import Source
+from framesmith_guards.values.caches import ABSENT, CachedCall, is_result
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import freeze, is_constant
 from framesmith_guards.values.refs import Ref, describe
@@ -122,6 +123,13 @@ def shape(value: object) -> ShapeExpr:
     """A relation between numbers."""
     if not isinstance(value, ShapeExpr):
         raise GuardError(f"SHAPE expects a ShapeExpr, not {describe(value)}; use ShapeExpr.of(expr, sources)")
+    return value
+
+
+def cached_call(value: object) -> CachedCall:
+    """A call of a cached function."""
+    if not isinstance(value, CachedCall) or not (value.result is ABSENT or is_result(value.result)):
+        raise GuardError(f"CACHED_CALL expects a CachedCall that gives a constant, not {describe(value)}")
     return value
 
 

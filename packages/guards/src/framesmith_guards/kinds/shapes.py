@@ -238,6 +238,10 @@ class ShapeExpr:
         """Python text of the condition, given the texts of the sources."""
         return text(self.expr, dict(zip((name for name, _ in self.symbols), operands, strict=True)))
 
+    def value(self, *numbers: Number) -> Number:
+        """What the expression gives for the sources' values."""
+        return self._function(*numbers)
+
     def holds(self, *numbers: Number) -> bool:
         """Whether the condition holds for the sources' values."""
         return bool(self._function(*numbers))

@@ -15,6 +15,7 @@ from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.state import STATE_FIELDS, StateField
 from framesmith_guards.sources import Names, Source
 from framesmith_guards.torch_adapter import unstable
+from framesmith_guards.values.caches import ABSENT
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import same_constant
 from framesmith_guards.values.refs import Ref, describe
@@ -148,6 +149,14 @@ def _explain_overlap(value: object, expected: tuple[Source, ...], *others: objec
     return f"expected memory apart from the others', found that it overlaps {', '.join(met)}"
 
 
+def _cached_call_text(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
+    return f"{program.bind(expected, 'expected')}.holds({', '.join((x, *operands))})"
+
+
+def _held(result: object) -> str:
+    return "nothing" if result is ABSENT else f"nothing or {describe_expected(result)}"
+
+
 def _state_kind(field: StateField) -> GuardKind:
     def explain(value: object, expected: object) -> str:
         return f"{field.meaning}: expected {describe_expected(expected)}, found {describe_expected(field.read())}"
@@ -269,6 +278,15 @@ _ROWS: Final = (
         lambda v, e: predicates.is_alive(v),
         _template("{is_alive}({x})", predicates.is_alive),
         lambda v, e: "expected a weak reference to a living object, found a dead one",
+    ),
+    GuardKind(
+        "CACHED_CALL",
+        6,
+        freezing.cached_call,
+        lambda v, e, *numbers: e.holds(v, *numbers),
+        _cached_call_text,
+        lambda v, e, *numbers: f"expected {_held(e.result)} cached for ({e.key}), found something else",
+        lambda e: e.sources,
     ),
     GuardKind(
         "TUPLE_ITERATOR",

@@ -16,6 +16,7 @@ from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.portable.shapes import decode_expr, encode_expr
 from framesmith_guards.portable.values import decode, encode
 from framesmith_guards.sources import Source
+from framesmith_guards.values.caches import CachedCall
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.tensors import TensorSpec
 
@@ -55,7 +56,7 @@ class _Writer:
         if isinstance(expected, ClassLayout):
             rows = [[encode(ref), found if found is None else sorted(found)] for ref, found in expected.rows]
             return ["class", rows]
-        if guard.operands:
+        if guard.operands and not isinstance(expected, CachedCall):
             return ["sources", [self.source(s) for s in guard.operands]]
         return ["value", encode(expected)]
 

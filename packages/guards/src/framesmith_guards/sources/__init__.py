@@ -17,6 +17,7 @@ from framesmith_guards.sources.roots import (
 )
 from framesmith_guards.sources.steps import (
     AttrSource,
+    CachedResultSource,
     CellContentsSource,
     DictKeySource,
     DictValueSource,
@@ -28,6 +29,7 @@ from framesmith_guards.sources.steps import (
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
+    cached_result,
     mapping_behind,
     members_of,
     stored_item,
@@ -36,6 +38,7 @@ from framesmith_guards.sources.steps import (
 __all__ = [
     "AttrSource",
     "BuiltinSource",
+    "CachedResultSource",
     "CellContentsSource",
     "ClosureSource",
     "DictKeySource",
@@ -60,6 +63,7 @@ __all__ = [
     "TypeSource",
     "WeakRefSource",
     "buffer_source",
+    "cached_result",
     "mapping_behind",
     "members_of",
     "origin_of",

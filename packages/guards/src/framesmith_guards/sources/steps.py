@@ -13,6 +13,7 @@ from typing import Any, Final
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
 from framesmith_guards.torch_adapter import unstable
+from framesmith_guards.values.caches import ABSENT, CallKey, look_up
 from framesmith_guards.values.constants import is_constant
 
 Args = Mapping[str, object]
@@ -235,6 +236,30 @@ class WeakRefSource(Step):
 
     def label(self, base: str) -> str:
         return f"{base}()"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CachedResultSource(Step):
+    """What a function with `functools.lru_cache` holds of a call; LookupError if nothing. The cache does not notice."""
+
+    key: CallKey
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return cached_result(base, self.key)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"{names.bind(cached_result, 'cached_result')}({base}, {names.bind(self.key, 'key')})"
+
+    def label(self, base: str) -> str:
+        return f"cached {base}({self.key})"
+
+
+def cached_result(cache: Any, key: CallKey) -> Any:
+    """What a cached function holds of a call; LookupError if nothing."""
+    found = look_up(cache, key.of(cache))
+    if found is ABSENT:
+        raise LookupError(str(key))
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Python functions of the standard library that the tracer answers itself: introspection, wrappers, caches."""
+"""Python functions of the standard library that the tracer answers itself: introspection, wrappers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,22 @@ import functools
 import inspect
 import re
 import typing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
-from framesmith_dynamo.values.callables import find_handler, folding, handles
-from framesmith_dynamo.values.constants.constant import plain, plain_arguments
+from framesmith_dynamo.values.callables import folding, handles
+from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.functions.functions import FunctionValue
-from framesmith_dynamo.values.holders import at_home, is_trusted, value_at
-from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
-from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
-    from framesmith_guards import Source
+    pass
 
 INTROSPECTION = register_break(
     "introspection",
     what="a function's signature or source is asked for while tracing",
     why="the function was made in the trace, or is not a plain Python function",
     hint="ask outside the compiled function",
-)
-CACHED_FUNCTION = register_break(
-    "cached-function",
-    what="a function with functools.cache or lru_cache is called",
-    why="calling it fills a cache that other code shares",
-    hint="call it outside the compiled function, or with constants only when it belongs to a library",
 )
 
 
@@ -100,56 +90,3 @@ def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.assert_type(value, type)`: the value."""
     return args[0]
-
-
-#: Cached methods of libraries' loggers that send a message the first time they get it.
-ONCE: Final = frozenset({"warning_once", "info_once"})
-
-
-class CachedFunctionValue(KnownValue):
-    """What `functools.lru_cache` makes. A library's own is folded for constants; other calls break."""
-
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return f"cached function {self.obj.__wrapped__.__qualname__}"
-
-    def getattr_(self, tr: Tracer, name: str) -> Value:
-        if name == "__wrapped__":
-            source = AttrSource(self.source, name) if self.source is not None else None
-            return value_at(tr, self.obj.__wrapped__, source)
-        return super().getattr_(tr, name)
-
-    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = find_handler(self.obj)
-        if handler is not None:
-            return handler(tr, args, kwargs)
-        if self.obj.__name__ in ONCE and is_trusted(self.obj.__module__) and not kwargs:
-            return self._later(tr, args)
-        constant = all(arg.can_be_constant() for arg in (*args, *kwargs.values()))
-        if not is_trusted(self.obj.__module__) or not constant:
-            raise GraphBreak(CACHED_FUNCTION, self.describe())
-        plain_args, plain_kwargs = plain_arguments(args, kwargs)
-        try:
-            return build(tr, self.obj(*plain_args, **plain_kwargs))
-        except GraphBreak:
-            raise
-        except Exception as error:
-            tr.raise_(type(error), *error.args)
-
-    def _later(self, tr: Tracer, args: Args) -> Value:
-        """A message to the log, given once and without a result: the compiled code sends it after its graph."""
-        if not all(arg.can_be_constant() or arg.source is not None for arg in args):
-            raise GraphBreak(CACHED_FUNCTION, self.describe())
-        tr.journal.record_call(self.obj, *args)
-        return tr.constant(None)
-
-
-@wraps_type(functools._lru_cache_wrapper)
-def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A cached function met at a source."""
-    tr.guard(source, "ID_MATCH", obj)
-    return CachedFunctionValue(obj, source=source)
-
-
-builds_type(functools._lru_cache_wrapper)(at_home)

@@ -1,0 +1,313 @@
+"""Functions with `functools.lru_cache`: what a call gives, and what it does to the cache, as CPython counts it.
+
+Note [Cached calls]: the compiled code makes each call again, in its place among the changes of the journal, so that the
+cache counts, keeps and drops what it would have. What the call gives is known before. A result that is in the cache
+when the function is compiled is an object found at a source, the cache. Of one that is not, the body is interpreted,
+which may change nothing and compute nothing in the graph; the guard is that later the cache holds nothing of the call
+(the body says what it gives) or an equal object (it says the same), never one that was made when the world was another.
+That object is made by the call in the compiled code, not by the journal: it may be read, and where it is needed
+afterwards the trace begins again and the call ends the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, Final
+
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.base import Args, CacheUse, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.callables import find_handler
+from framesmith_dynamo.values.constants.constant import plain_arguments
+from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
+from framesmith_dynamo.values.containers import DictValue, ListValue, SizeValue, TupleValue
+from framesmith_dynamo.values.holders import at_home, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.known import KnownValue
+from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
+from framesmith_guards import AttrSource, CachedResultSource, GuardError, is_constant
+from framesmith_guards.values.caches import (
+    ABSENT,
+    CACHE,
+    CachedCall,
+    CallKey,
+    Computed,
+    Entries,
+    Instance,
+    Items,
+    call_key,
+    look_up,
+    sources_of,
+    why_unknown,
+)
+from framesmith_guards.values.refs import Ref
+from framesmith_sideeffects import DELETED, MutationRefused
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+CACHED_FUNCTION = register_break(
+    "cached-function",
+    what="a function with functools.cache or lru_cache is called",
+    why="the call fills the cache with an object that only the call itself can make, or asks it by a key that changes",
+    hint="call it with constants and plain objects; what it gives is read from the cache once it is there",
+)
+
+#: Cached methods of libraries' loggers that send a message the first time they get it.
+ONCE: Final = frozenset({"warning_once", "info_once"})
+
+
+class CachedFunctionValue(KnownValue):
+    """What `functools.lru_cache` makes. A library's own is folded for constants."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"cached function {self.obj.__wrapped__.__qualname__}"
+
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "__wrapped__":
+            source = AttrSource(self.source, name) if self.source is not None else None
+            return value_at(tr, self.obj.__wrapped__, source)
+        return super().getattr_(tr, name)
+
+    def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        handler = find_handler(self.obj)
+        if handler is not None:
+            return handler(tr, args, kwargs)
+        if not is_trusted(self.obj.__module__):
+            return _Call(tr, self, args, kwargs).value()
+        if self.obj.__name__ in ONCE and not kwargs:
+            return self._later(tr, args)
+        if not all(arg.can_be_constant() for arg in (*args, *kwargs.values())):
+            raise GraphBreak(CACHED_FUNCTION, self.describe())
+        plain_args, plain_kwargs = plain_arguments(args, kwargs)
+        try:
+            return build(tr, self.obj(*plain_args, **plain_kwargs))
+        except GraphBreak:
+            raise
+        except Exception as error:
+            tr.raise_(type(error), *error.args)
+
+    def _later(self, tr: Tracer, args: Args) -> Value:
+        """A message to the log, given once and without a result: the compiled code sends it after its graph."""
+        if not all(arg.can_be_constant() or arg.source is not None for arg in args):
+            raise GraphBreak(CACHED_FUNCTION, self.describe())
+        tr.journal.record_call(self.obj, *args)
+        return tr.constant(None)
+
+
+class _Call:
+    """One call of a user's cached function; see Note [Cached calls]."""
+
+    def __init__(self, tr: Tracer, cached: CachedFunctionValue, args: Args, kwargs: Kwargs) -> None:
+        self.tr, self.cached, self.args, self.kwargs = tr, cached, args, kwargs
+        self.function = cached.obj
+        self.use = tr.memo.caches.setdefault(id(self.function), CacheUse())
+
+    def value(self) -> Value:
+        """What the call gives; that it is made again is noted."""
+        source = self.cached.source
+        why = why_unknown(self.function)
+        if why is not None or source is None:
+            raise self._broken(why or "it is found nowhere")
+        key = CallKey(tuple(map(self._part, self.args)), tuple((n, self._part(v)) for n, v in self.kwargs.items()))
+        filed = call_key(self.function, key.args, key.kwargs)
+        value = self.use.results.get(filed)
+        if value is None:
+            value = self._first(key, source)
+            self._remember(filed, value)
+        self._call_again(call_again)
+        return value
+
+    def _call_again(self, how: Callable[..., None]) -> None:
+        """Have the compiled code make the call, unless another such call does."""
+        if self.tr.memo.in_cached_call:
+            return
+        results = self.tr.memo.cached_results
+        given = (*self.args, *self.kwargs.values())
+        calls = [results[id(arg)][1] if id(arg) in results else None for arg in given]
+        if any(call is not None and call.sources for call in calls):
+            raise self._broken("an argument was made by a call that depends on sizes")
+        args = [arg if call is None else HeldResult(call) for arg, call in zip(given, calls, strict=True)]
+        self.tr.journal.record_call(how, self.cached, self.tr.constant(tuple(self.kwargs)), *args)
+
+    def _part(self, value: Value) -> Any:
+        """What the cache tells an argument by: a constant, a handle of an object, or another call that has given it."""
+        symbol = self._symbolic(value)
+        if symbol is not None:
+            return symbol
+        key = operations.hash_key(self.tr, value)
+        made = self.tr.memo.cached_results.get(id(value))
+        if made is not None:
+            return made[1]
+        if value.can_be_constant():
+            found = value.as_constant()
+            if is_constant(found):
+                return found
+        elif key is value and isinstance(value, ObjectValue) and value.exists and value.source is not None:
+            found = value.obj
+            self.tr.guard(value.source, "ID_MATCH", found)
+        else:
+            raise self._broken(f"{value.describe()} as an argument")
+        if type_lookup(type(found), "__eq__") != type_lookup(object, "__eq__"):
+            raise self._broken(f"{value.describe()} as an argument")
+        try:
+            return Ref(found)
+        except GuardError as error:
+            raise self._broken(str(error)) from None
+
+    def _symbolic(self, value: Value) -> Any:
+        """An int that is a symbol, or a tuple with such, computed at each call; None of other values."""
+        if type(value) in (TupleValue, SizeValue) and any(self._is_symbolic(item) for item in value.unpack(self.tr)):
+            return Items(value.python_type(), tuple(map(self._part, value.unpack(self.tr))))
+        if not isinstance(value, SymbolicNumber) or value.is_constant() or value.python_type() is not int:
+            return None
+        expression = self.tr.expression(value.number)
+        return None if expression is None else Computed(str(expression), expression.sources, expression.value)
+
+    def _is_symbolic(self, value: Value) -> bool:
+        held = value.unpack(self.tr) if isinstance(value, TupleValue) else ()
+        return value.is_symbolic() or any(map(self._is_symbolic, held))
+
+    def _broken(self, why: str, *conditions: tuple[Source, str, object]) -> GraphBreak:
+        broken = GraphBreak(CACHED_FUNCTION, f"{self.cached.describe()}: {why}")
+        broken.conditions = conditions
+        return broken
+
+    def _remember(self, filed: Any, value: Value) -> None:
+        """The cache has the result until as many others as it keeps have been asked for."""
+        size = self.function.cache_parameters()["maxsize"]
+        if size == 0:
+            return
+        if size is not None and len(self.use.results) >= size:
+            raise self._broken("more calls than it keeps results of")
+        self.use.results[filed] = value
+
+    def _first(self, key: CallKey, source: Source) -> Value:
+        """The first call by a key in this trace."""
+        if sources_of(*key.args, *(part for _, part in key.kwargs)):
+            return self._interpreted(key, source)
+        try:
+            found = look_up(self.function, key.of(self.function))
+        except LookupError:
+            found = ABSENT
+        unbounded = self.function.cache_parameters()["maxsize"] is None
+        if found is not ABSENT and (unbounded or not self.use.missed):
+            return self.tr.wrap(found, CachedResultSource(source, key))
+        self.use.missed = True
+        return self._interpreted(key, source)
+
+    def _interpreted(self, key: CallKey, source: Source) -> Value:
+        """What the function's body gives, in a call of which the cache holds nothing."""
+        function = Ref(self.function)
+        nothing_held = (source, "CACHED_CALL", CachedCall(function, key, ABSENT))
+        if id(self.function) in self.tr.memo.called_for_real:
+            raise self._broken("the object that it makes is needed afterwards", nothing_held)
+        try:
+            value = self._run_body()
+            call = CachedCall(function, key, self._snapshot(value))
+        except MutationRefused as error:
+            raise self._broken(str(error), nothing_held) from error
+        except TracedRaise:
+            self.tr.guard(*nothing_held)
+            self._call_again(call_in_vain)
+            raise
+        except GraphBreak as error:
+            raise self._broken(str(error), nothing_held) from error
+        if not call.holds(self.function, *map(self.tr.hint_at, call.sources)):
+            raise self._broken("what the cache holds is not what the function would give now")
+        self.tr.guard(source, "CACHED_CALL", call)
+        self._lend(value, call)
+        return value
+
+    def _run_body(self) -> Value:
+        memo, before = self.tr.memo, self.tr.operations
+        memo.in_cached_call += 1
+        try:
+            with self.tr.journal.nested(self.cached.describe()):
+                value = self.tr.call(self.cached.getattr_(self.tr, "__wrapped__"), self.args, self.kwargs)
+        finally:
+            memo.in_cached_call -= 1
+        if self.tr.operations != before:
+            raise GraphBreak(CACHED_FUNCTION, "it computes with tensors")
+        return value
+
+    def _snapshot(self, value: Value) -> Any:
+        """The result as a guard compares it."""
+        if type(value) is ObjectValue and not value.exists:
+            pairs = self.tr.journal.pending_attrs(value)
+            slots = [type_lookup(value.cls, name) for name in pairs]
+            if any(found is not None and isinstance(found.raw, MemberDescriptorType) for found in slots):
+                raise GraphBreak(CACHED_FUNCTION, f"it gives {value.describe()}, which has slots")
+            held = [(name, self._snapshot(item)) for name, item in pairs.items() if item is not DELETED]
+            return Instance(Ref(value.cls), tuple(held))
+        symbol = self._symbolic(value)
+        if isinstance(symbol, Computed):
+            return symbol
+        if type(value) in (TupleValue, ListValue):
+            return Items(value.python_type(), tuple(map(self._snapshot, value.unpack(self.tr))))
+        if type(value) is DictValue:
+            found = [pair.unpack(self.tr) for pair in value.call_method(self.tr, "items", (), {}).unpack(self.tr)]
+            return Entries(tuple((self._constant(key), self._snapshot(item)) for key, item in found))
+        return self._constant(value)
+
+    def _constant(self, value: Value) -> Any:
+        found = value.as_plain()
+        if not is_constant(found):
+            raise GraphBreak(CACHED_FUNCTION, f"it gives {value.describe()}")
+        return found
+
+    def _lend(self, value: Value, call: CachedCall) -> None:
+        """The object is the one that the call makes when the compiled code runs; the trace may only read it."""
+        lent = False
+        waiting: list[Any] = [value]
+        while waiting:
+            part = waiting.pop()
+            waiting.extend(self.tr.journal.parts(part))
+            if part.mutation is not None and part.mutation.is_new:
+                self.tr.journal.lend(part, self.cached)
+                lent = True
+        if lent:
+            self.tr.memo.cached_results[id(value)] = (value, call)
+
+
+class HeldResult(Value):
+    """The result of an earlier call, as an argument of a call that compiled code makes: the cache has it by then."""
+
+    python_types = (CachedCall,)
+    __slots__ = ("call_held",)
+
+    def __init__(self, call: CachedCall) -> None:
+        super().__init__()
+        self.call_held = call
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        codegen.load_const(self.call_held)
+
+
+def call_again(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
+    """Run by compiled code: call a cached function for what it does to its cache."""
+    given = [arg.held() if type(arg) is CachedCall else arg for arg in args]
+    first = len(given) - len(names)
+    function(*given[:first], **dict(zip(names, given[first:], strict=True)))
+
+
+def call_in_vain(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
+    """Run by compiled code: a call that raises, which the trace knows of; the cache counts it."""
+    with contextlib.suppress(Exception):
+        call_again(function, names, *args)
+
+
+@wraps_type(functools._lru_cache_wrapper)
+def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
+    """A cached function met at a source."""
+    tr.guard(source, "ID_MATCH", obj)
+    return CachedFunctionValue(obj, source=source)
+
+
+builds_type(CACHE)(at_home)
