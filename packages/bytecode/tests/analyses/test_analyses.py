@@ -67,6 +67,10 @@ def test_cells_are_alive_where_touched():
 def test_observers_of_locals():
     assert observes_locals(decode((lambda: locals()).__code__).instructions)
     assert not observes_locals(decode(loop.__code__).instructions)
+    for look in (lambda: vars(), lambda a: dir(*a), lambda a: (vars, vars(a)), lambda a, b: vars(a if b else b)):
+        assert observes_locals(decode(look.__code__).instructions)
+    for look in (lambda a: vars(a), lambda a: [dir(vars(a)), vars(a.b(1))], lambda a: a(x=vars(a[0]))):
+        assert not observes_locals(decode(look.__code__).instructions)
 
 
 def sometimes(flag):

@@ -95,6 +95,12 @@ READS_OWN_LOCALS = register_break(
     why="compiled code keeps only the variables that are still needed, beside its own",
     hint="call locals(), vars(), dir(), eval() or exec() in a function of its own",
 )
+INTERPRETER_ACCESS = register_break(
+    "interpreter-access",
+    what="a builtin that looks at or runs code is called",
+    why="it works on the running frame, which does not exist in compiled code",
+    hint="call it outside the compiled function",
+)
 OPAQUE_DESCRIPTOR = register_break(
     "opaque-descriptor",
     what="an attribute is computed by a descriptor that is not written in Python",

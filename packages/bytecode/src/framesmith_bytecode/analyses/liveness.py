@@ -8,7 +8,7 @@ from typing import Final
 from framesmith_bytecode.analyses.header import check_readable
 from framesmith_bytecode.analyses.places import region_spans
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, expect_index
-from framesmith_bytecode.model.ops import OPS
+from framesmith_bytecode.model.ops import OPS, pops, pushes
 
 _VARIABLE: Final = frozenset(name for name, row in OPS.items() if row.operand in ("local", "deref"))
 _FLOW: Final = {name: row.flow for name, row in OPS.items()}
@@ -17,11 +17,32 @@ _FLOW: Final = {name: row.flow for name, row in OPS.items()}
 OBSERVERS: Final = frozenset(("locals", "vars", "dir", "eval", "exec"))
 
 
+# Those that look at an object in the place of the locals where they are given one.
+OF_AN_OBJECT: Final = frozenset(("vars", "dir"))
+
+
 def observes_locals(items: Sequence[Item]) -> bool:
     """May the instructions look at the frame's locals as a whole?"""
     return any(
-        isinstance(item, Instr) and item.op in ("LOAD_GLOBAL", "LOAD_NAME") and item.arg in OBSERVERS for item in items
+        isinstance(item, Instr)
+        and item.op in ("LOAD_GLOBAL", "LOAD_NAME")
+        and item.arg in OBSERVERS
+        and not (item.arg in OF_AN_OBJECT and _is_called_with_one(items, index))
+        for index, item in enumerate(items)
     )
+
+
+def _is_called_with_one(items: Sequence[Item], index: int) -> bool:
+    """Whether what an instruction loads is called with an argument, by a call that straight code leads to."""
+    above = 0
+    for item in items[index + 1 :]:
+        if not isinstance(item, Instr) or isinstance(item.arg, Label):
+            return False
+        taken = pops(item.op, item.arg)
+        if taken > above:
+            return item.op == "CALL" and item.arg.argc > 0
+        above += pushes(item.op, item.arg) - taken
+    return False
 
 
 class Liveness:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import warnings
 
-from framesmith_dynamo.breaks import READS_OWN_LOCALS, BreakKind, register_break
+from framesmith_dynamo.breaks import INTERPRETER_ACCESS, READS_OWN_LOCALS, BreakKind, register_break
 from framesmith_dynamo.values.callables import breaking, handles
 
 PRINT = register_break(
@@ -19,12 +19,6 @@ WARN = register_break(
     what="warnings.warn() is called",
     why="whether and how it shows depends on filters and on the calling code",
     hint="warn outside the compiled function",
-)
-INTERPRETER_ACCESS = register_break(
-    "interpreter-access",
-    what="a builtin that looks at or runs code is called",
-    why="it works on the running frame, which does not exist in compiled code",
-    hint="call it outside the compiled function",
 )
 INPUT_OUTPUT = register_break(
     "input-output",
@@ -42,5 +36,5 @@ def _breaks(kind: BreakKind, *names: str) -> None:
 _breaks(PRINT, "print")
 _breaks(INPUT_OUTPUT, "open", "input")
 _breaks(INTERPRETER_ACCESS, "compile", "__import__")
-_breaks(READS_OWN_LOCALS, "locals", "exec", "eval", "dir", "breakpoint")
+_breaks(READS_OWN_LOCALS, "exec", "eval", "breakpoint")
 handles(warnings.warn)(breaking(WARN, "warn"))

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from framesmith_dynamo.breaks import NOT_CONSTANT, READS_OWN_LOCALS, GraphBreak, register_break
+from framesmith_dynamo.breaks import INTERPRETER_ACCESS, NOT_CONSTANT, READS_OWN_LOCALS, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import between, handles, one
 from framesmith_dynamo.values.constants.constant import fold, plain
-from framesmith_dynamo.values.containers import TupleValue
+from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import (
     NO_SOURCE,
+    class_dict,
     class_source,
     guard_class,
     is_trusted,
+    mro,
     special_method,
     type_lookup,
     user_method,
@@ -198,10 +200,41 @@ def _delattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(vars)
 def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
-        raise GraphBreak(READS_OWN_LOCALS, "vars()")
+        return own_variables(tr, vars)
     value = one(tr, vars, args, kwargs)
     found = attribute_or_none(tr, value, "__dict__")
     return refuse(tr, vars, args, {}) if found is None else found
+
+
+def own_variables(tr: Tracer, function: Any) -> Value:
+    """A dict of the variables of the function that calls; asked for again, Python may give the same one, renewed."""
+    found = tr.own_variables()
+    if found is None:
+        raise GraphBreak(READS_OWN_LOCALS, f"{function.__name__}() again")
+    return new_dict(tr, [(tr.constant(name), value) for name, value in found.items()])
+
+
+@handles(locals)
+def _locals(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    between(tr, locals, args, kwargs, 0, 0)
+    return own_variables(tr, locals)
+
+
+@handles(dir)
+def _dir(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if not args and not kwargs:
+        names = {name.as_constant() for name in own_variables(tr, dir).unpack(tr)}
+        return new_list(tr, [tr.constant(name) for name in sorted(names)])
+    value = one(tr, dir, args, kwargs)
+    cls = value.python_type()
+    found = type_lookup(cls, "__dir__")
+    if found is None or found.owner is not object or value.is_constant():
+        raise GraphBreak(INTERPRETER_ACCESS, f"dir() of {value.describe()}")
+    guard_class(tr, cls, value.source)
+    held = attribute_or_none(tr, value, "__dict__")
+    own = [] if held is None else [name.as_constant() for name in held.unpack(tr)]
+    names = set(own).union(*(class_dict(base) for base in mro(cls)))
+    return new_list(tr, [tr.constant(name) for name in sorted(names)])
 
 
 @handles(globals)

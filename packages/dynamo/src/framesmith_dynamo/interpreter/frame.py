@@ -59,7 +59,7 @@ class Frame:
 
     `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
     `outer` is where the frame was called from, or resumed. `operands` is what the running instruction holds: the stack
-    as it found it, and generators made on its behalf.
+    as it found it, and generators made on its behalf. `shown`: whether the program has asked for its variables.
     """
 
     __slots__ = (
@@ -73,6 +73,7 @@ class Frame:
         "parent",
         "pc",
         "result",
+        "shown",
         "stack",
         "state",
         "stop",
@@ -102,6 +103,7 @@ class Frame:
         self.suspended = False
         self.result: Value | None = None
         self.handled: Value | None = None
+        self.shown = False
 
     # The value stack
 
@@ -170,6 +172,16 @@ class Frame:
     def operations(self) -> int:
         """How many operations the graph has."""
         return self.state.builder.operations
+
+    def own_variables(self) -> dict[str, Value] | None:
+        """The variables that have a value, in the order in which the code names them; once."""
+        if self.shown:
+            return None
+        self.shown = True
+        bytecode = self.code.bytecode
+        names = dict.fromkeys((*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars))
+        found = {name: self.cell(name).load(self) if self.has_cell(name) else self.locals.get(name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
     def exception_now(self) -> Value | None:
         """The exception that the program is handling; see `Tracer.exception_now`."""

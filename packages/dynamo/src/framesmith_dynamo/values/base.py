@@ -117,6 +117,9 @@ class Tracer(Protocol):
     def operations(self) -> int:
         """How many operations the graph has."""
 
+    def own_variables(self) -> dict[str, Value] | None:
+        """The variables of the running function that have a value; None where it has asked for them before."""
+
     def exception_now(self) -> Value | None:
         """The exception that the program is handling, or None, which is relied on to be so around the call, too."""
 
