@@ -348,3 +348,20 @@ def test_a_mask_that_does_not_fit_is_refused_as_its_operator_does(shapes):
         select()
     with new_fake_mode(), OperatorLog(), pytest.raises(RuntimeError, match="roadcast"):
         select()
+
+
+def test_what_acts_outside_of_tensors_is_neither_run_nor_tried(capfd: pytest.CaptureFixture[str]) -> None:
+    log = OperatorLog()
+    with new_fake_mode(), log:
+        torch.ops.aten._print("once for each call")
+    assert log.effects.lasting
+    assert capfd.readouterr().out == ""
+
+
+def test_custom_operators_that_give_views_are_refused() -> None:
+    library = torch.library.Library("framesmith_recording", "FRAGMENT")
+    library.define("shown(Tensor(a) x) -> Tensor(a)")
+    library.impl("shown", lambda x: x.view(-1), "Meta")
+    mode = new_fake_mode()
+    with mode, OperatorLog(), pytest.raises(TraceUnsupported, match="custom-mutation"):
+        torch.ops.framesmith_recording.shown(torch.empty(2))

@@ -152,6 +152,18 @@ def is_effect(op: Any) -> bool:
 
 
 @functools.cache
+def acts_elsewhere(op: Any) -> bool:
+    """Whether the operator takes neither tensors nor numbers and gives nothing: fakes of it would do what it does."""
+    if not isinstance(op, OpOverload) or op._schema.returns:
+        return False
+    return not any(kind in str(argument.type) for argument in op._schema.arguments for kind in _OF_TENSORS)
+
+
+#: In the types of schemas, what is computed with: tensors, and numbers that may be symbols.
+_OF_TENSORS = ("Tensor", "int", "float", "number", "bool", "Scalar", "complex", "Sym")
+
+
+@functools.cache
 def is_check_by_device(op: OpOverload) -> bool:
     """Whether all that the operator does is a check of data which each device makes by a kernel of its own.
 

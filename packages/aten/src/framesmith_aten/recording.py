@@ -14,6 +14,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import (
+    acts_elsewhere,
     arguments,
     asks_device,
     changes_metadata,
@@ -137,7 +138,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if row(func).broadcasts:
             self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})
         asked = len(self._presumed)
-        out = self._called(func, args, kwargs)
+        out = None if acts_elsewhere(func) else self._called(func, args, kwargs)
         refuse_others(func, out)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
@@ -190,7 +191,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         refuse_sparse_gradients(op, args, kwargs)
         for condition in limits.rely_on_taken(op, args, kwargs):
             self._called(unstable.check, (condition,), {})
-        if is_custom(op) and is_mutable(op):
+        if is_custom(op):
             functional_forms.check(op, args, kwargs)
         changed = written(op, args, kwargs)
         for tensor in changed:

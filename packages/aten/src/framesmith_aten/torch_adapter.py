@@ -20,6 +20,15 @@ unstable: Final = Needs(
         need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),
         need("torch._C._AutoDispatchBelowAutograd", "operators are not tried out on small tensors"),
         need("torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen"),
+        need(
+            "torch.library._impls",
+            "effects of operators' kernels in Python may show while these are traced",
+            name="kernels_in_python",
+            instead=frozenset(),
+        ),
+        need(
+            "torch._library.simple_registry.singleton", "fakes of operators are not looked up", name="custom_operators"
+        ),
         need("torch._C._DisableAutocast", "compiled functions would cast twice under autocast", essential=True),
     ),
     of_guards,

@@ -28,6 +28,7 @@ from framesmith_aten.layouts import (
     storage_id,
 )
 from framesmith_aten.operators import (
+    acts_elsewhere,
     arguments,
     is_composite,
     is_custom,
@@ -109,7 +110,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     are asked once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
     Those that are told sizes are asked with tensors of these sizes: some read and write by them without a check.
     """
-    if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op):
+    if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op) or acts_elsewhere(op):
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:

@@ -35,8 +35,13 @@ def writing_operator(target: Any) -> OpOverload | None:
 
 
 def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TraceUnsupported where the twin of an operator that writes would not do the same in this call."""
+    """Raises TraceUnsupported where the twin of an operator that writes would not do the same in this call.
+
+    So it does for any operator that gives a view of an argument.
+    """
     _returned_arguments(op)
+    if not is_mutable(op):
+        return
     changed = written(op, args, kwargs)
     tensors = [tensor for value in arguments(op, args, kwargs).values() for tensor in tensors_in(value)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):

@@ -23,6 +23,7 @@ from framesmith_aten.failures import within_storage
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, place_behind
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import (
+    acts_elsewhere,
     arguments,
     asks_device,
     gives_unknown_value,
@@ -113,7 +114,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.undone_by_sums += row(func).undone_by_sums
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
-        out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
+        if not acts_elsewhere(func):
+            out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
         self._note_parts(func, args, kwargs, out)
         self._record(func, args, kwargs, out)
         return out

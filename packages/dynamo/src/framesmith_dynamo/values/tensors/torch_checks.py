@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import torch
+
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values import operations
@@ -66,3 +68,17 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if most is not None and not most.is_none():
         promise(tr, operations.compare(tr, "<=", size, most), RuntimeError, given.get("message"))
     return tr.constant(None)
+
+
+def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
+    given = named(tr, torch.ops.aten._assert_scalar, args, kwargs, ("self", "assert_msg"), 2)
+    condition = given["self"]
+    if condition.is_symbolic():
+        raise GraphBreak(DATA_DEPENDENT, f"_assert_scalar of {condition.describe()}; use torch._check")
+    promise(tr, condition, RuntimeError, given["assert_msg"])
+    return tr.constant(None)
+
+
+for _operator in (torch.ops.aten._assert_scalar, torch.ops.aten._assert_scalar.default):
+    handles(_operator)(_assert_scalar)

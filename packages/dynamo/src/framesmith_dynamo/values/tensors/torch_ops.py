@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_aten.kernels_in_python import runs_while_traced
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.torch_adapter import CustomOpDef, HigherOrderOperator
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import find_handler
@@ -15,6 +16,13 @@ from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
+
+KERNEL_IN_PYTHON = register_break(
+    "kernel-in-python",
+    what="an operator is called whose kernel is a Python function that runs for fake tensors, too",
+    why="what it does besides computing tensors would be done while tracing, and not at later calls",
+    hint="use torch.library.custom_op, and register_fake for its fake; make a composite operator a plain function",
+)
 
 OPERATORS: Final = (OpOverload, OpOverloadPacket, CustomOpDef, HigherOrderOperator)
 
@@ -42,7 +50,13 @@ class TorchOpValue(KnownValue):
         if isinstance(self.obj, HigherOrderOperator):
             raise GraphBreak(HIGHER_ORDER, self.describe())
         target = self.obj._opoverload if isinstance(self.obj, CustomOpDef) else self.obj
+        if any(map(runs_while_traced, _overloads(target))):
+            raise GraphBreak(KERNEL_IN_PYTHON, self.describe())
         return tr.call_torch(target, args, kwargs)
+
+
+def _overloads(target: Any) -> list[Any]:
+    return [target] if isinstance(target, OpOverload) else [getattr(target, name) for name in target.overloads()]
 
 
 def _is_operator(obj: Any) -> bool:
