@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,13 @@ from torch import nn
 import framesmith
 import framesmith_autograd_compiler
 from framesmith_autograd_compiler.recorder import Recorder
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    framesmith.reset()  # programs stay for equal settings
+    yield
+    framesmith.reset()
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor]:
@@ -250,3 +257,81 @@ def test_a_recorder_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with framesmith.compile_backward(), pytest.warns(framesmith.FramesmithWarning, match="a backward pass"):
         (w * w).sum().backward()
     assert w.grad is not None and w.grad.tolist() == [2.0] * 3
+
+
+def test_a_context_entered_at_each_step_compiles_once() -> None:
+    torch.manual_seed(0)
+    expected, x = mlp()
+    actual = copy.deepcopy(expected)
+    seen = []
+    for _ in range(4):
+        for model in (expected, actual):
+            model.zero_grad(set_to_none=False)
+        expected(x).square().mean().backward()
+        with framesmith.compile_backward(strict=True) as captured:
+            actual(x).square().mean().backward()
+        seen.append(captured)
+    for p, q in zip(actual.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+    assert [one.runs for one in seen] == [1] * 4
+    assert seen[1].programs == seen[2].programs == seen[3].programs
+    assert [len(program.modules) for program in seen[3].programs] == [1]
+    framesmith.reset()
+    with framesmith.compile_backward(strict=True) as captured:
+        actual(x).square().mean().backward()
+    assert captured.programs[0] is not seen[3].programs[0]
+
+
+def test_other_settings_have_other_programs() -> None:
+    w = torch.nn.Parameter(torch.ones(3))
+    found = []
+    for backend in ("auto", "aot_eager", "auto"):
+        w.grad = None
+        with framesmith.compile_backward(strict=True, backend=backend) as captured:
+            (w * w).sum().backward()
+        found.append(captured.programs[0])
+    assert found[0] is found[2] is not found[1]
+
+
+@pytest.mark.parametrize("function", ["sin", "softmax", "linear"])
+@pytest.mark.parametrize("runs_before", [1, 2])
+def test_around_a_compiled_function_that_has_run_before(function: str, runs_before: int) -> None:
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "sin": lambda x: x.sin() * 2,
+        "softmax": lambda x: x.softmax(-1).t().exp(),
+        "linear": lambda x: x @ torch.ones(4, 2) + x.t()[:2].sum(),
+    }
+    f = functions[function]
+    compiled = framesmith.compile(f)
+    x = torch.linspace(-2, 2, 16).reshape(4, 4).requires_grad_()
+    (expected,) = torch.autograd.grad(f(x).square().mean(), [x])
+    for _ in range(runs_before):
+        x.grad = None
+        compiled(x).square().mean().backward()
+    for _ in range(2):
+        x.grad = None
+        with framesmith.compile_backward(strict=True) as captured:
+            compiled(x).square().mean().backward()
+        assert x.grad is not None and captured.runs == 1 and not captured.fallbacks
+        torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_passes_of_the_compilers_own_are_not_captured() -> None:
+    """A check is probed when it is first made native, and `verify` differentiates what it compares."""
+    torch.manual_seed(0)
+    model, x = mlp()
+    compiled = framesmith.compile(model, verify=2, strict=True)
+    with framesmith.compile_backward(strict=True) as captured:
+        for _ in range(2):
+            compiled(x).square().mean().backward()
+    assert captured.runs == 2 and not captured.fallbacks, captured
+
+
+def test_a_failure_names_the_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr("framesmith_aot.compile_graph", fail)
+    w = torch.ones(3, requires_grad=True)
+    with framesmith.compile_backward(), pytest.warns(framesmith.FramesmithWarning, match=r"compiling \[!\d+\]"):
+        (w * w).sum().backward()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from framesmith_aten.graphs.resting import put_to_rest
@@ -72,6 +74,31 @@ def test_what_is_made_anew_is_the_same() -> None:
         assert (made.shape, made.stride(), made.storage_offset()) == (mine.shape, mine.stride(), mine.storage_offset())
         assert (made.dtype, made.device, made.requires_grad) == (mine.dtype, mine.device, mine.requires_grad)
     assert len(set(storages(again))) == len(set(storages(graph))) == 1
+
+
+class Watching(TorchDispatchMode):
+    """Notes every operator that runs inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def __torch_dispatch__(self, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))  # type: ignore[operator, misc]
+
+
+@pytest.mark.parametrize("other", [FakeTensorMode, nullcontext], ids=["under other fakes", "plain"])
+def test_who_watches_operators_sees_nothing_of_it(other: Callable[[], AbstractContextManager[object]]) -> None:
+    mode = FakeTensorMode()
+    graph = graph_of(mode)
+    resting = put_to_rest(graph)
+    assert resting is not None
+    with other(), Watching() as watching:
+        again = resting.awake()
+    assert not watching.seen
+    assert all(type(fake) is FakeTensor and fake.fake_mode is mode for fake in fakes(again))
+    assert [fake.stride() for fake in fakes(again)] == [fake.stride() for fake in fakes(graph)]
 
 
 def test_the_fakes_are_gone() -> None:

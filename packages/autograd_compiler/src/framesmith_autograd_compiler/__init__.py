@@ -4,6 +4,7 @@ from framesmith_autograd_compiler.__about__ import __version__
 from framesmith_autograd_compiler.engine import Capture, capture, disable, disabled, enable
 from framesmith_autograd_compiler.errors import AutogradCompilerError, CaptureUnsupported
 from framesmith_autograd_compiler.program import CompilerFn, Program
+from framesmith_autograd_compiler.programs import Programs
 
 __all__ = [
     "AutogradCompilerError",
@@ -11,6 +12,7 @@ __all__ = [
     "CaptureUnsupported",
     "CompilerFn",
     "Program",
+    "Programs",
     "__version__",
     "capture",
     "disable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
-from framesmith_autograd_compiler.patterns import pattern_of, take_floats_out
+from framesmith_autograd_compiler.patterns import take_floats_out
 from framesmith_autograd_compiler.program import CompilerFn, Program
-from framesmith_autograd_compiler.recorder import Recorder
+from framesmith_autograd_compiler.programs import Programs
+from framesmith_autograd_compiler.recorder import OTHER_COMPILER, Recorder
 from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_guards import warn_user
 
@@ -31,34 +33,40 @@ MOST_KEPT: Final = 1024
 
 @dataclass
 class Capture:
-    """What a compiler has seen: `programs` captured so far, `runs` of them, `fallbacks` with their reasons."""
+    """What a compiler has seen: the `programs` that its passes are, `runs` of them, `fallbacks` with their reasons.
 
-    compiler_fn: CompilerFn
-    on_failure: OnFailure = warn_of_failure
+    `kept` is where its programs stay, for other captures too.
+    """
+
+    kept: Programs
     programs: list[Program] = field(default_factory=list)
     runs: int = 0
     fallbacks: list[str] = field(default_factory=list)
-    _by_pattern: dict[Any, Program] = field(default_factory=dict)
 
     def program(self, graph: fx.Graph) -> Program:
         """The program for a recorded pass, whose floats are taken out: one for all that are alike."""
-        pattern = pattern_of(graph)
-        known = self._by_pattern.get(pattern)
+        known = self.kept.find(graph)
         if known is not None:
             return known
         if len(self.programs) >= MOST_PROGRAMS:
             raise CaptureUnsupported("the pass", f"{MOST_PROGRAMS} kinds of passes have been recorded already")
-        program = Program(graph, self.compiler_fn, self.on_failure)
-        self.programs.append(program)
-        if pattern is not None:
-            self._by_pattern[pattern] = program
-        return program
+        return self.kept.make(graph)
+
+    def note(self, program: Program) -> None:
+        """A pass runs as this program."""
+        self.runs += 1
+        if not any(one is program for one in self.programs):
+            self.programs.append(program)
 
 
 @dataclass
 class _Pass:
-    """One backward pass on its way; an error before it has `started` left nothing behind."""
+    """One backward pass on its way; an error before it has `started` left nothing behind.
 
+    `capture` is None for a pass of the engine's own: nor are passes within it captured.
+    """
+
+    capture: Capture | None
     started: bool = False
     callbacks: list[Callable[[], None]] = field(default_factory=list)
 
@@ -70,7 +78,8 @@ class CapturingEngine:
         self.real = real
         self._local = threading.local()
         self._gate = Gate()
-        self._owner: Capture | None = None
+        self._last: Capture | None = None
+        self._others: object = None
         self._stale = False
         self._kept = 0
 
@@ -99,11 +108,10 @@ class CapturingEngine:
             return self.real.run_backward(*arguments, **options)
         capture = self.captures[-1] if self.captures else None
         if capture is None:
-            with self._gate.plain():
-                return self.real.run_backward(*arguments, **options)
+            return self._plain(arguments, options)
         reason, failed = why_not(create_graph=arguments[3]), None
         if reason is None:
-            current = _Pass()
+            current = _Pass(capture)
             try:
                 return self._captured(capture, current, arguments, options)
             except Exception as error:
@@ -112,23 +120,35 @@ class CapturingEngine:
                 reason = f"{type(error).__name__}: {error}"
                 failed = error if arose_in_recording(error) else None
         if failed is not None and reason not in capture.fallbacks:
-            capture.on_failure("a backward pass", failed)
-        # An error of the user's own is raised here again, as itself.
-        with self._gate.plain():
-            result = self.real.run_backward(*arguments, **options)
+            capture.kept.on_failure("a backward pass", failed)
+        self._local.current = _Pass(None)
+        try:
+            result = self._plain(arguments, options)  # an error of the user's own is raised here again, as itself
+        finally:
+            self._local.current = None
         if failed is None and reason not in capture.fallbacks:
             warn_user(UserWarning(f"the backward pass is not captured: {reason}"))
         capture.fallbacks.append(reason)
         return result
+
+    def _plain(self, arguments: Any, options: Any) -> Any:
+        with self._gate.plain():
+            return self.real.run_backward(*arguments, **options)
+
+    def _is_outdated(self, capture: Capture) -> bool:
+        """Whether what the engine's cache holds may not be what this capture has recorded, or one with its programs."""
+        others, self._others = self._others, recorded_by_others()
+        return self._stale or self._last is None or self._last.kept is not capture.kept or others != self._others
 
     def _captured(self, capture: Capture, current: _Pass, arguments: Any, options: Any) -> Any:
         with self._gate.captured() as allowed:
             if not allowed:
                 raise CaptureUnsupported("the pass", "another one is on its way in the engine")
             hook = unstable.engine
-            if self._stale or self._owner is not capture:
+            if self._is_outdated(capture):
                 hook.clear_cache()
-                self._stale, self._owner, self._kept = False, capture, 0
+                self._stale, self._kept = False, 0
+            self._last = capture
             prior = hook.set_autograd_compiler(lambda: Recorder(lambda done: self._finish(capture, done)), False)
             self._local.current = current
             try:
@@ -151,13 +171,23 @@ class CapturingEngine:
         def run(_: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
             current: _Pass = self._local.current
             current.started = True
-            capture.runs += 1
+            assert current.capture is not None
+            current.capture.note(program)
             # Not set again behind the run: other threads' passes may be on their way.
             unstable.engine.set_autograd_compiler(None, False)
             with self._gate.running():
                 return program.run(inputs, sizes, scalars, hooks, packed, floats)
 
         return run, program.run
+
+
+def recorded_by_others() -> object:
+    """How many passes torch's own compiler has recorded, into the same cache of the engine; None where it is not there.
+
+    Its counter is replaced by a reset.
+    """
+    counter = getattr(sys.modules.get(OTHER_COMPILER), "COMPILE_COUNTER", None)
+    return None if counter is None else (id(counter), repr(counter))
 
 
 def arose_in_recording(error: Exception) -> bool:
@@ -192,23 +222,30 @@ def installed() -> CapturingEngine:
 
 
 @contextmanager
-def capture(compiler_fn: CompilerFn, *, on_failure: OnFailure = warn_of_failure) -> Iterator[Capture]:
+def capture(compiler_fn: CompilerFn | Programs, *, on_failure: OnFailure = warn_of_failure) -> Iterator[Capture]:
     """Inside, this thread's backward passes are captured and compiled with `compiler_fn`.
 
     `compiler_fn(gm)` gets an ATen graph with `meta["val"]` on its nodes and gives a function of the
     same flat tensors. A pass that cannot be captured runs in the engine, with a warning. So does a pass, or a part of
     one, that the recorder or `compiler_fn` fails on; `on_failure(where, error)` is told, and what it raises reaches the
-    caller of the pass.
+    caller of the pass. Given `Programs`, those are used again, with their compiler and `on_failure`.
     """
-    if not callable(compiler_fn):
-        raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
-    made = Capture(compiler_fn, on_failure)
+    made = Capture(programs_of(compiler_fn, on_failure))
     stack = installed().captures
     stack.append(made)
     try:
         yield made
     finally:
         stack.remove(made)
+
+
+def programs_of(compiler_fn: CompilerFn | Programs, on_failure: OnFailure = warn_of_failure) -> Programs:
+    """Where the programs of a compiler stay: new, unless it is given. Raises TypeError for what is neither."""
+    if isinstance(compiler_fn, Programs):
+        return compiler_fn
+    if not callable(compiler_fn):
+        raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
+    return Programs(compiler_fn, on_failure)
 
 
 @contextmanager
@@ -225,11 +262,9 @@ def disabled() -> Iterator[None]:
         engine.captures.pop()
 
 
-def enable(compiler_fn: CompilerFn) -> Capture:
+def enable(compiler_fn: CompilerFn | Programs) -> Capture:
     """Like `capture`, until `disable()` is called on this thread."""
-    if not callable(compiler_fn):
-        raise TypeError(f"compiler_fn must be callable, got {type(compiler_fn).__name__}")
-    made = Capture(compiler_fn)
+    made = Capture(programs_of(compiler_fn))
     installed().captures.append(made)
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,12 +19,14 @@ from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment,
 from framesmith_autograd_compiler.sizes import Compiled, ForSizes, Variants, for_sizes, form
 from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_autograd_compiler.tracer import Changing, Places, Traced, trace
-from framesmith_guards import GuardError
+from framesmith_guards import CompileContext, CompileId, GuardError, compile_context
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
 """Takes an ATen graph, gives a function of the same flat tensors that returns a sequence of tensors."""
 
 Env = dict[fx.Node, Any]
+
+_PASSES = itertools.count()
 
 #: What operations are that cannot be traced: no failure of the compiler.
 NOT_TRACED = (
@@ -49,14 +52,16 @@ class Program:
 
     `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and gives the gradients asked for by name (None
     for a leaf's, which went into its `.grad`). `modules` lists the ATen graphs of what is compiled, `reasons` why
-    segments run call by call instead; `on_failure` is told when that is the compiler's fault. One thread at a time
-    runs it: the engine's gate lets no two captured passes run at once.
+    segments run call by call instead; `on_failure` is told when that is the compiler's fault. `compile_id` names the
+    compilation that all of it is part of. One thread at a time runs it: the engine's gate lets no two captured passes
+    run at once.
     """
 
     graph: fx.Graph
     compiler_fn: CompilerFn
     on_failure: OnFailure = warn_of_failure
     reasons: list[str] = field(default_factory=list)
+    compile_id: CompileId = field(default_factory=lambda: CompileId(backward=next(_PASSES)))
 
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
@@ -116,7 +121,8 @@ class Program:
         if compiled is None:
             evaluate_all(segment, env)  # raises what the program's own operations raise
             if failed is not None:
-                self._tell(failed)
+                self._tell(failed)  # where that raises, the next pass of this kind tries again
+                self._variants[number][tuple(map(form, values))].keep(values, None)
             return
         results = compiled.function(*[values[index] for index in compiled.inputs])
         for node, position in zip(segment.outputs, compiled.outputs, strict=True):
@@ -134,7 +140,8 @@ class Program:
         try:
             return forms[key].find(values), None
         except KeyError:
-            return self._compile(number, segment, values, forms[key])
+            with compile_context(CompileContext(self.compile_id)):
+                return self._compile(number, segment, values, forms[key])
 
     def _compile(
         self, number: int, segment: Segment, values: list[Any], variants: Variants
@@ -153,13 +160,12 @@ class Program:
         if why is not None:
             self._note(f"segment {number} runs call by call: {why}")
             return None, None
-        compiled, failed = None, None
         try:
             compiled = self._compiled(self._traced(segment, values, {}))
         except Exception as error:
-            failed = error.cause if isinstance(error, CompilerFailed) else error
+            return None, error.cause if isinstance(error, CompilerFailed) else error
         variants.keep(values, compiled)
-        return compiled, failed
+        return compiled, None
 
     def _for_sizes(self, segment: Segment, values: list[Any], changing: Changing) -> ForSizes:
         traced = self._traced(segment, values, changing)
@@ -192,7 +198,8 @@ class Program:
         """Tell why a segment is not compiled: its calls run one by one, which is always right."""
         self.reasons.append(f"{type(error).__name__}: {error}")
         tell = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
-        tell("a part of the backward pass", error)
+        with compile_context(CompileContext(self.compile_id)):
+            tell("a part of the backward pass", error)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -25,6 +25,8 @@ from framesmith_autograd_compiler.errors import CaptureUnsupported
 from framesmith_guards import LocalSource, new_fake_mode
 from framesmith_guards.fakes.symbols import symbolic_number
 
+#: Torch's own compiler of backward passes, which has the same hook and the same cache of the engine.
+OTHER_COMPILER: Final = "torch._dynamo.compiled_autograd"
 #: Derivatives by name. The engine announces each once per process, whichever recorder is at work.
 NODE_FUNCTIONS: dict[str, calls.NodeCall] = {}
 
@@ -246,7 +248,7 @@ def _node_function(name: str) -> calls.NodeCall:
     if known is not None:
         return known
     # Announced to torch's own compiler of backward passes, which was at work before us in this process.
-    other = sys.modules.get("torch._dynamo.compiled_autograd")
+    other = sys.modules.get(OTHER_COMPILER)
     function = getattr(getattr(other, "ops", None), name, None)
     if function is None:
         raise CaptureUnsupported(name, "the engine announced its derivative to another compiler")

@@ -10,6 +10,7 @@ import torch
 
 import framesmith_frames
 from framesmith.backends import BackendLike
+from framesmith.backward import reset_programs
 from framesmith.choices import check_bool
 from framesmith.config import make_config
 from framesmith.session import install_error_handler, reset_sessions, session_for
@@ -106,4 +107,5 @@ def reset() -> None:
     """Forget everything compiled, and set the statistics to zero."""
     framesmith_frames.reset()
     reset_sessions()
+    reset_programs()
     clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,20 +12,48 @@ from torch import fx
 
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.config import make_config
+from framesmith.config import CompileConfig, make_config
 from framesmith.failures import Failures
 from framesmith.pipeline import GraphCompiler
-from framesmith_autograd_compiler import Capture
+from framesmith.session import cache_key
+from framesmith_autograd_compiler import Capture, Programs
 
 
 @contextmanager
 def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings: Any) -> Iterator[Capture]:
     """Within the block, this thread's `backward()` calls are captured, hooks included, and run compiled.
 
-    Takes the settings of `compile()`. Gives a `Capture` that tells the programs recorded, the runs, and the reasons why
-    passes were left to the autograd engine. Raises what `compile()` raises for bad settings.
+    Takes the settings of `compile()`; what was compiled under equal settings before is used again, until `reset()`.
+    Gives a `Capture` that tells the programs that ran, how often, and the reasons why passes were left to the autograd
+    engine. Raises what `compile()` raises for bad settings.
     """
     config = make_config(backend=backend, strict=strict, **settings)
+    with framesmith_autograd_compiler.capture(programs_for(config)) as captured:
+        yield captured
+
+
+#: What was compiled under each configuration, for blocks that are entered again.
+_programs: dict[object, Programs] = {}
+_lock = threading.Lock()
+
+
+def programs_for(config: CompileConfig) -> Programs:
+    """The programs of a configuration; the same for an equal configuration, until a reset."""
+    key = cache_key(config)
+    with _lock:
+        if key not in _programs:
+            _programs[key] = new_programs(config)
+        return _programs[key]
+
+
+def reset_programs() -> None:
+    """Forget all backward passes that were compiled."""
+    with _lock:
+        _programs.clear()
+
+
+def new_programs(config: CompileConfig) -> Programs:
+    """Programs compiled by the backends that compile forward graphs."""
     failures = Failures(config.strict)
     compile_graph = GraphCompiler(config, failures)
 
@@ -35,5 +64,4 @@ def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings:
             examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
             return compile_graph(gm, examples)
 
-    with framesmith_autograd_compiler.capture(compiler_fn, on_failure=failures.report) as captured:
-        yield captured
+    return Programs(compiler_fn, failures.report)

@@ -51,9 +51,12 @@ class Failures:
         count("frames_failed")
         message = f"framesmith failed to compile {where}: {type(error).__name__}: {error}"
         at = location_of(error) or location or current_location()
+        trace_id = CompileContext.current_trace_id()
         if at is not None:
             at = at.in_user_code
-            message += f" (compiling [{CompileContext.current_trace_id() or '-'}], {at})"
+            message += f" (compiling [{trace_id or '-'}], {at})"
+        elif trace_id is not None:
+            message += f" (compiling [{trace_id}])"
         if self.strict or (self.whole and not partial):
             raise FramesmithError(message) from error
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import fx
 
+import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.backends import is_for_fixed_sizes
 from framesmith.collection import full_collections_postponed
@@ -119,7 +120,7 @@ class Session:
     @skipped_by_torch
     def __call__(self, frame: framesmith_frames.FrameInfo) -> Any:
         """Answer the frame hook."""
-        with full_collections_postponed():
+        with framesmith_autograd_compiler.disabled(), full_collections_postponed():
             if is_module_call(frame.code):
                 return self._compile_module_call(frame)
             count("frames_seen")

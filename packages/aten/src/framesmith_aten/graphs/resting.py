@@ -69,7 +69,11 @@ class Resting:
         self._stacks = zlib.compress(json.dumps(stacks).encode())
 
     def awake(self) -> fx.Graph:
-        """The graph, made anew."""
+        """The graph, made anew; whoever records what runs now, a tracer of a backward pass, sees nothing of it."""
+        with unstable.disable_current_modes():
+            return self._made()
+
+    def _made(self) -> fx.Graph:
         graph = fx.Graph()
         stacks = json.loads(zlib.decompress(self._stacks))
         storages = [torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage() for size in self._storages]
