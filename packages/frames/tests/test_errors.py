@@ -1,6 +1,8 @@
 """Errors of callbacks and checkers: reported, and the call runs eagerly, once, with its arguments."""
 
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -73,6 +75,97 @@ def test_without_a_handler_the_error_is_unraisable(monkeypatch):
     with frames.activated(fails):
         assert appending([]) == 1
     assert reported == [(ZeroDivisionError, appending)]
+
+
+#: What runs while an error is reported, as the program sets it up, and how often the error is reported.
+REPORTING = {
+    "the source lines of a traceback": ("pass", 2),
+    "a stream written in Python": (
+        """
+        class Stream:
+            def __init__(self, stream):
+                self.stream = stream
+            def write(self, text):
+                return self.pass_on(text)
+            def pass_on(self, text):
+                return self.stream.write(text)
+            def flush(self):
+                pass
+        sys.stderr = Stream(sys.stderr)
+        """,
+        2,
+    ),
+    "a hook written in Python": (
+        """
+        def shown(info):
+            traceback.print_exception(info.exc_type, info.exc_value, info.exc_traceback)
+        sys.unraisablehook = lambda info: shown(info)
+        """,
+        2,
+    ),
+    "a hook that fails": (
+        """
+        def hook(info):
+            raise LookupError(double(1))
+        sys.unraisablehook = hook
+        """,
+        0,
+    ),
+    "a hook that calls what is compiled": (
+        """
+        other = frames.CompiledFunction(double, callback)
+        def hook(info):
+            other(1)
+            print("ValueError: planted", file=sys.stderr)
+        sys.unraisablehook = hook
+        """,
+        2,
+    ),
+    "an error with a message of its own": (
+        """
+        class Spoken(ValueError):
+            def __str__(self):
+                return "planted" * double(1)
+        def callback(frame):
+            raise Spoken
+        """,
+        2,
+    ),
+    "a destructor": (
+        """
+        class Held:
+            def __del__(self):
+                double(1)
+        def callback(frame):
+            held = Held()
+            raise ValueError("planted")
+        """,
+        2,
+    ),
+    "the end of the interpreter": ("atexit.register(double, 1)\nframes.set_callback(callback)", 2),
+}
+
+
+@pytest.mark.parametrize("what", REPORTING)
+def test_reporting_an_error_is_not_asked_about(what):
+    prepare, times = REPORTING[what]
+    program = f"""
+import atexit, sys, traceback
+import framesmith_frames as frames
+def callback(frame):
+    raise ValueError("planted")
+def double(x):
+    return x * 2
+def program(x):
+    return double(x) + 1
+{textwrap.dedent(prepare)}
+with frames.activated(callback):
+    print(program(3))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "7\n"
+    assert len(run.stderr) < 20_000
+    assert run.stderr.count("planted\n") + run.stderr.count("plantedplanted\n") >= times
 
 
 @pytest.mark.usefixtures("either_way")

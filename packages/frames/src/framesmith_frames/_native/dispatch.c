@@ -76,9 +76,14 @@ static int take_instead(PyObject *answer, PyCodeObject *code, Found *found)
 }
 
 /* With an exception set. 1: reported, run *found; 0: reported, run the frame eagerly; -1: an exception is set, and meant
- * for the caller: what the handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles. */
+ * for the caller: what the handler raised, or an interrupt (KeyboardInterrupt, SystemExit) that nobody handles.
+ *
+ * A report runs Python code: the handler, the hook set in `sys`, a stream's methods, decoders of the source lines shown,
+ * destructors of what the exception's traceback has kept. The callback that has just failed is not asked about that, or it
+ * would fail again, and be reported, without end. */
 static int report_error(Frame *frame, Activation *activation, Found *found)
 {
+    activation->busy++;
     PyObject *exception = PyErr_GetRaisedException();
     PyObject *function = frame_function(frame);
     PyCodeObject *code = frame_code(frame);
@@ -98,9 +103,7 @@ static int report_error(Frame *frame, Activation *activation, Found *found)
         PyObject *answer = NULL;
         if (info != NULL) {
             PyObject *call[] = {exception, info};
-            activation->busy++;
             answer = PyObject_Vectorcall(handler, call, 2, NULL);
-            activation->busy--;
         }
         status = answer == NULL ? -1 : take_instead(answer, code, found);
         Py_XDECREF(answer);
@@ -108,6 +111,7 @@ static int report_error(Frame *frame, Activation *activation, Found *found)
     }
     Py_XDECREF(handler);
     Py_DECREF(exception);
+    activation->busy--;
     return status;
 }
 
