@@ -44,15 +44,18 @@ def can_be_hollow(value: TracedValue) -> bool:
 def plan_creation(values: Iterable[TracedValue]) -> CreationPlan:
     """Order values by what they are made of; every cycle is cut at its containers.
 
-    Cycles are strongly connected components of the `parts` relation. A cycle needs a mutation to come about, so each
-    holds a container; one that does not is an error of the tracer's and raises ValueError.
+    Cycles are strongly connected components of the `parts` relation. A cycle needs a mutation to come about, so most
+    hold a container that can be made empty; NotImplementedError where one does not, as an exception among its own
+    arguments.
     """
     values = list(values)
     hollow: set[int] = set()
     for component in cyclic_components(values, parts):
         cut = [value for value in component if can_be_hollow(value)]
         if not cut:
-            raise ValueError("values contain each other in a cycle without a mutable container made in the trace")
+            raise NotImplementedError(
+                "values contain each other in a cycle without a mutable container made in the trace"
+            )
         hollow.update(id(value) for value in cut)
     plan = CreationPlan(hollow=hollow)
     plan.order = _post_order(values, lambda value: () if id(value) in hollow else parts(value))

@@ -12,7 +12,7 @@ from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
-from framesmith_dynamo.values.base import TracedRaise, Value
+from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
@@ -105,7 +105,9 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
 def _run_on(frame: Frame) -> None:
     """Run instructions until the frame stops or one raises."""
     handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended
+    memo = frame.state.memo
     while not frame.stop:
+        memo.step()
         index = frame.pc
         frame.pc = index + 1
         frame.operands = tuple(frame.stack)
@@ -117,7 +119,8 @@ def _run_on(frame: Frame) -> None:
 def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
     """Run the outermost frame to its end, or to the instruction an earlier attempt found to break.
 
-    Raises RestartTrace when an instruction breaks, EscapedException when the program raises.
+    Raises RestartTrace when an instruction breaks, EscapedException when the program raises, GraphBreak where there is
+    no end in sight.
     """
     executed = 0
     frame.state.running.append(frame)
@@ -131,6 +134,9 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
         except TracedRaise as raised:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
+            if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
+                note_location(broken, frame.location())
+                raise
             _end_here(frame, log, executed, broken)
         except GuardOnDataDependentSymNode as error:
             _end_here(frame, log, executed, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
@@ -146,6 +152,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
 
 def _step(frame: Frame) -> None:
     """Run one instruction, and what becomes due by it."""
+    frame.state.memo.step()
     index = frame.pc
     frame.pc = index + 1
     frame.operands = tuple(frame.stack)

@@ -19,6 +19,7 @@ from framesmith_dynamo.breaks import (
     UNSUPPORTED_OPERATION,
     BreakKind,
     GraphBreak,
+    register_break,
 )
 from framesmith_sideeffects import load_source
 
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import ShapeExpr, Source
     from framesmith_sideeffects import Journal, Mutation
+
+#: Instructions that one trace interprets at most: ten seconds' worth.
+MAX_STEPS = 1_000_000
+TOO_LONG = register_break(
+    "trace-too-long",
+    what="a function is traced that runs for very long, or for ever",
+    why=f"a trace follows loops round by round; this one has come to {MAX_STEPS:,} instructions",
+    hint="compute what loops over numbers outside the compiled function, or do in tensor operations what it does",
+)
 
 Args = Sequence["Value"]
 Kwargs = Mapping[str, "Value"]
@@ -75,6 +85,14 @@ class Memo:
     in_cached_call: int = 0
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
     called_for_real: set[int] = field(default_factory=set)
+    #: How many instructions the trace has interpreted, and items it has taken of iterators for functions written in C.
+    steps: int = 0
+
+    def step(self) -> None:
+        """Count one instruction or item. Breaks where the trace may have no end."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise GraphBreak(TOO_LONG)
 
 
 class Tracer(Protocol):

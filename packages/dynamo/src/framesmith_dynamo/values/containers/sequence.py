@@ -176,7 +176,7 @@ class MutableSequence(SequenceValue, MutableContainer):
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
         """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
-        if isinstance(items, SequenceValue):
+        if isinstance(items, SequenceValue) or items.builtin_contents() is self:  # of itself it takes a copy
             self.add_all(tr, items.unpack(tr))
             return
         iterator = items.iter_(tr)

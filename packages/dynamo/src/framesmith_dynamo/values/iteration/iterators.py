@@ -36,6 +36,7 @@ def stop(tr: Tracer) -> NoReturn:
 
 def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
     """The next item, or None at the end."""
+    tr.memo.step()
     try:
         return iterator.next_(tr)
     except TracedRaise as raised:

@@ -104,11 +104,16 @@ class ExceptionValue(ObjectValue):
         return (*self.args, *self.given)
 
     def chain(self, tr: Tracer, handled: Value | None) -> None:
-        """Being raised while another exception is handled: that one becomes the context, without making a circle."""
+        """Being raised while another exception is handled: that one becomes the context, without making a circle.
+
+        A circle that the program made by hand is walked once.
+        """
         if handled is None or handled is self:
             return
         inner: Value = handled
-        while isinstance(inner, ExceptionValue):
+        met: set[Value] = set()
+        while isinstance(inner, ExceptionValue) and inner not in met:
+            met.add(inner)
             context = inner.read_context(tr)
             if context is self:
                 inner.store_own(tr, "__context__", tr.constant(None))
