@@ -84,7 +84,7 @@ def grown_in_the_loop(x):
     items = [0]
     for item in items:
         if item < 3000:
-            items.append(item + 1)
+            items.append(item + 1)  # noqa: PERF401
     return x + len(items)
 
 

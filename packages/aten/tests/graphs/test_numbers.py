@@ -207,3 +207,17 @@ def test_what_formulas_divide_by_zero_is_infinite():
     rows, columns = x.shape
     node = numbers.node_of(torch.sym_float(columns) / torch.sym_float(rows - 3))
     assert value(graph, node, torch.zeros(3, 4)) == math.inf
+
+
+def test_a_sum_of_many_terms_is_one_node():
+    tensor = symbolic(*range(2, 10))
+    graph, numbers = graph_with(tensor)
+    node = numbers.node_of(torch.sym_sum([*tensor.shape, 3]) * 2)
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.sym_sum) == 1 and operator.add not in targets
+    assert all(node.target in FUNCTIONS | LAYOUT_QUERIES and is_pure(node) for node in numbers_nodes(graph))
+    assert value(graph, node, torch.zeros(tuple(range(2, 10)))) == 2 * (sum(range(2, 10)) + 3)
+
+
+def numbers_nodes(graph):
+    return [node for node in graph.nodes if is_number_node(node)]

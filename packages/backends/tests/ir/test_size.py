@@ -167,3 +167,13 @@ def test_a_quotient_has_the_lower_bound_of_what_is_divided() -> None:
     length = size.symbol("s", 2, 5)
     assert size.surely_positive((length + 1) // 2)
     assert not size.surely_positive((length - 1) // 2)
+
+
+@settings(deadline=None)
+@given(st.lists(sizes(depth=2), max_size=6))
+def test_a_total_is_the_sum(parts: list[tuple[Size, list[int]]]) -> None:
+    found = size.total(part for part, _ in parts)
+    assert found == sum((part for part, _ in parts), start=0)
+    assert [size.evaluate(found, values) for values in VALUES] == [
+        sum(each) for each in zip([0] * len(VALUES), *(v for _, v in parts))
+    ]

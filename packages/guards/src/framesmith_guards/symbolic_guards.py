@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -128,11 +129,12 @@ def shape_guards(
 
 
 def _equalities(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
+    number = sympy.Symbol("value", integer=True)
     for source, expr, location in symbols.equalities:
         if isinstance(expr, sympy.Symbol) and symbols.sources.get(expr.name) is source:
             continue
-        number = sympy.Symbol("value", integer=True)
-        yield _condition(sympy.Eq(number, expr, evaluate=False), {**symbols.sources, "value": source}), location
+        sources = ChainMap({"value": source}, symbols.sources)
+        yield _condition(sympy.Eq(number, expr, evaluate=False), sources), location
 
 
 _Lines = dict[tuple[sympy.Basic, type[sympy.Rel]], "Location"]
@@ -205,7 +207,7 @@ def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:
                 yield _condition(gives(call, int if number.is_integer else float), symbols.sources)
 
 
-def _condition(expr: sympy.Basic, sources: dict[str, Source]) -> ShapeExpr:
+def _condition(expr: sympy.Basic, sources: Mapping[str, Source]) -> ShapeExpr:
     try:
         return ShapeExpr.of(expr, sources)
     except GuardError as error:

@@ -139,3 +139,16 @@ def test_zero_and_one_are_not_dynamic():
         return program(tuple(map(torch.empty, shapes)), test_operators)
 
     assert hit((3, 4), (5, 4)) and not hit((1, 4), (5, 4)) and not hit((3, 4), (0, 4))
+
+
+def test_sources_are_looked_up_not_gone_through():
+    """One condition for each of thousands of numbers, and a source for each."""
+
+    class LookedUp(dict):
+        def __iter__(self):
+            raise AssertionError("gone through")
+
+        items = keys = values = __iter__
+
+    for sources in (LookedUp(a=LocalSource("a")), LookedUp({A: LocalSource("a")})):
+        assert ShapeExpr.of(sympy.Gt(A, 2), sources).symbols == (("a", LocalSource("a")),)

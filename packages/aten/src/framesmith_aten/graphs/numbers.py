@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -38,7 +38,7 @@ FUNCTIONS: Final = frozenset({
     *_OPERATORS,
     *(function for function in vars(math).values() if callable(function)),
     torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sqrt,
-    of_torch("torch._sym_log2"),
+    torch.sym_sum, of_torch("torch._sym_log2"),
     divide,
     int, float, bool, round, min, max, pow, divmod,
 })  # fmt: skip
@@ -47,7 +47,7 @@ _PARTIAL = {operator.truediv, operator.floordiv, operator.mod, operator.pow, ope
 #: Those that raise for no numbers of the right types.
 TOTAL: Final = frozenset({
     *_OPERATORS, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
-    torch.sym_not, float, bool, min, max, divide,
+    torch.sym_not, torch.sym_sum, float, bool, min, max, divide,
 }) - _PARTIAL  # fmt: skip
 
 _QUERIES: Final = {
@@ -119,8 +119,10 @@ class NumberNodes:
 
     def knows_expression(self, expr: Any) -> bool:
         """The same of a sympy expression."""
-        reachable = self._known.keys() | self._makers.keys()
-        return expr in reachable or expr.free_symbols <= reachable
+        return self._reaches(expr) or all(map(self._reaches, expr.free_symbols))
+
+    def _reaches(self, expr: Any) -> bool:
+        return expr in self._known or expr in self._makers
 
     def of_expression(self, expr: Any) -> fx.Node:
         """The node of an expression of symbols as they were, whatever else torch has since taken them for."""
@@ -224,6 +226,14 @@ def _analysis() -> Any:
         floor = staticmethod(lambda x: called(float, called(math.floor, x)))
         ceil = staticmethod(lambda x: called(float, called(math.ceil, x)))
         abs = staticmethod(lambda x: called(operator.abs, x))
+
+        @staticmethod
+        def sym_sum(terms: Sequence[Any]) -> Any:
+            """One node, however many terms: one for each partial sum would hold all expressions on the way."""
+            if len(terms) == 2:
+                return operator.add(*terms)
+            tracer = next(term.tracer for term in terms if isinstance(term, fx.Proxy))
+            return tracer.create_proxy("call_function", torch.sym_sum, (tuple(terms),), {})
 
     return Analysis
 

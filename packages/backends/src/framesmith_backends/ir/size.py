@@ -364,6 +364,15 @@ def _with_bound(a: Sym, atom: Quotient) -> Size | None:
     return result
 
 
+def total(sizes: Iterable[Size]) -> Size:
+    """All of them added."""
+    terms: dict[Monomial, int] = {}
+    for size in sizes:
+        for monomial, k in size.terms if isinstance(size, Sym) else (((), size),):
+            terms[monomial] = terms.get(monomial, 0) + k
+    return _made(terms)
+
+
 def product(sizes: Iterable[Size]) -> Size:
     """All of them multiplied."""
     result: Size = 1

@@ -146,10 +146,7 @@ def _known_divisor(expr: Any, env: Any) -> int:
 
 
 def _total(*parts: Size) -> Size:
-    result: Size = 0
-    for part in parts:
-        result = result + part
-    return result
+    return size.total(parts)
 
 
 def _product(*parts: Size) -> Size:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import cmath
 import math
+from collections.abc import Sequence
 from types import BuiltinFunctionType
 from typing import Any
+
+import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
-from framesmith_dynamo.values.constants.constant import fold
+from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import special_method, type_lookup
@@ -118,9 +121,23 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if total.can_be_constant() and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
         total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
         items = items[known:]
+    if len(items) > 1 and (integers := _integers([total, *items])) is not None:
+        # one expression, where `+` makes one of each partial sum
+        return tr.constant(torch.sym_sum(integers))  # type: ignore[no-untyped-call]
     for item in items:
         total = operations.binary(tr, "+", total, item)
     return total
+
+
+def _integers(values: Sequence[Value]) -> list[int | torch.SymInt] | None:
+    """The values as exact integers, symbolic or not; None where one is something else."""
+    found: list[int | torch.SymInt] = []
+    for value in values:
+        number = value.as_number() if isinstance(value, ConstantValue) else None
+        if not isinstance(number, int | torch.SymInt):
+            return None
+        found.append(number)
+    return found
 
 
 def _number(cls: type, method: str) -> Handler:

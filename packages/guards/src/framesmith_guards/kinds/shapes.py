@@ -225,9 +225,8 @@ class ShapeExpr:
     @classmethod
     def of(cls, expr: sympy.Basic, sources: Mapping[Any, Source]) -> ShapeExpr:
         """`expr` with the sources of the symbols that it uses, from a mapping by symbol or by name."""
-        by_name = {str(symbol): source for symbol, source in sources.items()}
-        used = sorted({symbol.name for symbol in expr.free_symbols} & by_name.keys())
-        return cls(expr, tuple((name, by_name[name]) for name in used))
+        found = {symbol.name: sources.get(symbol.name, sources.get(symbol)) for symbol in expr.free_symbols}
+        return cls(expr, tuple((name, source) for name, source in sorted(found.items()) if source is not None))
 
     @property
     def sources(self) -> tuple[Source, ...]:
