@@ -44,6 +44,7 @@ TOPIC_OF: Final[Mapping[str, str]] = {
     "skip": "frames",
     "run-once": "frames",
     "assumption": "frames",
+    "in-order": "graphs",
     "costly": "perf",
     "error": "frames",
     "recompile": "recompiles",

@@ -170,6 +170,8 @@ class Session:
             warnings.warn_explicit(message, FramesmithWarning, event.place.filename, event.place.lineno)
         if event.kind == "assumption":
             self.failures.tell(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
+        if event.kind == "in-order":
+            self.failures.tell(f"{event.code.co_qualname}: a graph runs operation by operation: {event.detail}")
         if event.kind == "run-once" and event.detail == CUDA_GRAPH_CAPTURED:
             self.failures.tell(f"calls to which no compiled code applies run as plain Python: {event.detail}")
         if event.kind == "error" and event.error is not None:

@@ -25,6 +25,7 @@ from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermo
 from framesmith_dynamo.residual.aliasing import alias_guards
 from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
 from framesmith_dynamo.residual.resume import emit_break
+from framesmith_dynamo.residual.shared_memory import over_memory, running_over_memory
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import FinishedGraph
     from framesmith_dynamo.graph.symbols import Symbols
     from framesmith_dynamo.interpreter.frame import Frame
+    from framesmith_dynamo.residual.shared_memory import Sharing
 
 MAX_RESTARTS = 20
 #: Entries without a graph that one code object may have: more are not worth their guards.
@@ -55,7 +57,7 @@ MAX_RAISED = 16
 COMPILED_ELSEWHERE = "another thread is compiling it"
 #: Seconds for which a call that must not run eagerly waits for the thread that is compiling its function.
 PATIENCE = 600.0
-IN_ORDER = "run one by one: inputs that it changes share memory with others"
+IN_ORDER = "inputs that its graph changes share memory with others"
 
 Answer = Entry | SKIP | RUN_ONCE
 
@@ -333,14 +335,24 @@ class FrameConverter:
             raise MarkViolated(f"{text}{_told_at(location)}; {INSTEAD_OF_A_MARK}")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
-        def runner_of(graph: FinishedGraph, plain: bool) -> Callable[..., Any]:
-            graphs.append(graph.module)
-            size = f"{len(graph.module.graph.nodes)} nodes"
-            told = f"{size}, {IN_ORDER}" if plain else size
-            self._tell("graph", code, told, graph=graph.module, location=graph.location)
-            return graph.module.forward if plain else self.compile_graph(graph.module, graph.inputs)
+        def runner_of(graph: FinishedGraph, sharing: Sharing | None) -> Callable[..., Any]:
+            traced = graph if sharing is None or not sharing.bases else over_memory(graph, sharing)
+            graphs.append(traced.module)
+            size = f"{len(traced.module.graph.nodes)} nodes"
+            self._tell("graph", code, size, graph=traced.module, location=graph.location)
+            if sharing is not None and not sharing.bases:
+                return self._run_in_order(code, graph, f"{IN_ORDER}, and {sharing.why_not}")
+            run = self.compile_graph(traced.module, traced.inputs)
+            return run if sharing is None else running_over_memory(run, graph, sharing)
 
         return runner_of
+
+    def _run_in_order(self, code: CodeType, graph: FinishedGraph, why: str) -> Callable[..., Any]:
+        """What runs a graph operation by operation, as it was traced."""
+        if self.fullgraph:
+            raise EagerNotAllowed(code.co_qualname, why)
+        self._tell("in-order", code, why, location=graph.location)
+        return graph.module.forward
 
 
 def _applies(entry: Entry, info: FrameInfo) -> bool:

@@ -15,8 +15,9 @@ from framesmith_dynamo.graph.symbols import SymbolFact
 from framesmith_guards import CheckProgram, Location, TraceId
 
 EventKind = Literal[
-    "graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "assumption", "costly", "error"
-]
+    "graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "assumption", "in-order", "costly",
+    "error",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class FrameEvent:
     symbol from now on (`detail`: which, and what it was and is), or marks have no effect; `limit`: that was so as often
     as allowed (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or
     this time (`detail`: why); `assumption`: so was a call in which data are not what a compiled graph
-    takes for granted (`detail`: what that is); `costly`: compiling or inlining the code was never worth it, and stops
-    (`detail`: why, and what to do); `error`: the tracer or a compiler failed (`error`).
+    takes for granted (`detail`: what that is); `in-order`: a graph is not compiled, and runs operation by operation
+    (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
+    do); `error`: the tracer or a compiler failed (`error`).
 
     `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
     """

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from framesmith_dynamo.residual.shared_memory import sharing_guards, sharing_of
 from framesmith_dynamo.values.holders import is_entry, is_in_library, is_settled
-from framesmith_guards import Guard, InstanceDictSource, all_apart, no_overlap
+from framesmith_guards import Guard, InstanceDictSource, all_apart
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
@@ -95,11 +96,15 @@ def _is_kept(source: Source) -> bool:
 def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
     """Guards that no input of the graph comes to share memory with one that the graph changes.
 
-    None where that is so already: such a graph is not compiled, and right whatever else is shared.
+    Where that is so already, that it stays as it is; none where the graph is not compiled, and right for any layout.
     """
     used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
     changed = [ref for ref in used if ref.is_changed()]
-    if not changed or len(used) < 2 or share_memory(refs):
+    if not changed or len(used) < 2:
+        return
+    sharing = sharing_of(refs)
+    if sharing is not None:
+        yield from sharing_guards(refs, sharing)
         return
     sources = {ref: ref.source for ref in used if ref.source is not None}
     if len(changed) > FEW and all_apart(*(ref.real for ref in used)):
@@ -109,16 +114,3 @@ def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
     for ref in changed:
         others = tuple(source for other, source in sources.items() if other is not ref)
         yield Guard(sources[ref], "NO_OVERLAP", others)
-
-
-def share_memory(refs: Sequence[TensorRef]) -> bool:
-    """Whether an input of the graph now shares memory with one that the graph changes.
-
-    A compiler may reorder an in-place operation and a read of another input.
-    """
-    used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
-    return not all_apart(*(ref.real for ref in used)) and any(
-        not no_overlap(ref.real, *(other.real for other in used if other is not ref))
-        for ref in used
-        if ref.is_changed()
-    )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.residual.aliasing import share_memory
 from framesmith_dynamo.residual.recovery import OnError, Recovery, emit_protected_call, traceless
+from framesmith_dynamo.residual.shared_memory import Sharing, sharing_of
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import without_hook
 from framesmith_guards import LocalSource
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
-#: (graph, whether its inputs share memory so that it must run operation by operation) -> what runs it.
-RunnerOf = Callable[["FinishedGraph", bool], Callable[..., Any]]
+#: (graph, how its inputs share memory with those it changes) -> what runs it.
+RunnerOf = Callable[["FinishedGraph", "Sharing | None"], Callable[..., Any]]
 
 CANNOT_REBUILD = register_break(
     "cannot-rebuild",
@@ -95,7 +95,7 @@ class Residual:
         graph = self.state.builder.finish(self.codegen.outputs)
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
-            compiled, harmless = traceless(graph, runner_of(graph, share_memory(self.state.builder.inputs)))
+            compiled, harmless = traceless(graph, runner_of(graph, sharing_of(self.state.builder.inputs)))
             recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error, whole=whole)
             self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())

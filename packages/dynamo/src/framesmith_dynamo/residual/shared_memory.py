@@ -1,0 +1,225 @@
+"""Graphs whose inputs share memory with one that the graph changes: compiled over the memory, not over the inputs.
+
+Note [Shared memory]: a compiler may reorder a write to one input and a read of another, for it takes inputs to be
+apart. So such inputs become views, taken in the graph, of one input that spans them all (a *synthetic base*); what the
+graph does to one view then shows in the others by the rules that hold within graphs. Guards say that the inputs lie in
+the memory as they did. Where no base can be made, the graph runs operation by operation, which is right for any layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.contract import (
+    EXAMPLE,
+    assumes,
+    mark_as_assuming,
+    mark_as_writing_last,
+    writes_last,
+)
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.symbolic import is_symbolic
+from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput, state_of
+from framesmith_guards import Guard, TensorPropertySource, all_apart, no_overlap
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.graph.builder import TensorRef
+
+
+#: Elements of memory that are read and written though no input shows them: so many, and so many for each that one does.
+SMALL, PART = 4096, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The first `length` elements of a storage, of which the inputs at `positions` are views.
+
+    It begins where the storage does, so that `as_strided` means the same for it and for what is computed in its place.
+    Where the program writes to one of the inputs, the first is one of these: writes to the base count as such to it.
+    """
+
+    positions: tuple[int, ...]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How inputs share memory with those that the graph changes; without bases, `why_not` says why there are none.
+
+    `written`: the positions of those that it writes to, by themselves or by views of the same tensor.
+    """
+
+    bases: tuple[Base, ...] = ()
+    why_not: str = ""
+    written: tuple[int, ...] = ()
+
+    def base_of(self, position: int) -> int | None:
+        """The number of the base that an input is a view of."""
+        return next((number for number, base in enumerate(self.bases) if position in base.positions), None)
+
+
+def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
+    """How the inputs of a graph share memory, or None where none does with one that the graph changes."""
+    strided = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
+    if all_apart(*(ref.real for ref in strided)) or not any(
+        _overlapped(ref, strided) for ref in strided if ref.is_changed()
+    ):
+        return None
+    groups: dict[int, list[int]] = {}
+    for position, ref in enumerate(refs):
+        if ref in strided and ref.real is not None:
+            groups.setdefault(storage_id(ref.real), []).append(position)
+    shared = [group for group in groups.values() if any(_overlapped(refs[at], strided) for at in group)]
+    for group in shared:
+        reason = _why_no_base([refs[at] for at in group], strided)
+        if reason is not None:
+            return Sharing(why_not=reason)
+    written = [at for group in shared for at in group if _is_written(refs[at])]
+    ordered = [sorted(group, key=lambda at: at not in written) for group in shared]
+    bases = tuple(Base(tuple(group), max(_end(refs[at].real) for at in group)) for group in ordered)
+    return Sharing(bases, written=tuple(at for at in written if not refs[at].fake.is_inference()))
+
+
+def _is_written(ref: TensorRef) -> bool:
+    """Whether operations write to the tensor or its views: what shares its memory alone has another version."""
+    return any(_viewed(one) is _viewed(ref.fake) for one in ref.written())
+
+
+def _viewed(fake: torch.Tensor) -> torch.Tensor:
+    return fake if fake._base is None else fake._base
+
+
+def _overlapped(ref: TensorRef, all_refs: Sequence[TensorRef]) -> bool:
+    """Whether an input's memory meets that of another, one of the two being changed."""
+    others = [other for other in all_refs if other is not ref and (ref.is_changed() or other.is_changed())]
+    return not no_overlap(ref.real, *(other.real for other in others))
+
+
+def _why_no_base(group: Sequence[TensorRef], all_refs: Sequence[TensorRef]) -> str | None:
+    if any(_overlapped(ref, [ref, *(other for other in all_refs if other not in group)]) for ref in group):
+        return "their memory belongs to several storages"
+    kinds = {(ref.fake.dtype, ref.real is not None and ref.real.is_inference()) for ref in group}
+    if len(kinds) > 1:
+        return "they are of several types"
+    if max(_end(ref.real) for ref in group) > SMALL + PART * sum(ref.fake.numel() for ref in group):
+        return "they are a small part of their memory, all of which a compiled graph would read"
+    return next((reason for ref in group for reason in _obstacles(ref)), None)
+
+
+def _obstacles(ref: TensorRef) -> Iterator[str]:
+    real, spec = ref.real, ref.spec
+    assert real is not None
+    assert spec is not None
+    if type(real) not in (torch.Tensor, torch.nn.Parameter):
+        yield "one is of a subclass of tensors"
+    if any(map(is_symbolic, (*spec[0], *spec[1]))):
+        yield "their sizes are symbols"
+    if real.requires_grad or ref.fake.requires_grad:
+        yield "one takes part in gradients"
+    if spec != state_of(ref.fake):
+        yield "one is given another shape or type"
+    if real.is_conj() or real.is_neg():
+        yield "one is a conjugate or negative view"
+
+
+def _end(real: torch.Tensor | None) -> int:
+    """Of a tensor's storage, the first element behind all that it shows."""
+    if real is None or not real.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(real.shape, real.stride(), strict=True))
+    return int(real.storage_offset() + last + 1)
+
+
+def sharing_guards(refs: Sequence[TensorRef], sharing: Sharing) -> Iterator[Guard]:
+    """Guards that the inputs lie in the bases' memory as they did, and that nothing else comes to lie there."""
+    for base in sharing.bases:
+        members = [refs[at] for at in base.positions]
+        others = tuple(ref.source for ref in refs if ref not in members and _is_strided(ref) and ref.source is not None)
+        for member in members:
+            assert member.real is not None
+            assert member.source is not None
+            offset = TensorPropertySource(member.source, "storage_offset")
+            yield Guard(offset, "EQUALS_MATCH", int(member.real.storage_offset()))
+            if member is not members[0]:
+                assert members[0].source is not None
+                yield Guard(member.source, "SAME_STORAGE", members[0].source)
+            if others:
+                yield Guard(member.source, "NO_OVERLAP", others)
+
+
+def _is_strided(ref: TensorRef) -> bool:
+    return ref.real is not None and ref.fake.layout is torch.strided
+
+
+# The graph
+
+
+def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
+    """The same graph over the bases, which come first, and the inputs that are in none."""
+    placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
+    made = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    firsts = [base.positions[0] for base in sharing.bases]
+    memory = [made.placeholder(f"memory_{number}") for number in range(len(firsts))]
+    inputs = []
+    for node, first, base in zip(memory, firsts, sharing.bases, strict=True):
+        # The fakes of the members lie in one fake storage; that of the memory is to lie there, too.
+        node.meta[EXAMPLE] = _whole(placeholders[first].meta[EXAMPLE], base)
+        inputs.append(GraphInput(graph.inputs[first].source, _whole(graph.inputs[first].example, base)))
+    for position, (node, given) in enumerate(zip(placeholders, graph.inputs, strict=True)):
+        if sharing.base_of(position) is None:
+            nodes[node] = made.node_copy(node)
+            inputs.append(given)
+    for position, (node, given) in enumerate(zip(placeholders, graph.inputs, strict=True)):
+        number = sharing.base_of(position)
+        if number is not None:
+            nodes[node] = _view(made, memory[number], node, given.example)
+    for node in graph.module.graph.nodes:
+        if node.op != "placeholder":
+            nodes[node] = made.node_copy(node, nodes.__getitem__)
+    changed = list(range(len(memory)))  # which others are changed does not matter to whoever compiles
+    return FinishedGraph(new_module(graph.module, made), inputs, changed)
+
+
+def _view(graph: fx.Graph, memory: fx.Node, node: fx.Node, example: torch.Tensor) -> fx.Node:
+    layout = (tuple(example.shape), tuple(example.stride()), int(example.storage_offset()))
+    view = graph.call_function(torch.as_strided, (memory, *layout))
+    view.meta.update(node.meta)
+    return view
+
+
+def _whole(member: torch.Tensor, base: Base) -> torch.Tensor:
+    """All of a base, given a tensor that shows some of it."""
+    return member.as_strided((base.length,), (1,), 0)
+
+
+def running_over_memory(compiled: Callable[..., Any], graph: FinishedGraph, sharing: Sharing) -> Callable[..., Any]:
+    """What runs a graph compiled over memory with the inputs of the graph as it was traced."""
+    kept = [position for position in range(len(graph.inputs)) if sharing.base_of(position) is None]
+
+    def run(*inputs: torch.Tensor) -> Any:
+        memory = [_whole(inputs[base.positions[0]], base) for base in sharing.bases]
+        versions = [inputs[at]._version for at in sharing.written]
+        results = compiled(*memory, *[inputs[at] for at in kept])
+        for at, version in zip(sharing.written, versions, strict=True):
+            if inputs[at]._version == version:  # it has a count of its own, as `tensor.data` has
+                torch.autograd.graph.increment_version(inputs[at])
+        return results
+
+    for has, mark in MARKS.items():
+        if has(compiled):
+            mark(run)
+    return run
+
+
+#: What is said of whatever runs a graph, and so of what calls it.
+MARKS: Mapping[Callable[[Any], bool], Callable[[Any], None]] = {
+    writes_last: mark_as_writing_last,
+    assumes: mark_as_assuming,
+}
