@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from framesmith_aten.torch_adapter import is_none
 from framesmith_aten.torch_adapter import unstable as of_aten
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
 _HISTORY: Final = "what autograd knows of views cannot be asked"
 _UNBACKED: Final = "sizes that depend on data are not compiled"
-
-
-def nobody_wraps(tensor: object) -> bool:
-    """In place of a question about wrappers of a transform that torch no longer has."""
-    return False
-
 
 unstable: Final = Needs(
     "aot",
@@ -28,11 +23,15 @@ unstable: Final = Needs(
         need("torch._C._autograd._unsafe_set_version_counter", "inputs that a graph writes to fail to compile"),
         need("torch._C._autograd._get_current_graph_task_keep_graph", "backward passes of compiled graphs fail"),
         need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
-        need("torch._C._functorch.is_functorch_wrapped_tensor", "tensors of torch.func transforms are not seen"),
+        need(
+            "torch._C._functorch.is_functorch_wrapped_tensor",
+            "tensors of torch.func transforms are not seen",
+            instead=is_none,
+        ),
         need(
             "torch._C._functorch.is_legacy_batchedtensor",
             "`is_grads_batched` runs backward graphs as they are",
-            instead=nobody_wraps,
+            instead=is_none,
         ),
         need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
         need("torch.utils._sympy.symbol.SymT", _UNBACKED, members=("UNBACKED_INT", "UNBACKED_FLOAT")),

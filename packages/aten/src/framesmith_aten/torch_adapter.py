@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import torch
+from torch.fx import GraphModule
+
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
 _NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
 
+
+def is_none(tensor: object) -> bool:
+    """In place of a question about a kind of tensors that torch no longer has."""
+    return False
+
+
 unstable: Final = Needs(
     "aten",
     (
-        need(
-            "torch.fx._lazy_graph_module._LazyGraphModule", "graphs become Python text at once", "torch.fx.GraphModule"
-        ),
+        need("torch.fx._lazy_graph_module._LazyGraphModule", "graphs become Python text at once", instead=GraphModule),
         need("torch._prims_common.make_contiguous_strides_for", _NUMBERS),
         need("torch.utils._sympy.interp.sympy_interp", _NUMBERS),
         need("torch.utils._sympy.reference.PythonReferenceAnalysis", _NUMBERS),
-        need("torch._C._AutoDispatchBelowAutograd", "operators are not tried out on small tensors"),
-        need("torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen"),
+        need(
+            "torch._C._AutoDispatchBelowAutograd",
+            "operators are tried out with autograd's own view of them",
+            instead=torch.no_grad,
+        ),
+        need(
+            "torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen", instead=is_none
+        ),
         need(
             "torch.library._impls",
             "effects of operators' kernels in Python may show while these are traced",

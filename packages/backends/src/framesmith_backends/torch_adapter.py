@@ -39,7 +39,7 @@ unstable: Final = Needs(
         need(
             "torch._C._AutoDispatchBelowADInplaceOrView",
             "operators that graphs call are called with autograd",
-            "torch.no_grad",
+            instead=torch.no_grad,
         ),
         need("torch._C._storage_Use_Count", _CAPTURE),
         need("torch._foreach_copy_", _CAPTURE),

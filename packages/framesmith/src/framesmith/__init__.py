@@ -1,5 +1,8 @@
 """Compile PyTorch programs: `framesmith.compile()` composes frame capture, graphs and kernels."""
 
+import framesmith.releases  # noqa: F401  # first: the packages below may lack what an older torch does not have
+
+# isort: split
 from framesmith.__about__ import __version__
 from framesmith.api import compile, reset
 from framesmith.backends import list_backends

@@ -13,10 +13,13 @@ from framesmith.backends import BackendLike
 from framesmith.backward import reset_programs
 from framesmith.choices import check_bool
 from framesmith.config import make_config
+from framesmith.failures import FramesmithError, FramesmithWarning
 from framesmith.session import install_error_handler, reset_sessions, session_for
 from framesmith.stats import clear
 from framesmith.targets import check_target
 from framesmith.wrappers import compile_callable, compile_module, original_of
+from framesmith_guards import warn_user
+from framesmith_guards.needs import why_nothing_compiles
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -96,11 +99,26 @@ def compile(
     if target is None:
         return functools.partial(compile, **settings)
     original = check_target(original_of(target))
+    if (why := why_nothing_compiles()) is not None:
+        return run_eagerly(target, why, refuse=strict or fullgraph)
     install_error_handler()
     session = session_for(config)
     if isinstance(original, torch.nn.Module) and not isinstance(original, torch.jit.ScriptModule):
         return compile_module(original, session, functools.partial(compile, **settings))
     return compile_callable(original, session)
+
+
+def run_eagerly(target: Any, why: str, refuse: bool) -> Any:
+    """The target itself, with one warning that says why nothing is compiled; a FramesmithError to refuse that."""
+    if refuse:
+        raise FramesmithError(why)
+    _tell_once(why)
+    return target
+
+
+@functools.cache
+def _tell_once(why: str) -> None:
+    warn_user(FramesmithWarning(f"{why}; all functions run eagerly"))
 
 
 def reset() -> None:

@@ -29,6 +29,7 @@ TOPICS: Final[Mapping[str, str]] = {
     "aot": "each ATen graph, its role and size; DEBUG: its code",
     "kernels": "how many kernels a graph became; DEBUG: their code",
     "plan": "how many steps a graph's launcher takes, and when they are recorded as a CUDA graph; DEBUG: all of them",
+    "torch": "what this release of torch does not have, and what is lost by it",
     "perf": "how long compiling each frame took; which functions are left out, since compiling them never paid",
 }
 #: The word for every topic at once.
