@@ -171,11 +171,17 @@ def test_operators_that_give_nothing_are_kept() -> None:
     ],
 )
 def test_refusals_of_real_kernels(target: Any, args: tuple[Any, ...], inference: bool) -> None:
-    with pytest.raises((RuntimeError, NotImplementedError)) as real, torch.inference_mode(inference):
-        target(*args)
+    try:
+        with torch.inference_mode(inference):
+            target(*args)
+    except (RuntimeError, NotImplementedError) as error:
+        real = str(error)
+    else:  # as `clamp` of uint8 with a bound of 300 in some releases
+        effects(target, *args, inference=inference)
+        pytest.skip("this torch takes it")
     with pytest.raises(KernelRefuses) as ours:
         effects(target, *args, inference=inference)
-    assert str(real.value).splitlines()[0] in str(ours.value)
+    assert real.splitlines()[0] in str(ours.value)
 
 
 def test_what_kernels_take_is_not_refused() -> None:

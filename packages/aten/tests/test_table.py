@@ -8,10 +8,13 @@ from overloads import ROWS, overloads
 
 from framesmith_aten.table import TABLE
 
+#: Operators that some of the supported releases no longer have.
+REMOVED = {"cholesky"}
+
 
 @pytest.mark.parametrize("name", ROWS)
 def test_torch_has_the_operator(name):
-    assert overloads(name), f"torch {torch.__version__} has no aten::{name}"
+    assert overloads(name) or name in REMOVED, f"torch {torch.__version__} has no aten::{name}"
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if TABLE[name].pointwise])

@@ -15,6 +15,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 logger: Final = logging.getLogger("framesmith.torch")
@@ -184,14 +185,19 @@ def why_nothing_compiles() -> str | None:
 # The keys of tables
 
 
-def of_torch(path: str, lost: str = "what is known of it serves nothing") -> Any:
+def of_torch(path: str) -> Any:
     """A function, class or operator of torch as the key of a table's row; a stand-in where torch does not have it."""
     ASKED.add(path)
     try:
         return look_up(path)
     except AttributeError:
-        report_missing(f"there is no {path}", lost)
-        return stand_in(path)
+        return _missing_key(path)
+
+
+@cache
+def _missing_key(path: str) -> Any:
+    report_missing(f"there is no {path}", "rows of tables about it serve nothing")
+    return stand_in(path)
 
 
 class Operators:
