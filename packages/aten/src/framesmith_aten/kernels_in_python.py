@@ -6,10 +6,9 @@ operator that is made of others is not even called by the graph, which has what 
 
 from __future__ import annotations
 
-from torch._ops import OpOverload
-
 from framesmith_aten.operators import is_custom
 from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.torch_adapter import OpOverload
 
 #: Dispatch keys above those of fake tensors. (`register_autograd` registers its function, a formula, for `Autograd`.)
 _ABOVE = ("", "CompositeImplicitAutograd", "AutogradCPU", "AutogradCUDA")

@@ -13,7 +13,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, handles, named
 from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_guards.needs import of_torch
-from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode
+from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode, aten
 
 #: The functions that check a condition, and what they raise where it is false.
 CHECKS: Final[dict[Any, type[Exception]]] = {
@@ -72,7 +72,7 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
-    given = named(tr, torch.ops.aten._assert_scalar, args, kwargs, ("self", "assert_msg"), 2)
+    given = named(tr, aten._assert_scalar, args, kwargs, ("self", "assert_msg"), 2)
     condition = given["self"]
     if condition.is_symbolic():
         raise GraphBreak(DATA_DEPENDENT, f"_assert_scalar of {condition.describe()}; use torch._check")
@@ -80,5 +80,5 @@ def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-for _operator in (torch.ops.aten._assert_scalar, torch.ops.aten._assert_scalar.default):
+for _operator in (aten._assert_scalar, torch.ops.aten._assert_scalar.default):
     handles(_operator)(_assert_scalar)
