@@ -18,6 +18,8 @@ from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import special_method, type_lookup
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.torch_checks import promise
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
@@ -78,6 +80,21 @@ def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return fold(tr, pow, [given["base"], given["exp"], given["mod"]])
 
 
+def _beats(tr: Tracer, op: str, item: Value, best: Value) -> bool:
+    """Whether an item takes the place of the best so far.
+
+    Of a tensor and a number (`max(t, 0)`) it is the tensor that is taken to stay, or to take the place, which the graph
+    checks when it runs: else the call runs as plain Python, and gives the number.
+    """
+    answer = operations.compare(tr, op, item, best)
+    tensors = [isinstance(value, TensorValue) for value in (item, best)]
+    if isinstance(answer, TensorValue) and answer.fake.numel() == 1 and tensors.count(True) == 1:
+        told = answer.call_method(tr, "to", (tr.constant(torch.int64),), {}).call_method(tr, "item", (), {})
+        promise(tr, operations.compare(tr, "==", told, tr.constant(int(tensors[0]))), RuntimeError)
+        return tensors[0]
+    return answer.bool_(tr)
+
+
 def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> Value:
     """`min` (op "<") or `max` (op ">"): the first item that no other beats."""
     if set(kwargs) - {"key", "default"} or not args or (len(args) > 1 and "default" in kwargs):
@@ -92,7 +109,7 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
     best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
     for item in items[1:]:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
-        if operations.compare(tr, op, item_key, best_key).bool_(tr):
+        if _beats(tr, op, item_key, best_key):
             best, best_key = item, item_key
     return best
 

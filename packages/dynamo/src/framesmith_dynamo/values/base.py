@@ -78,6 +78,8 @@ class Memo:
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
     subscripts_pick: bool = False
+    #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.
+    tensor_numbers: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is
     #: expected of their caches, by the value's id; and how many such bodies are open.
     caches: dict[int, CacheUse] = field(default_factory=dict)

@@ -227,7 +227,10 @@ def index_of(tr: Tracer, value: Value) -> int:
         answer = tr.call(entry_value(tr, value.python_type(), found, "__index__", value.source), (value,), {})
         return index_of(tr, answered(tr, operator.index, "__index__", value, answer))
     if not value.can_be_constant():
-        raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
+        answer = value.call_method(tr, "__index__", (), {})  # of a tensor that holds a number the trace knows
+        if not answer.can_be_constant():
+            raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
+        return index_of(tr, answer)
     return operator.index(value.as_constant())
 
 

@@ -15,6 +15,7 @@ from framesmith_aten.symbolic import is_told_by_data
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import ListValue, TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
+from framesmith_dynamo.values.tensors.known_numbers import number_of
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 from framesmith_guards.torch_adapter import aten
 
@@ -89,7 +90,12 @@ def _is_place(item: Value) -> bool:
 
 
 def _decided(tr: Tracer, item: Value) -> Value:
-    """An item of a key; of a condition on symbols, which torch takes for no truth, whether it holds."""
+    """An item of a key; of a condition on symbols, which torch takes for no truth, whether it holds.
+
+    The ends of a slice that are tensors are the numbers that these hold, if they are known.
+    """
+    if isinstance(item, SliceValue) and tr.memo.tensor_numbers:
+        return SliceValue(*(number_of(tr, part) or part for part in item.referents()))
     return tr.constant(item.bool_(tr)) if item.is_symbolic() and item.python_type() is bool else item
 
 

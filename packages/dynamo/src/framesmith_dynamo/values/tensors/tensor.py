@@ -17,6 +17,7 @@ from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
+from framesmith_dynamo.values.tensors.known_numbers import forget_number, note_result, number_of
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import picked, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
@@ -91,6 +92,11 @@ class TensorValue(TensorObject):
             return tr.call(self.getattr_(tr, name), args, kwargs)
         return tr.call_torch(name, (self, *args), kwargs)
 
+    def getattr_(self, tr: Tracer, name: str) -> Value:
+        if name == "data":
+            forget_number(tr, self)
+        return super().getattr_(tr, name)
+
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
@@ -124,6 +130,9 @@ class TensorValue(TensorObject):
     def bool_(self, tr: Tracer) -> bool:
         if self.fake.numel() > 1:
             tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
+        known = number_of(tr, self)
+        if known is not None:
+            return known.bool_(tr)
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"truth of {self.describe()}")
 
     def hash_key(self, tr: Tracer) -> object:
@@ -132,20 +141,27 @@ class TensorValue(TensorObject):
     # Operators
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.call_torch(BINARY[op], (self, other), {}) if is_operand(other) else None
+        return self._computed(tr, op, BINARY[op], self, other) if is_operand(other) else None
 
     def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return tr.call_torch(BINARY[op], (other, self), {}) if is_operand(other) else None
+        return self._computed(tr, op, BINARY[op], other, self) if is_operand(other) else None
+
+    def _computed(self, tr: Tracer, op: str, function: Any, *operands: Value) -> Value:
+        """What an operator gives; where it is a number that is known, that is noted."""
+        result = tr.call_torch(function, operands, {})
+        if tr.memo.tensor_numbers:
+            note_result(tr, result, op, operands)
+        return result
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         return tr.call_torch(INPLACE[op], (self, other), {}) if is_operand(other) else None
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
-        return tr.call_torch(UNARY[op], (self,), {})
+        return self._computed(tr, op, UNARY[op], self)
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if is_operand(other):
-            return tr.call_torch(COMPARE[op], (self, other), {})
+            return self._computed(tr, op, COMPARE[op], self, other)
         if op in ("==", "!=") and other.can_be_constant():
             return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
         return None
@@ -187,13 +203,23 @@ def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwa
     return self
 
 
+def _item(tr: Tracer, tensor: TensorValue) -> Value:
+    """The tensor's one number."""
+    return number_of(tr, tensor) or tr.call_torch("item", (tensor,), {})
+
+
+@c_method("item", torch.Tensor)
+def _item_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    return tr.call_torch("item", (self, *args), kwargs) if args or kwargs else _item(tr, self)
+
+
 def _converted(convert: type) -> CMethod:
     """`int(tensor)` and the like: the tensor's one number, converted."""
 
     def method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         if self.fake.numel() != 1 or self.fake.dtype.is_complex:
             raise GraphBreak(DATA_DEPENDENT, f"{convert.__name__}() of {self.describe()}")
-        return tr.call(tr.constant(convert), [tr.call_torch("item", (self,), {})], {})
+        return tr.call(tr.constant(convert), [_item(tr, self)], {})
 
     return method
 
@@ -210,7 +236,7 @@ def _tolist(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs or self.fake.numel() > MOST_LISTED or self.fake.dtype.is_complex:
         raise GraphBreak(DATA_DEPENDENT, f"tolist() of {self.describe()}")
     if self.fake.dim() == 0:
-        return tr.call_torch("item", (self,), {})
+        return _item(tr, self)
     items = [item.call_method(tr, "tolist", (), {}) for item in self.unpack(tr)]
     return new_list(tr, items)
 

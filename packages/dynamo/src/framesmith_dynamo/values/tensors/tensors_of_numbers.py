@@ -15,6 +15,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.containers.sequence import SequenceValue
+from framesmith_dynamo.values.tensors.known_numbers import note_number
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 #: What a number is held in before it gets its tensor's dtype, in which it might not fit: as `torch.tensor` does it.
@@ -25,7 +26,10 @@ WIDEST: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64
 def tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.tensor(data, *, dtype, device, requires_grad, pin_memory)`."""
     made = _made(tr, {"data": args[0]} if args else {}, kwargs) if len(args) < 2 else None
-    return tr.call_torch(torch.tensor, args, kwargs) if made is None else made
+    made = tr.call_torch(torch.tensor, args, kwargs) if made is None else made
+    if len(args) == 1 and args[0].python_type() is int and args[0].can_be_constant():
+        note_number(tr, made, args[0])
+    return made
 
 
 @handles(torch.as_tensor)
