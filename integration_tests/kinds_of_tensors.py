@@ -67,16 +67,18 @@ def memory_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def relations(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int | None, bool]]:
-    """For each tensor the first that is the same object, the first in the same storage, and whether it was changed."""
+def relations(tensors: Sequence[torch.Tensor], given: int) -> list[tuple[int, int | None, bool]]:
+    """For each tensor the first that is the same object, the first in the same storage, and, of those that were given,
+    whether it was changed.
+    """
     memory = [memory_of(one) for one in tensors]
     return [
         (
-            next(at for at, other in enumerate(tensors) if other is one),
+            next(place for place, other in enumerate(tensors) if other is one),
             None if found is None else memory.index(found),
-            not one.is_inference() and one._version > 0,
+            at < given and not one.is_inference() and one._version > 0,
         )
-        for one, found in zip(tensors, memory, strict=True)
+        for at, (one, found) in enumerate(zip(tensors, memory, strict=True))
     ]
 
 
@@ -110,7 +112,7 @@ def outcomes(program: Callable[[], Program], compiler: Callable[..., Any], watch
             found.append((type(error), described(given)))
             continue
         results = [*tensors_in(result)]
-        found.append([described(result), described(met), relations([*met, *results])])
+        found.append([described(result), described(met), relations([*met, *results], len(met))])
         found[-1].append(gradients_of(results, met))
     return found
 

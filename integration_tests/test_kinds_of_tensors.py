@@ -413,3 +413,46 @@ def test_dtypes_of_which_there_are_no_kernels(dtype: torch.dtype) -> None:
     if dtype is not torch.bits8:
         numbers = program(lambda x: (x.to(dtype), x.to(dtype).float() + 1), lambda: (torch.rand(4) * 3,))
         assert check(numbers)["graphs"] == 1
+
+
+def linear_made(x: torch.Tensor) -> torch.Tensor:
+    return nn.Linear(3, 3)(x)
+
+
+ON_META: Make = lambda: (torch.ones(3, device="meta"),)  # noqa: E731
+NOTHING: Make = lambda: ()  # noqa: E731
+DEVICES: dict[str, Callable[[], Program]] = {
+    "a number": program(lambda: torch.tensor(1.5), NOTHING, NOTHING),
+    "numbers": program(lambda: (torch.tensor([[1, 2]]), torch.as_tensor([1.0, 2]), torch.tensor(1j)), NOTHING),
+    "computed with": program(lambda: torch.tensor([1.0, 2.0]) + 1, NOTHING),
+    "in a list": program(lambda: [torch.tensor(i) for i in range(3)], NOTHING),
+    "made": program(lambda: (torch.ones(3), torch.zeros(2, 2), torch.arange(4)), NOTHING, NOTHING),
+    "beside another device": program(lambda x: (x + 1, torch.ones(3)), lambda: (torch.ones(3),), ON_META),
+    "changed": program(lambda x: x.add_(1), ON_META),
+    "viewed": program(lambda x: (x.view(1, 3), x[1:], x), ON_META),
+    "scaled": program(lambda x: x * torch.tensor(2.0), ON_META),
+    "places": program(lambda x: x[torch.tensor([0, 1])], ON_META),
+    "asked for a number": program(lambda x: x.sum().item(), ON_META),
+    "branched on": program(lambda x: x + 1 if x.sum() > 0 else x, ON_META),
+    "a module": program(linear_made, ON_META),
+    "gradients": program(lambda x: (x * 2).sum(), lambda: (torch.ones(3, device="meta", requires_grad=True),)),
+    "named": program(lambda: torch.tensor([1.0, 2.0], device="cpu") + 1, NOTHING),
+}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu", None])
+@pytest.mark.parametrize("name", DEVICES)
+def test_default_devices(name: str, device: str | None) -> None:
+    torch.set_default_device(device)
+    try:
+        check(DEVICES[name])
+    finally:
+        torch.set_default_device(None)
+
+
+def test_a_default_device_inside() -> None:
+    def inside() -> Any:
+        with torch.device("meta"):
+            return torch.tensor(1.5), torch.ones(2)
+
+    check(program(inside, NOTHING, NOTHING))

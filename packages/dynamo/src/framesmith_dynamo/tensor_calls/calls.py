@@ -31,7 +31,7 @@ from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
 from framesmith_guards import called_from, is_defect
-from framesmith_guards.torch_adapter import FakeTensorMode, GuardOnDataDependentSymNode
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
     from framesmith_aten.recording import Effects
@@ -288,6 +288,8 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
         if kind is OPERATION_FAILED and is_defect(error):
             raise
         raise GraphBreak(kind, _describe(target, error)) from error
+    if not all(isinstance(made, FakeTensor) for made in tensors_in(result)):
+        raise GraphBreak(FAKE_UNSUPPORTED, f"{_name(target)} makes a tensor that is none (on the device 'meta')")
     try:
         log.rely_on_copies((*fakes, *named_fakes.values()), result)
     except TraceUnsupported as error:

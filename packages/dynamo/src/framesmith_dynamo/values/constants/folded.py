@@ -73,7 +73,21 @@ class FoldedValue(KnownValue):
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not callable(self.obj):
             tr.raise_(TypeError, f"'{type(self.obj).__name__}' object is not callable")
-        return super().call(tr, args, kwargs)
+        origin = getattr(self.obj, "__origin__", None)
+        if not isinstance(origin, type) or not getattr(self.obj, "_inst", True):
+            return super().call(tr, args, kwargs)
+        cls = tr.constant(origin) if self.source is None else tr.wrap(origin, AttrSource(self.source, "__origin__"))
+        return self._noted_on(tr, tr.call(cls, args, kwargs))
+
+    def _noted_on(self, tr: Tracer, made: Value) -> Value:
+        """What a generic alias has made, of which it is the `__orig_class__` where attributes can be set."""
+        cls = made.python_type()
+        if not cls.__dictoffset__:
+            return made
+        if cls.__setattr__ is not object.__setattr__:
+            self.refuse("call")
+        made.setattr_(tr, "__orig_class__", self)
+        return made
 
     def len_(self, tr: Tracer) -> Value:
         return fold(tr, len, (self.obj,))

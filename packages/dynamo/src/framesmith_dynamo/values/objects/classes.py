@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -255,6 +255,9 @@ class ClassValue(Value):
         meta_call = self._meta_method(tr, "__call__")
         if meta_call is not None:
             return tr.call(meta_call, (self, *args), kwargs)
+        found = type_lookup(type(self.cls), "__call__")
+        if found is not None and not isinstance(found.raw, WrapperDescriptorType):  # a TypedDict's is dict
+            return tr.call(bind_entry(tr, found, "__call__", self), args, kwargs)
         return self.instantiate(tr, args, kwargs)
 
     def instantiate(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
