@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
-
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values import operations
@@ -70,9 +68,12 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
+_ASSERT_SCALAR: Final = of_torch("torch.ops.aten._assert_scalar")
+
+
 def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
-    given = named(tr, aten._assert_scalar, args, kwargs, ("self", "assert_msg"), 2)
+    given = named(tr, _ASSERT_SCALAR, args, kwargs, ("self", "assert_msg"), 2)
     condition = given["self"]
     if condition.is_symbolic():
         raise GraphBreak(DATA_DEPENDENT, f"_assert_scalar of {condition.describe()}; use torch._check")
@@ -80,5 +81,5 @@ def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-for _operator in (aten._assert_scalar, torch.ops.aten._assert_scalar.default):
+for _operator in (_ASSERT_SCALAR, aten._assert_scalar.default):
     handles(_operator)(_assert_scalar)
