@@ -23,11 +23,19 @@ from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
 from framesmith_dynamo.conversion.refusals import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from framesmith_dynamo.graph.builder import GraphInput
 from framesmith_dynamo.residual.raising import raising
+from framesmith_dynamo.torch_switches import resets
+from framesmith_dynamo.torch_switches.marks import innermost
+from framesmith_dynamo.torch_switches.resets import LISTENERS
+from framesmith_dynamo.torch_switches.settings import SwitchWarning, is_off
+from framesmith_dynamo.torch_switches.stances import StanceForbids
+
+resets.listen()
 
 __all__ = [
     "BREAKS",
     "CONCERNED_PACKAGES",
     "CUDA_GRAPH_CAPTURED",
+    "LISTENERS",
     "BreakKind",
     "BreakNotAllowed",
     "EagerNotAllowed",
@@ -37,10 +45,14 @@ __all__ = [
     "GraphInput",
     "MarkViolated",
     "RecompileLimit",
+    "StanceForbids",
+    "SwitchWarning",
     "__version__",
     "admit",
     "disable",
+    "innermost",
     "is_disabled",
+    "is_off",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",

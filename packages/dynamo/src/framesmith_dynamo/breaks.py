@@ -125,3 +125,9 @@ DATA_DEPENDENT_BRANCH = register_break(
     why="which way it goes is known only when the graph has run",
     hint="use torch.where or torch.cond; the program is right either way, in two graphs",
 )
+COMPILER_CALL = register_break(
+    "compiler-call",
+    what="the compiler itself is called from compiled code",
+    why="it changes how later frames are compiled",
+    hint="call it outside the compiled function",
+)

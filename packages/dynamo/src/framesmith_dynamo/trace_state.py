@@ -35,9 +35,12 @@ class SpeculationLog:
     break_at: int | None = None
     reason: GraphBreak | None = None
     called_for_real: set[int] = field(default_factory=set)
+    #: Whether the program has said, where it broke, that a graph break is an error.
+    is_error: bool = False
 
-    def end_at(self, step: int, reason: GraphBreak) -> None:
+    def end_at(self, step: int, reason: GraphBreak, is_error: bool = False) -> None:
         """Note that instruction number `step` cannot be traced."""
+        self.is_error = is_error
         self.break_at = step
         self.reason = reason
 

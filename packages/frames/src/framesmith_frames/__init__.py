@@ -12,6 +12,7 @@ from framesmith_frames._hook import (
     FrameInfo,
     always_ask,
     ask_only_about,
+    divert_by,
     entries,
     get_callback,
     hook_state,
@@ -25,7 +26,7 @@ from framesmith_frames._hook import (
     without_hook,
 )
 from framesmith_frames.activation import activated, deactivated
-from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, InputsCheck
+from framesmith_frames.contracts import Check, Diversion, ErrorHandler, FrameCallback, InputsCheck
 from framesmith_frames.statistics import CodeStats, stats
 from framesmith_frames.watching import watch
 
@@ -35,6 +36,7 @@ __all__ = [
     "Check",
     "CodeStats",
     "CompiledFunction",
+    "Diversion",
     "Entry",
     "ErrorHandler",
     "FrameCallback",
@@ -44,6 +46,7 @@ __all__ = [
     "always_ask",
     "ask_only_about",
     "deactivated",
+    "divert_by",
     "entries",
     "get_callback",
     "hook_state",

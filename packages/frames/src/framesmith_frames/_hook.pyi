@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, GenericAlias
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final, overload
 
-from framesmith_frames.contracts import Check, ErrorHandler, FrameCallback, HasCode, InputsCheck, OnEager
+from framesmith_frames.contracts import Check, Diversion, ErrorHandler, FrameCallback, HasCode, InputsCheck, OnEager
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -30,11 +30,12 @@ class Entry:
 
 @final
 class SKIP:
-    """Answer: run this code eagerly and never ask for it again (until a reset)."""
+    """Answer: run this code eagerly, do not ask again (until a reset), nor, with `calls_too`, for what it calls."""
 
     reason: str
     quiet: bool
-    def __new__(cls, reason: str, *, quiet: bool = False) -> SKIP: ...
+    calls_too: bool
+    def __new__(cls, reason: str, *, quiet: bool = False, calls_too: bool = False) -> SKIP: ...
 
 @final
 class RUN_ONCE:
@@ -117,5 +118,8 @@ def entries(code: HasCode, /, *, cache: int | None = None) -> list[Entry]: ...
 def counts(code: HasCode, /) -> tuple[int, int, int, int, int, int, int, str | None]: ...
 def ask_only_about(callback: FrameCallback, packages: tuple[str, ...], /) -> None: ...
 def always_ask(code: HasCode, /) -> None: ...
+def divert_by(
+    namespace: dict[str, Any], name: str, judge: Callable[[Any], Diversion | None], /
+) -> tuple[dict[str, Any], str, Callable[[Any], Diversion | None]] | None: ...
 def hook_state() -> dict[str, int]: ...
 def never_in_place(flag: bool, /) -> bool: ...

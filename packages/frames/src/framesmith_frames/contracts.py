@@ -30,6 +30,9 @@ InputsCheck: TypeAlias = ExtractingCheck | NativeCheck
 FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
 """Asked about a call for which no entry applies."""
 
+Diversion: TypeAlias = Callable[[FrameCallback, FunctionType], FrameCallback | None]
+"""What to use in place of a callback for a call of a function: the same, another, or None: the call runs eagerly."""
+
 ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
 """Told of an exception of a callback or checker. What it raises propagates, as though the call had not begun.
 

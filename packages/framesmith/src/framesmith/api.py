@@ -18,6 +18,7 @@ from framesmith.session import install_error_handler, reset_sessions, session_fo
 from framesmith.stats import clear
 from framesmith.targets import check_target
 from framesmith.wrappers import compile_callable, compile_module, original_of
+from framesmith_dynamo import LISTENERS, innermost, is_off
 from framesmith_guards import warn_user
 from framesmith_guards.needs import why_nothing_compiles
 
@@ -78,8 +79,11 @@ def compile(
     options: what the backend declares.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
     verify: compare the first run (True), or so many runs, of each compiled graph with eager, gradients included.
-    recompile_limit: entries per code object (8).
+    recompile_limit: entries per code object (8, or what `torch._dynamo.config.recompile_limit` says).
     disable: give the target back as it is.
+
+    What a program says to torch.compile with `torch.compiler.disable`, `set_stance` and their like counts here, too
+    (docs/torch-switches.md).
 
     Raises TypeError or ValueError for bad arguments, naming the nearest valid choice.
     """
@@ -94,11 +98,11 @@ def compile(
         "recompile_limit": recompile_limit,
     }
     config = make_config(**settings)
-    if check_bool("disable", disable):
+    if check_bool("disable", disable) or is_off():
         return (lambda fn: fn) if target is None else target
     if target is None:
         return functools.partial(compile, **settings)
-    original = check_target(original_of(target))
+    original = check_target(original_of(innermost(original_of(target))))
     if (why := why_nothing_compiles()) is not None:
         return run_eagerly(target, why, refuse=strict or fullgraph)
     install_error_handler()
@@ -127,3 +131,6 @@ def reset() -> None:
     reset_sessions()
     reset_programs()
     clear()
+
+
+LISTENERS.append(reset_sessions)

@@ -11,8 +11,6 @@ from framesmith.failures import FramesmithWarning
 from framesmith_aten.contract import MODES
 from framesmith_guards import warn_user
 
-DEFAULT_RECOMPILE_LIMIT = 8
-
 
 @dataclass(frozen=True)
 class CompileConfig:
@@ -25,7 +23,7 @@ class CompileConfig:
     options: Mapping[str, object] = field(default_factory=dict)
     strict: bool = False
     verify: int = 0
-    recompile_limit: int = DEFAULT_RECOMPILE_LIMIT
+    recompile_limit: int | None = None
 
 
 def make_config(
@@ -91,10 +89,10 @@ def check_verify(verify: object) -> int:
     return int(verify)
 
 
-def check_limit(limit: object) -> int:
-    """The recompile limit: a positive int, or None for the default."""
+def check_limit(limit: object) -> int | None:
+    """The recompile limit: a positive int, or None for what torch's configuration says (8)."""
     if limit is None:
-        return DEFAULT_RECOMPILE_LIMIT
+        return None
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ValueError(f"recompile_limit must be an int of at least 1; got {limit!r}")
     return limit

@@ -6,16 +6,17 @@ import contextlib
 import functools
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import fx
 
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import is_for_fixed_sizes
+from framesmith.backends import is_for_fixed_sizes, resolve_backend
 from framesmith.collection import full_collections_postponed
 from framesmith.config import CompileConfig
 from framesmith.failures import Failures, FramesmithError, FramesmithWarning
@@ -34,6 +35,7 @@ from framesmith_dynamo import (
     GraphInput,
     MarkViolated,
     RecompileLimit,
+    StanceForbids,
     raising,
     skipped_by_torch,
 )
@@ -52,7 +54,7 @@ COUNTERS: dict[str, str] = {
 }
 
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
-FOR_THE_USER = (FramesmithError, BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit)
+FOR_THE_USER = (FramesmithError, BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit, StanceForbids)
 
 #: Told of a call of which something is not so that its graph takes for granted.
 COMPILED_FOR_OTHER_DATA = "calls whose data are not what compiled code takes for granted run as plain Python:"
@@ -69,19 +71,30 @@ class Session:
     Entries belong to the callback that made them, so equal configurations share one session (`session_for`).
     """
 
-    def __init__(self, config: CompileConfig, observe: Observer | None = None) -> None:
+    def __init__(
+        self, config: CompileConfig, observe: Observer | None = None, goes_on_from: Session | None = None
+    ) -> None:
         self.config = config
         self._observe = observe
+        self._goes_on_from = goes_on_from
+        self._others: dict[object, Session] = {}
         self._held = threading.local()
         framesmith_frames.ask_only_about(self, CONCERNED_PACKAGES)
         self.reset()
 
     def reset(self) -> None:
         """Forget what was compiled and which failures were told."""
+        self._others.clear()
+        self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
         self.failures = Failures(self.config.strict, whole=self.config.fullgraph)
         self._compile_graph = GraphCompiler(self.config, self.failures)
-        self._converter = self._make_converter(self._on_event)
-        self._module_converter = self._make_converter(self._on_module_event)
+        before = self._goes_on_from
+        self._converter: FrameConverter = self._make_converter(
+            self._on_event, None if before is None else before._converter
+        )
+        self._module_converter: FrameConverter = self._make_converter(
+            self._on_module_event, None if before is None else before._module_converter
+        )
 
     @property
     def refuses(self) -> bool:
@@ -102,7 +115,25 @@ class Session:
         if self._observe is None:
             self.failures.tell(f"{name}: {NOTHING_COMPILED}: {reason}")
 
-    def _make_converter(self, on_event: Observer) -> FrameConverter:
+    def with_backend(self, backend: object) -> Session:
+        """This session with another backend, as a program forces one with `torch.compiler.set_stance`."""
+        if self._goes_on_from is not None or backend == self.config.backend:
+            return self
+        key = backend if isinstance(backend, str) else id(backend)
+        known = self._others.get(key)
+        if known is None:
+            config = replace(self.config, backend=resolve_backend(backend), options={}, mode="default")
+            known = self._others[key] = Session(config, self._observe, goes_on_from=self)
+        return known
+
+    def first_call(self, function: FunctionType) -> Session:
+        """What compiles a function's first call under the stance "aot_eager_then_compile"; itself for all others."""
+        if self._goes_on_from is not None or function.__code__ in self._begun:
+            return self
+        self._begun.add(function.__code__)
+        return self.with_backend("aot_eager")
+
+    def _make_converter(self, on_event: Observer, before: FrameConverter | None) -> FrameConverter:
         return FrameConverter(
             self._compile,
             fullgraph=self.config.fullgraph,
@@ -110,6 +141,7 @@ class Session:
             dynamic=self._dynamic(),
             on_event=on_event,
             strict=self.config.strict,
+            histories=None if before is None else before.histories,
         )
 
     def _dynamic(self) -> bool | None:

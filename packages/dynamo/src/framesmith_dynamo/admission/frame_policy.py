@@ -30,10 +30,20 @@ TORCH_NOT_INLINED = Parts(
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
-#: But of these parts the functions by which an `fx.GraphModule` is called.
-TORCH_INLINED = frozenset(
-    ("fx.graph_module", name) for name in ("GraphModule.recompile.<locals>.call_wrapped", "_WrappedCall.__call__")
-)
+#: But of these parts the functions by which an `fx.GraphModule` is called,
+TORCH_INLINED = frozenset({
+    ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
+    ("fx.graph_module", "_WrappedCall.__call__"),
+    # and those of `torch._dynamo.error_on_graph_break`, as a context manager and as a decorator
+    ("_dynamo.decorators", "error_on_graph_break"),
+    ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__init__"),
+    ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__enter__"),
+    ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__exit__"),
+    ("_dynamo.external_utils", "wrap_dunder_call_ctx_manager"),
+    ("_dynamo.external_utils", "wrap_dunder_call_ctx_manager.<locals>.inner"),
+    ("_dynamo.utils", "_get_error_on_graph_break"),
+    ("_dynamo.utils", "_set_error_on_graph_break"),
+})  # fmt: skip
 #: The compiler within torch.
 TORCH_COMPILER = Parts("_dynamo.")
 #: Parts whose functions torch.compile wraps in its `disable` the first time it is used, to keep itself away.

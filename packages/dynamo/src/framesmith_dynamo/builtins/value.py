@@ -13,6 +13,7 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
+from framesmith_dynamo.values import torch_marks
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
@@ -61,7 +62,7 @@ class BuiltinValue(KnownValue):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = find_handler(self.obj)
+        handler = torch_marks.handler_of(self.obj) or find_handler(self.obj)
         if handler is not None:
             return handler(tr, args, kwargs)
         if isinstance(self.obj, DESCRIPTOR_TYPES):

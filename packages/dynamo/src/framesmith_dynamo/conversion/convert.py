@@ -20,12 +20,20 @@ from framesmith_dynamo.conversion.history import Histories
 from framesmith_dynamo.conversion.marks import MarkViolated
 from framesmith_dynamo.conversion.naming import next_compile_id
 from framesmith_dynamo.conversion.other_hooks import keep_from_torch, skipped_by_torch
-from framesmith_dynamo.conversion.refusals import BreakNotAllowed, EagerNotAllowed, RecompileLimit
+from framesmith_dynamo.conversion.refusals import (
+    ERROR_ON_BREAK,
+    FULLGRAPH,
+    BreakNotAllowed,
+    EagerNotAllowed,
+    RecompileLimit,
+)
+from framesmith_dynamo.conversion.switches import answer_of_marks, note_call, why_not_by_stance
 from framesmith_dynamo.interpreter.loop import Ending, EscapedException, outermost_frame, run_outermost
 from framesmith_dynamo.residual.aliasing import alias_guards
 from framesmith_dynamo.residual.output import CompileGraph, Residual, RunnerOf, cannot_rebuild
 from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.residual.shared_memory import over_memory, running_over_memory
+from framesmith_dynamo.torch_switches import resets, settings, stances
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
@@ -86,9 +94,10 @@ class FrameConverter:
     that could be compiled (the limit, a failure, data for which a graph is not right); where nothing can be, the answer
     is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` refuses. `dynamic`: which sizes and numbers are
     symbols, those that have changed (None), all that can be (True), none (False). `recompile_limit`: entries per code
-    object; beyond it the code runs as plain Python. `strict`: what would be left to plain Python because the tracer,
-    the compiler or the limit failed raises instead. Exceptions leave through the callback: an error handler of frames
-    that raises them again brings them to the user.
+    object; if None, what torch's configuration says (8). Beyond it the code runs as plain Python. `strict`: what would
+    be left to plain Python because the tracer, the compiler or the limit failed raises instead. `histories`: another
+    converter's, for one that goes on from what that has met. Exceptions leave through the callback: an error handler of
+    frames that raises them again brings them to the user.
     """
 
     def __init__(
@@ -96,23 +105,26 @@ class FrameConverter:
         compile_graph: CompileGraph,
         *,
         fullgraph: bool = False,
-        recompile_limit: int = 8,
+        recompile_limit: int | None = None,
         dynamic: bool | None = None,
         on_event: Callable[[FrameEvent], object] = ignore,
         strict: bool = False,
+        histories: Histories | None = None,
     ) -> None:
         if not callable(compile_graph):
             raise TypeError(
                 f"compile_graph is a callable (module, inputs) -> callable, not {type(compile_graph).__name__}"
             )
-        if recompile_limit < 1:
+        if recompile_limit is not None and recompile_limit < 1:
             raise ValueError(f"recompile_limit is at least 1, not {recompile_limit}")
         self.compile_graph = compile_graph
         self.fullgraph = fullgraph
         self.recompile_limit = recompile_limit
         self.on_event = on_event
         self.strict = strict
-        self._histories = Histories(dynamic)
+        self.histories = histories or Histories(dynamic)
+        #: The code objects of which a first call has come while the stance was to run first calls eagerly.
+        self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
         self._callees = CostlyCallees()
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
         #: The threads that are compiling, by code object: others go on as plain Python, for waiting might never end.
@@ -125,13 +137,22 @@ class FrameConverter:
     @skipped_by_torch
     def __call__(self, info: FrameInfo) -> Answer:
         """What to do with a call for which no entry applies."""
+        answer = answer_of_marks(info)
+        if answer is not None:
+            return answer
         reason = why_not_compiled(info.code, cast(FunctionType, info.function).__globals__)
         if reason is not None:
             return SKIP(reason)
+        resets.be_told()
+        settings.tell_unheard()
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_not_now()
             if reason is not None:
                 return self._run_once(info.code, reason)
+            reason = self._heed_stance(info)
+            if reason is not None:
+                self._tell("run-once", info.code, reason)
+                return RUN_ONCE(reason, quiet=True)
             if not self._begin(info.code):
                 return self._run_once(info.code, COMPILED_ELSEWHERE, quiet=not self.fullgraph)
             try:
@@ -151,6 +172,20 @@ class FrameConverter:
             return False
         with self._compiled:
             return self._compiled.wait_for(lambda: self._compiling.setdefault(code, mine) == mine, PATIENCE)
+
+    def _heed_stance(self, info: FrameInfo) -> str | None:
+        """Why the stance of torch.compile leaves the call to plain Python, or None; raises where it forbids that."""
+        stance = stances.stance()
+        if stance == stances.EAGER_THEN_COMPILE and info.code not in self._begun:
+            self._begun.add(info.code)
+            note_call(self.histories.of(info.code), info)
+            return stances.FIRST_CALL
+        if stance == stances.DEFAULT and not settings.setting("error_on_recompile", False):
+            return None
+        known = entries(info.code)
+        if any(_applies(entry, info) for entry in known):
+            return None
+        return why_not_by_stance(stance, info, known)
 
     def _run_once(self, code: CodeType, why: str, *, quiet: bool = False) -> RUN_ONCE:
         self._tell("run-once", code, why)
@@ -206,7 +241,7 @@ class FrameConverter:
         missed = self._missed.setdefault(info.code, Counter())
         missed[_subject(nearest.guard)] += 1
         self._tell("recompile", info.code, str(nearest), location=_used_at(nearest.guard))
-        if len(known) < self.recompile_limit:
+        if len(known) < settings.recompile_limit(self.recompile_limit):
             return None
         [(subject, times)] = missed.most_common(1)
         message = (
@@ -214,7 +249,7 @@ class FrameConverter:
             f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_told_at(_used_at(nearest.guard))}. "
             f"{_remedy(nearest.guard)}"
         )
-        if self.strict or self.fullgraph:
+        if self.strict or self.fullgraph or settings.setting("fail_on_recompile_limit_hit", False):
             raise RecompileLimit(f"{info.code.co_qualname}: {message}")
         self._tell("limit", info.code, message, location=_used_at(nearest.guard))
         self._tell("skip", info.code, message)
@@ -232,13 +267,13 @@ class FrameConverter:
                     continue
                 forget_frames(log.reason)
                 CompileContext.get().attempt += 1
-                if self.fullgraph:
-                    raise BreakNotAllowed(log.reason) from log.reason
+                if self.fullgraph or log.is_error:
+                    raise BreakNotAllowed(log.reason, ERROR_ON_BREAK if log.is_error else FULLGRAPH) from log.reason
                 self._note_callee(log.reason, info.code)
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
-        frame = outermost_frame(info, log, self._callees, self._histories.of(info.code))
+        frame = outermost_frame(info, log, self._callees, self.histories.of(info.code))
         told: GraphBreak | None = None
         try:
             with located(frame.state.location):
@@ -310,7 +345,7 @@ class FrameConverter:
                 return SKIP(NOTHING_TO_COMPILE)
             self._graphless.add(code)
         self._check_marks(frame.state.symbols)
-        for change in self._histories.of(info.code).take_news():
+        for change in self.histories.of(info.code).take_news():
             self._tell("dynamic", info.code, change)
         guards = frame.state.guards
         with located(None):  # what all the frame relies on

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import weakref
 from types import CodeType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 
 from framesmith_aten.symbolic import LARGEST_SYMBOL
 from framesmith_dynamo.conversion.marks import is_marked, marks_of
 from framesmith_dynamo.graph.symbols import STATIC, Dims
+from framesmith_dynamo.torch_switches.settings import setting
 from framesmith_guards import DictValueSource, ItemSource, LocalSource, StoredItemSource
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _ITEMS: Final = (ItemSource, StoredItemSource, DictValueSource)
 #: Stands for a size or number that has changed.
 CHANGED: Final = None
+#: How deep containers are looked into for sizes and numbers of a call that is not compiled.
+MOST_NESTED: Final = 4
 
 Seen = list[int | None]
 
@@ -33,7 +36,7 @@ class History:
     """What was met at each source when a code object was compiled: a policy for the next time."""
 
     def __init__(self, dynamic: bool | None) -> None:
-        self.dynamic = dynamic
+        self._asked = dynamic
         #: By name and number of dimensions: what alternates between two is as often one as the other.
         self.sizes: dict[tuple[str, int], Seen] = {}
         self.numbers: dict[str, int | float | None] = {}
@@ -41,6 +44,18 @@ class History:
         self.ignored: set[str] = set()
         #: What has turned out to change since it was last told, in the user's terms.
         self.news: list[str] = []
+
+    @property
+    def dynamic(self) -> bool | None:
+        """Which sizes and numbers are symbols: what was asked for, else what torch's configuration says now."""
+        if not setting("dynamic_shapes", True):
+            return False
+        return True if self._asked is None and not setting("assume_static_by_default", True) else self._asked
+
+    @property
+    def _is_automatic(self) -> bool:
+        """Whether what has changed is a symbol from then on."""
+        return bool(setting("automatic_dynamic_shapes", True))
 
     @property
     def allows_symbols(self) -> bool:
@@ -74,6 +89,8 @@ class History:
             self.news.append(f"{name} is marked, which has no effect: with dynamic=False all sizes stay")
 
     def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
+        if not self._is_automatic:
+            return set()
         sizes = tuple(tensor.shape)
         seen = self.sizes.setdefault((name, len(sizes)), list(sizes))
         for dim, size in enumerate(sizes):
@@ -89,14 +106,29 @@ class History:
 
         An attribute of an object is a setting, more often than not: it is no symbol before it has changed.
         """
-        if not self.allows_symbols:
+        if not self.allows_symbols or setting(f"specialize_{type(number).__name__}", False):
             return False
+        changed = self._is_automatic and self._has_changed(number, source)
+        return (changed or (self.dynamic is True and _is_passed(source))) and not _is_special(number)
+
+    def _has_changed(self, number: int | float, source: Source) -> bool:
         seen = self.numbers.setdefault(source.name, number)
         if seen is not CHANGED and (type(seen) is not type(number) or seen != number):
             self.news.append(f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now")
             self.numbers[source.name] = CHANGED
-        changed = self.numbers[source.name] is CHANGED or (self.dynamic is True and _is_passed(source))
-        return changed and not _is_special(number)
+        return self.numbers[source.name] is CHANGED
+
+    def note(self, found: object, source: Source, depth: int = 0) -> None:
+        """Note the sizes and numbers of an argument, and what is in it, of a call that is not compiled."""
+        if isinstance(found, torch.Tensor):
+            self._changed_dims(found, source.name)
+        elif type(found) in (int, float):
+            self.is_symbol(cast(int, found), source)
+        elif type(found) in (list, tuple, dict) and depth < MOST_NESTED:
+            entries = found.items() if isinstance(found, dict) else enumerate(cast("list[object]", found))
+            for key, item in entries:
+                if type(key) in (int, str):
+                    self.note(item, ItemSource(source, key), depth + 1)
 
 
 def _is_passed(source: Source) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import torch
 
+from framesmith_dynamo.torch_switches.settings import tell
+
 #: The attributes that torch's own functions set: sets of dimensions.
 MARKED: Final = "_dynamo_dynamic_indices"
 MAYBE: Final = "_dynamo_weak_dynamic_indices"
@@ -15,6 +17,15 @@ STAYS: Final = "_dynamo_static_indices"
 WITHOUT_VALUE: Final = "_dynamo_unbacked_indices"
 #: The ranges of marked dimensions: objects with `dim`, `min` and `max`.
 RANGES: Final = "_dynamo_dynamic_range"
+#: Unbacked dimensions of which torch raises if one is specialised, as is always so here.
+STRICT: Final = "_dynamo_strict_unbacked_indices"
+#: What torch's functions also set, which has no effect here: argument by attribute.
+WITHOUT_EFFECT: Final = {
+    "_dynamo_hint_overrides": "hint_override",
+    "_specialize_on": "specialize_on",
+    "_dynamo_unbacked_bounds": "min and max of mark_unbacked",
+    "_dynamo_shape_ids": "shape_id",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,12 @@ def marks_of(tensor: torch.Tensor, name: str) -> Marks:
     if not is_marked(tensor):
         return NO_MARKS
     entries = vars(tensor)
-    required, maybe, static, unbacked = (
+    required, maybe, static, unbacked, strict = (
         frozenset(_place(tensor, dim, name) for dim in entries.get(attribute, ()))
-        for attribute in (MARKED, MAYBE, STAYS, WITHOUT_VALUE)
+        for attribute in (MARKED, MAYBE, STAYS, WITHOUT_VALUE, STRICT)
     )
+    unbacked |= strict
+    _tell_without_effect(entries)
     if isinstance(tensor, torch.nn.Parameter) and (changing := required | maybe | unbacked):
         raise MarkViolated(f"{name}.size({min(changing)}) is marked to change, and the sizes of a parameter stay")
     for first, second, words in (
@@ -80,6 +93,13 @@ def marks_of(tensor: torch.Tensor, name: str) -> Marks:
                 raise MarkViolated(f"{name} is marked dynamic: {reason}")
             ranges[dim] = (each.min or 0, each.max)
     return Marks(required | maybe | unbacked, required, static, unbacked, ranges)
+
+
+def _tell_without_effect(entries: Mapping[str, Any]) -> None:
+    for attribute, argument in WITHOUT_EFFECT.items():
+        said = entries.get(attribute)
+        if isinstance(said, Mapping) and any(said.values()):
+            tell(f"{argument} of torch's marks has no effect on framesmith.compile")
 
 
 def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | None = None) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from framesmith_dynamo.breaks import GraphBreak
 
+#: How a program asks for an error where the graph breaks.
+FULLGRAPH = "fullgraph=True"
+ERROR_ON_BREAK = "torch._dynamo.error_on_graph_break(True)"
+
 
 class BreakNotAllowed(RuntimeError):
-    """The graph breaks, and `fullgraph=True` was asked for. `broken` is the break."""
+    """The graph breaks, and the program has asked for an error then. `broken` is the break, `asked` how it has."""
 
-    def __init__(self, broken: GraphBreak) -> None:
-        super().__init__(f"fullgraph=True, but the graph breaks: {broken.explain()}")
+    def __init__(self, broken: GraphBreak, asked: str = FULLGRAPH) -> None:
+        super().__init__(f"{asked}, but the graph breaks: {broken.explain()}")
         self.broken = broken
 
 

@@ -11,7 +11,9 @@ from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import decoded
 from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.torch_switches import places
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
+from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
 from framesmith_dynamo.values.wrap import load_tables
@@ -165,8 +167,17 @@ def _step(frame: Frame) -> None:
 
 def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:
     note_location(broken, frame.location())
-    log.end_at(executed, broken)
+    log.end_at(executed, broken, _said_of_breaks(frame))
     raise RestartTrace from broken
+
+
+def _said_of_breaks(frame: Frame) -> bool:
+    """Whether the program has said, by now, that a graph break is an error: `torch._dynamo.error_on_graph_break`."""
+    found = places.module(places.ERROR_ON_BREAK.module)
+    if found is None or not hasattr(found, places.ERROR_ON_BREAK.name):
+        return False
+    said = namespaces.load(frame, vars(found), places.ERROR_ON_BREAK.name)
+    return said is not None and bool(said.as_constant())
 
 
 def _route_outermost(frame: Frame, raised: TracedRaise) -> None:

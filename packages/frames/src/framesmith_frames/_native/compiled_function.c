@@ -70,31 +70,6 @@ static PyObject *function_for(CompiledFunction *self, Entry *entry)
 
 /* ---- the call ---- */
 
-typedef struct {
-    PyObject *callback; /* strong, or NULL */
-    unsigned long long cache;
-    int first, paused;
-    TargetCall *target;
-} Outer;
-
-static Outer switch_on(CompiledFunction *self, Activation *activation)
-{
-    Outer outer = {NULL, activation->cache, activation->first, activation->paused, activation->target};
-    outer.callback = activation_swap(activation, Py_NewRef(self->callback), self->cache);
-    activation->paused = 0;
-    activation->target = NULL;
-    return outer;
-}
-
-static void switch_back(Activation *activation, Outer outer)
-{
-    activation->paused = outer.paused;
-    activation->target = outer.target;
-    PyObject *own = activation_swap(activation, outer.callback, outer.cache);
-    activation->first = outer.first;
-    Py_XDECREF(own);
-}
-
 /* Why no frame of this thread reaches the hook now, or NULL. */
 static const char *why_unhooked(const Activation *activation)
 {
@@ -115,10 +90,10 @@ static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, Ta
     if (activation->busy > 0) {
         return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     }
-    Outer outer = switch_on(self, activation);
+    Outer outer = activation_enter(activation, self->callback, self->cache);
     activation->target = call->met ? NULL : call;
     PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
-    switch_back(activation, outer);
+    activation_leave(activation, outer);
     return result;
 }
 
@@ -166,12 +141,32 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
         result = call_entry_function(activation, function, args, nargs, found->inputs);
     }
     else {
-        Outer outer = switch_on(self, activation);
+        Outer outer = activation_enter(activation, self->callback, self->cache);
         activation->first = 0; /* the entry itself is what is called first */
         result = call_entry_function(activation, function, args, nargs, found->inputs);
-        switch_back(activation, outer);
+        activation_leave(activation, outer);
     }
     Py_DECREF(function);
+    return result;
+}
+
+/* A call that goes another way: eagerly (`callback` is NULL), or to what another callback compiles, by the hook. Takes it. */
+static PyObject *call_diverted(CompiledFunction *self, Activation *activation, PyObject *callback, PyObject *const *args,
+                               size_t nargsf, PyObject *kwnames)
+{
+    PyObject *result = NULL;
+    unsigned long long cache;
+    if (callback == NULL) {
+        activation->paused++;
+        result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+        activation->paused--;
+    }
+    else if (callback_cache(callback, &cache) == 0) {
+        Outer outer = activation_enter(activation, callback, cache);
+        result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
+        activation_leave(activation, outer);
+    }
+    Py_XDECREF(callback);
     return result;
 }
 
@@ -212,6 +207,13 @@ static PyObject *compiled_vectorcall(PyObject *callable, PyObject *const *args, 
     Activation *activation = local_activation();
     if (activation == NULL) {
         return NULL;
+    }
+    if (may_be_diverted() && activation->busy == 0) {
+        PyObject *instead;
+        int diverted = divert(self->callback, self->base.wrapped, activation, &instead);
+        if (diverted != 0) {
+            return diverted < 0 ? NULL : call_diverted(self, activation, instead, args, nargsf, kwnames);
+        }
     }
     Binding binding;
     Found found;

@@ -148,10 +148,11 @@ static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry 
     return status;
 }
 
-static void take_refusal(Cache *cache, Answer *answer, int skip)
+static void take_refusal(Cache *cache, Answer *answer)
 {
-    cache->skip = skip;
-    cache->run_once += !skip;
+    int skips = Py_IS_TYPE(answer, &Skip_Type);
+    cache->skip = !skips ? NOT_SKIPPED : answer->calls_too ? SKIPPED_WITH_CALLS : SKIPPED;
+    cache->run_once += !skips;
     cache->quiet = answer->quiet;
     Py_XSETREF(cache->reason, Py_NewRef(answer->reason));
 }
@@ -171,7 +172,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found,
         *reason = status == 0 ? PyUnicode_FromString("a new entry does not apply to the call it was made for") : NULL;
     }
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
-        take_refusal(cache, (Answer *)answer, Py_IS_TYPE(answer, &Skip_Type));
+        take_refusal(cache, (Answer *)answer);
         *reason = reason_to_report(cache);
     }
     else {
@@ -220,11 +221,14 @@ static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Lo
     return result;
 }
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
+static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
 {
     Found found;
     PyObject *reason = NULL;
+    cache->users++;
     int status = decide(frame, cache, local->activation, &found, &reason);
+    int with_calls = cache->skip == SKIPPED_WITH_CALLS;
+    cache_release(cache);
     if (status < 0) {
         status = report_error(frame, local->activation, &found);
         reason = status == 0 ? PyUnicode_FromString("a callback or a check failed") : NULL;
@@ -236,7 +240,49 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *loc
         status = target_runs_eagerly(target, reason, local->activation);
     }
     Py_XDECREF(reason);
-    return status < 0 ? abandon_frame(tstate, frame) : evaluate(tstate, frame, 0, local);
+    if (status < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return with_calls ? evaluate_paused(tstate, frame, local) : evaluate(tstate, frame, 0, local);
+}
+
+/* The frame of a call that goes another way: see call_diverted() in compiled_function.c. Takes the callback. */
+static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject *callback, Local *local)
+{
+    if (callback == NULL) {
+        return evaluate_paused(tstate, frame, local);
+    }
+    PyObject *result = NULL;
+    unsigned long long id;
+    CodeState *state = code_state_find(frame_code(frame));
+    Cache *cache = state == NULL || callback_cache(callback, &id) < 0 ? NULL : cache_get(state, id);
+    if (cache == NULL) {
+        PyErr_Clear(); /* out of memory: the program itself may still get by */
+        result = evaluate(tstate, frame, 0, local);
+    }
+    else {
+        Outer outer = activation_enter(local->activation, callback, id);
+        local->activation->first = 0;
+        result = dispatch_as_usual(tstate, frame, cache, local, NULL);
+        activation_leave(local->activation, outer);
+    }
+    Py_DECREF(callback);
+    return result;
+}
+
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
+{
+    if (!may_be_diverted()) {
+        return dispatch_as_usual(tstate, frame, cache, local, target);
+    }
+    PyObject *instead;
+    Activation *activation = local->activation;
+    int status = divert(activation->callback, frame_function(frame), activation, &instead);
+    if (status < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return status == 0 ? dispatch_as_usual(tstate, frame, cache, local, target)
+                       : dispatch_diverted(tstate, frame, instead, local);
 }
 
 /* ---- for Python ---- */

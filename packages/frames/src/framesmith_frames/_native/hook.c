@@ -135,6 +135,15 @@ PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *lo
     return result;
 }
 
+PyObject *evaluate_paused(PyThreadState *tstate, Frame *frame, Local *local)
+{
+    Activation *activation = local->activation;
+    activation->paused++;
+    PyObject *result = evaluate(tstate, frame, 0, local);
+    activation->paused--;
+    return result;
+}
+
 /* A call left alone, with the hook on: counts whether anything inside was the callback's affair. */
 static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
 {
@@ -179,6 +188,17 @@ static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, TargetCal
         return abandon_frame(tstate, frame);
     }
     return evaluate(tstate, frame, 0, local);
+}
+
+static PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, TargetCall *target, Local *local)
+{
+    if (cache->skip == SKIPPED) {
+        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : target, cache->reason, local);
+    }
+    if (!cache->quiet && target_runs_eagerly(target, cache->reason, local->activation) < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return evaluate_paused(tstate, frame, local);
 }
 
 /* Only a function's own frame, before its first instruction: no class body, module, exec, generator or resumption. */
@@ -229,7 +249,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
     }
     if (cache->skip && cache->entries == NULL) {
         cache->skips++;
-        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : target, cache->reason, local);
+        return evaluate_skipped(tstate, frame, cache, target, local);
     }
     if (cache->entries == NULL) {
         switch (manner_of_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {

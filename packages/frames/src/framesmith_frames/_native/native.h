@@ -35,6 +35,17 @@ Activation *local_activation(void); /* made if missing; NULL with an exception *
 PyObject *activation_swap(Activation *activation, PyObject *callback, unsigned long long cache);
 extern Py_ssize_t active_threads;
 
+/* The callback switched on for the length of a call: what was there before comes back. */
+typedef struct {
+    PyObject *callback; /* strong, or NULL */
+    unsigned long long cache;
+    int first, paused;
+    TargetCall *target;
+} Outer;
+
+Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache);
+void activation_leave(Activation *activation, Outer outer);
+
 static inline int activation_is_off(const Activation *activation)
 {
     return activation->callback == NULL || activation->busy > 0 || activation->paused > 0 || activation->unwatched;
@@ -47,6 +58,32 @@ void hook_uninstall(void);
 int hook_is_suspended(void);
 PyObject *hook_state(PyObject *module, PyObject *unused);
 PyObject *evaluate(PyThreadState *tstate, Frame *frame, int throwflag, Local *local);
+PyObject *evaluate_paused(PyThreadState *tstate, Frame *frame, Local *local); /* the hook is off in all it calls */
+
+/* ---- diversion.c: whether calls go another way because of a setting of the program ---- */
+
+typedef struct {
+    PyObject *namespace, *name, *judge; /* all NULL: there is no such setting */
+    PyObject *seen;      /* strong: the value judged last, or NULL */
+    PyObject *diversion; /* strong: what that means for calls; NULL: nothing */
+} Setting;
+
+extern Setting watched_setting;
+extern PyMethodDef diversion_methods[];
+
+static inline PyObject *current_setting(void) /* borrowed, or NULL */
+{
+    return PyDict_GetItemWithError(watched_setting.namespace, watched_setting.name); /* strings: it cannot fail */
+}
+
+static inline int may_be_diverted(void)
+{
+    return watched_setting.namespace != NULL &&
+           (watched_setting.diversion != NULL || current_setting() != watched_setting.seen);
+}
+
+/* 1: *instead is the callback to use (strong), NULL: run the call eagerly with the hook off; 0: as always; -1: an exception. */
+int divert(PyObject *callback, PyObject *function, Activation *activation, PyObject **instead);
 
 /* ---- code_state.c: what is known of a code object, on its co_extra ---- */
 
@@ -60,13 +97,14 @@ typedef struct Cache {
     int names_known;   /* `concerned` says what the names in the code gave */
     int calls_inside;  /* a call that was watched called other functions */
     int quiet_calls;   /* in which nothing was found, one after the other, while they were watched */
-    int skip;          /* the callback answered SKIP */
+    int skip;          /* whether the callback answered SKIP: NOT_SKIPPED, SKIPPED or SKIPPED_WITH_CALLS */
     int quiet;         /* its last answer is not to be reported */
     int users;         /* calls that hold this pointer while Python code may run */
     int dropped;       /* by a reset: freed by its last user */
     unsigned long long hits, misses, skips, run_once, rejected, errors, left_alone;
 } Cache;
 
+enum { NOT_SKIPPED = 0, SKIPPED, SKIPPED_WITH_CALLS };
 enum { NOT_MARKED = 0, MARKED_BY_PROGRAM, MARKED_RESIDUAL };
 
 typedef struct CodeState {
@@ -144,6 +182,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *reason;
     char quiet; /* nobody is to be told */
+    char calls_too; /* of a SKIP: the hook is off in what the code calls */
 } Answer;
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;

@@ -307,16 +307,20 @@ PyObject *entry_flat_code(Entry *entry)
 
 static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reason", "quiet", NULL};
+    static char *names[] = {"reason", "quiet", NULL}, *names_of_skip[] = {"reason", "quiet", "calls_too", NULL};
     PyObject *reason;
-    int quiet = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|$p", names, &reason, &quiet)) {
+    int quiet = 0, calls_too = 0;
+    int parsed = type == &Skip_Type
+                     ? PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pp", names_of_skip, &reason, &quiet, &calls_too)
+                     : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$p", names, &reason, &quiet);
+    if (!parsed) {
         return NULL;
     }
     Answer *answer = (Answer *)type->tp_alloc(type, 0);
     if (answer != NULL) {
         answer->reason = Py_NewRef(reason);
         answer->quiet = (char)quiet;
+        answer->calls_too = (char)calls_too;
     }
     return (PyObject *)answer;
 }
@@ -338,6 +342,13 @@ static PyMemberDef answer_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyMemberDef skip_members[] = {
+    {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
+    {"quiet", T_BOOL, offsetof(Answer, quiet), READONLY, NULL},
+    {"calls_too", T_BOOL, offsetof(Answer, calls_too), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 PyTypeObject Skip_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.SKIP",
     .tp_basicsize = sizeof(Answer),
@@ -345,8 +356,9 @@ PyTypeObject Skip_Type = {
     .tp_new = answer_new,
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
-    .tp_members = answer_members,
-    .tp_doc = "SKIP(reason, *, quiet=False): run this code eagerly and never ask for it again (until a reset).",
+    .tp_members = skip_members,
+    .tp_doc = "SKIP(reason, *, quiet=False, calls_too=False): run this code eagerly, never ask for it again (until a reset), nor for what "
+              "it calls.",
 };
 
 PyTypeObject RunOnce_Type = {

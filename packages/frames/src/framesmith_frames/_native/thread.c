@@ -30,6 +30,24 @@ PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long l
     return old;
 }
 
+Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache)
+{
+    Outer outer = {NULL, activation->cache, activation->first, activation->paused, activation->target};
+    outer.callback = activation_swap(activation, Py_NewRef(callback), cache);
+    activation->paused = 0;
+    activation->target = NULL;
+    return outer;
+}
+
+void activation_leave(Activation *activation, Outer outer)
+{
+    activation->paused = outer.paused;
+    activation->target = outer.target;
+    PyObject *own = activation_swap(activation, outer.callback, outer.cache);
+    activation->first = outer.first;
+    Py_XDECREF(own);
+}
+
 /* Usually runs on the dying thread. When another thread runs it (at shutdown, after a fork), the record is left behind:
  * the dead thread's own pointer may still be looked at. */
 static void activation_forget(PyObject *capsule)

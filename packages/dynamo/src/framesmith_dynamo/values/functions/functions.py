@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values import namespaces
+from framesmith_dynamo.torch_switches import marks
+from framesmith_dynamo.values import namespaces, torch_marks
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
@@ -190,6 +191,9 @@ class FunctionValue(Value):
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self.made:
+            answered = self._call_marked(tr, args, kwargs)
+            if answered is not None:
+                return answered
             handler = find_handler(self.function)
             if handler is not None:
                 return handler(tr, args, kwargs)
@@ -218,6 +222,17 @@ class FunctionValue(Value):
             return value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE))
         cell = patched_by_torch(self.function)
         return None if cell is None else self.get_cells(tr)[cell].load(tr)
+
+    def _call_marked(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value | None:
+        """The call of a function that the program has marked for torch's compiler; None for any other."""
+        handler = torch_marks.handler_of(self.function)
+        if handler is not None:
+            self.pin(tr)
+            return handler(tr, args, kwargs)
+        if marks.is_nested_region(self.function):
+            inner = value_at(tr, self.function.__dict__[marks.NESTED_REGION], self._part(marks.NESTED_REGION))
+            return tr.call(inner, args, kwargs)
+        return None
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if name != "__get__" or kwargs or not args:

@@ -10,6 +10,7 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.registry import register
+from framesmith_dynamo.torch_switches.settings import tell
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue
@@ -47,6 +48,8 @@ GLOBAL_HOOKS: Final = (
 )
 _MODULE_FILE: Final = torch.nn.modules.module.__name__
 _MODULE_CODE: Final = torch.nn.modules.module.__file__
+#: Whether `torch._dynamo.mark_static` was called for a class.
+STATIC_CLASS: Final = "_dynamo_marked_static"
 #: What a module may have of its own, and then uses in a call.
 _OWN_CALLS: Final = ("_call_impl", "_compiled_call_impl")
 _PLAIN_CALL: Final = {"__call__": Module.__call__, "_call_impl": Module._call_impl}
@@ -236,6 +239,10 @@ def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """A module: guarded by type; everything else is guarded when it is read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     guard_class(tr, type(obj), source)
+    if getattr(type(obj), STATIC_CLASS, False):
+        tell(
+            "torch._dynamo.mark_static of a module class has no effect: its numbers are symbols once they have changed"
+        )
     value = ModuleValue(type(obj), obj, source=source)
     note_instance_dict(tr, value)
     return value

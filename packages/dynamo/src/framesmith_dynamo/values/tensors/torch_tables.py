@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from framesmith_dynamo.breaks import BreakKind, register_break
+from framesmith_dynamo.breaks import COMPILER_CALL, BreakKind, register_break
 from framesmith_dynamo.values.tensors.tensor_tables import (
     AUTOGRAD_CALL,
     PYTHON_CALLBACK,
@@ -55,12 +55,6 @@ CHECKPOINT = register_break(
     what="torch.utils.checkpoint is used",
     why="it runs the function again during backward",
     hint="the compiler chooses what to recompute by itself: leave checkpointing off inside compiled functions",
-)
-COMPILER_CALL = register_break(
-    "compiler-call",
-    what="the compiler itself is called from compiled code",
-    why="it changes how later frames are compiled",
-    hint="call it outside the compiled function",
 )
 CUDA_STATE = register_break(
     "accelerator-state",
@@ -130,7 +124,9 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.utils.checkpoint.checkpoint torch.utils.checkpoint.checkpoint_sequential
         """,
         COMPILER_CALL: """
-            torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch._dynamo.reset
+            torch.compiler.reset torch.compiler.disable torch.compiler.allow_in_graph torch.compiler.set_stance
+            torch.compiler.assume_constant_result torch.compiler.substitute_in_graph
+            torch.compiler.nested_compile_region
         """,
         STORAGE_ACCESS: """
             torch.is_storage
@@ -160,6 +156,7 @@ FIXED: Final[dict[str, Any]] = {
     "torch.compiler.is_dynamo_compiling": True,
     "torch._utils.is_compiling": True,
     "torch.compiler.is_exporting": False,
+    "torch.compiler.cudagraph_mark_step_begin": None,  # results of recorded launches stay as long as they are held
     "torch.jit.is_tracing": False,
     "torch.jit.is_scripting": False,
     "torch._jit_internal.is_scripting": False,

@@ -1,0 +1,96 @@
+"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that count here, and those that do not, told once.
+
+Nothing is listed that does not count: torch is asked which of its settings the program has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from framesmith_dynamo.torch_switches import places
+from framesmith_guards import warn_user
+
+#: Settings of torch._dynamo.config that are heard, and where.
+HEARD: Final[Mapping[str, str]] = {
+    "recompile_limit": "entries per code object, where compile() was given no recompile_limit",
+    "cache_size_limit": "recompile_limit by its former name",
+    "accumulated_recompile_limit": "an upper bound of recompile_limit",
+    "accumulated_cache_size_limit": "accumulated_recompile_limit by its former name",
+    "fail_on_recompile_limit_hit": "a call beyond the limit raises RecompileLimit",
+    "fail_on_cache_limit_hit": "fail_on_recompile_limit_hit by its former name",
+    "error_on_recompile": "a recompilation raises",
+    "dynamic_shapes": "False: no size or number is a symbol",
+    "assume_static_by_default": "False: as dynamic=True, where compile() was given no dynamic",
+    "automatic_dynamic_shapes": "False: sizes that have changed are compiled for one by one; marks count",
+    "specialize_int": "True: integers that have changed are compiled for one by one",
+    "specialize_float": "True: floating-point numbers that have changed are compiled for one by one",
+    "capture_scalar_outputs": "numbers that data tell are always captured",
+    "capture_dynamic_output_shape_ops": "sizes that data tell are always captured",
+    "suppress_errors": "failures of the compiler run the code eagerly with a warning, unless compile() has strict=True",
+    "disable": "compile() gives back its target",
+}
+#: Modules with settings of torch's compiler, by name, and what to do instead of setting them.
+MODULES: Final[Mapping[str, str]] = {
+    places.CONFIG: "see docs/torch-switches.md for those that have one",
+    "torch.compiler.config": "see docs/torch-switches.md for those that have one",
+    "torch._inductor.config": "it is of torch's Inductor; see the options of framesmith's backends",
+}
+#: Environment variables by which compiling is switched off.
+OFF: Final = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+
+_told: set[str] = set()
+
+
+class SwitchWarning(UserWarning):
+    """A switch of torch's compiler was set that has no effect here."""
+
+
+def tell(message: str) -> None:
+    """Warn of a switch without effect, once in the process."""
+    if message not in _told:
+        _told.add(message)
+        warn_user(SwitchWarning(message))
+
+
+def setting(name: str, default: Any) -> Any:
+    """The value of a name in torch._dynamo.config; the default where the program has not loaded it."""
+    return getattr(places.module(places.CONFIG), name, default)
+
+
+def is_off() -> bool:
+    """Whether the program, or its environment, has switched compiling off altogether."""
+    if places.module(places.CONFIG) is not None:
+        return bool(setting("disable", False)) or os.environ.get(OFF[1], "") == "1"
+    return any(os.environ.get(name, "") == "1" for name in OFF)
+
+
+def recompile_limit(asked: int | None) -> int:
+    """Entries per code object: what was asked for, else what torch's configuration says."""
+    limit = asked if asked is not None else int(setting("recompile_limit", 8))
+    return max(1, min(limit, int(setting("accumulated_recompile_limit", 256))))
+
+
+def changed_in(name: str) -> Iterator[str]:
+    """The names of a configuration's settings that the program has changed."""
+    module = places.module(name)
+    entries = getattr(module, "_config", None)
+    is_default = getattr(module, "_is_default", None)
+    if not isinstance(entries, Mapping) or is_default is None:
+        return
+    for key, entry in entries.items():
+        if getattr(entry, "alias", None) is not None or is_default(key):
+            continue
+        if getattr(module, key, None) != vars(entry).get("default"):  # patch() leaves what was there before
+            yield key
+
+
+def tell_unheard() -> None:
+    """Warn, once each, of settings that the program has changed and that have no effect here."""
+    if not places.is_loaded():
+        return
+    for name, instead in MODULES.items():
+        for key in changed_in(name):
+            if name != places.CONFIG or key not in HEARD:
+                tell(f"{name}.{key} was set, which has no effect on framesmith.compile: {instead}")

@@ -1,0 +1,103 @@
+"""What `torch.compiler.set_stance` means for calls of compiled functions.
+
+`force_eager`, `aot_eager_then_compile` and a forced backend concern calls to which an entry applies, and are heard by
+framesmith_frames as a setting (`divert_by`). The others concern calls without one, and are read when one is met.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import Any, Final, Protocol, runtime_checkable
+
+from framesmith_dynamo.torch_switches import places
+from framesmith_dynamo.torch_switches.settings import tell
+from framesmith_frames import FrameCallback
+
+EAGER_ON_RECOMPILE: Final = "eager_on_recompile"
+FAIL_ON_RECOMPILE: Final = "fail_on_recompile"
+EAGER_THEN_COMPILE: Final = "eager_then_compile"
+AOT_EAGER_THEN_COMPILE: Final = "aot_eager_then_compile"
+FORCE_EAGER: Final = "force_eager"
+DEFAULT: Final = "default"
+#: Why a call runs eagerly under `eager_then_compile`.
+FIRST_CALL: Final = "the stance of torch.compile is 'eager_then_compile', and it is the first call"
+STANCES: Final = frozenset(
+    {DEFAULT, FORCE_EAGER, EAGER_ON_RECOMPILE, FAIL_ON_RECOMPILE, EAGER_THEN_COMPILE, AOT_EAGER_THEN_COMPILE}
+)
+
+
+#: What calls a function that `torch._dynamo.run` has wrapped, and the class of its context.
+WRAPPER: Final = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
+RUN_ONLY: Final = "RunOnlyContext"
+
+
+class StanceForbids(RuntimeError):
+    """The stance of torch.compile forbids to compile anything now, and no entry applies; or it is no stance."""
+
+
+@runtime_checkable
+class ChoosesBackend(Protocol):
+    """A callback that can compile with another backend."""
+
+    def with_backend(self, backend: Any) -> FrameCallback:
+        """The callback that compiles as this one does, with another backend."""
+
+    def first_call(self, function: FunctionType) -> FrameCallback:
+        """What compiles a function's first call under `aot_eager_then_compile`; itself for all others."""
+
+
+def _runs_only() -> bool:
+    """Whether `torch._dynamo.run` says that nothing is compiled in the calls that are open now.
+
+    Torch says so of a thread, but not while the callback runs, whose frames it is kept from; its wrappers' frames tell.
+    """
+    frame = sys._getframe()
+    while (outer := frame.f_back) is not None:
+        frame = outer
+        if frame.f_code.co_qualname == WRAPPER and type(frame.f_locals.get("self")).__name__ == RUN_ONLY:
+            return True
+    return False
+
+
+def stance() -> str:
+    """The name of the stance that the program has set; inside `torch._dynamo.run`, the one that means the same."""
+    if places.is_loaded() and _runs_only():
+        return EAGER_ON_RECOMPILE
+    found = places.module(places.EVAL_FRAME)
+    name: str = getattr(getattr(found, places.STANCE.name, None), "stance", DEFAULT)
+    return name
+
+
+def diversion(said: Any) -> Any:
+    """What a stance, an object of torch's, means for all calls: see `framesmith_frames.divert_by`."""
+    name = getattr(said, "stance", DEFAULT)
+    if getattr(said, "skip_guard_eval_unsafe", False):
+        tell("set_stance(skip_guard_eval_unsafe=True) has no effect: guards find the inputs of graphs, and are checked")
+    if name == FORCE_EAGER:
+        return _eagerly
+    if name == AOT_EAGER_THEN_COMPILE:
+        return _first_elsewhere
+    backend = getattr(said, "backend", None)
+    return None if backend is None else _Forced(backend)
+
+
+def _eagerly(callback: FrameCallback, function: FunctionType) -> None:
+    return None
+
+
+def _first_elsewhere(callback: Any, function: FunctionType) -> Any:
+    return callback.first_call(function) if isinstance(callback, ChoosesBackend) else callback
+
+
+class _Forced:
+    """Calls are compiled with the backend of `set_stance(force_backend=...)`."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def __call__(self, callback: Any, function: FunctionType) -> Any:
+        if isinstance(callback, ChoosesBackend):
+            return callback.with_backend(self.backend)
+        tell("set_stance(force_backend=...) has no effect on frame callbacks that do not choose a backend")
+        return callback
