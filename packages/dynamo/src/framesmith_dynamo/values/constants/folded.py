@@ -1,16 +1,20 @@
-"""Objects that stay as they are once made (typing objects, C descriptors): every read of one folds, writes break."""
+"""Objects that stay as they are once made (typing objects, patterns, C descriptors): every read folds, writes break."""
 
 from __future__ import annotations
 
 import dataclasses
 import operator
+import os
+import re
 import types
 import typing
-from collections.abc import ItemsView, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any, Final
 
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.callables import Handler, handles
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
@@ -27,7 +31,12 @@ FOLDED_TYPES: Final = (
     type(typing.Any),
     type(typing.List[int]),  # noqa: UP006
     type(typing.Callable[[int], int]),
+    type(typing.List),  # noqa: UP006
+    type(typing.Tuple),  # noqa: UP006
+    type(typing.Callable),
+    type(typing.Optional),
     typing.TypeVar,
+    re.Pattern,
     type(dataclasses._FIELD),  # type: ignore[attr-defined]
     type(dataclasses.MISSING),
     types.MemberDescriptorType,
@@ -36,6 +45,7 @@ FOLDED_TYPES: Final = (
 #: What makes an object of those types that cannot be referred to weakly the one it is.
 IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
     types.UnionType: ("__args__",),
+    type(typing.Optional): ("_name",),
     types.MemberDescriptorType: ("__objclass__", "__name__"),
     types.GetSetDescriptorType: ("__objclass__", "__name__"),
 }
@@ -44,7 +54,7 @@ IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
 class FoldedValue(KnownValue):
     """A real object of one of `FOLDED_TYPES`."""
 
-    python_types = FOLDED_TYPES
+    python_types = (*FOLDED_TYPES, re.Match)
     exact_operators = True
     __slots__ = ()
 
@@ -66,6 +76,8 @@ class FoldedValue(KnownValue):
         found = self.getattr_(tr, name)
         if not isinstance(found, BuiltinMethodValue):
             return tr.call(found, args, kwargs)
+        if isinstance(self.obj, re.Pattern | re.Match):
+            return fold_texts(tr, getattr(self.obj, name), args, kwargs)
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
         result = fold_list(getattr(self.obj, name)(*plain_args, **plain_kwargs))
         return tr.constant(result)
@@ -93,7 +105,7 @@ class FoldedValue(KnownValue):
         return fold(tr, len, (self.obj,))
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        return fold(tr, operator.getitem, (self.obj, key.as_constant()))
+        return fold(tr, operator.getitem, (self.obj, key))
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         return fold(tr, operator.contains, (self.obj, item.as_constant()))
@@ -115,7 +127,33 @@ def fold_list(result: Any) -> Any:
     return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
 
 
-@builds_type(*FOLDED_TYPES)
+def fold_texts(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+    """Call a function of texts now, unless it is given something that it would call."""
+    for arg in (*args, *kwargs.values()):
+        if not issubclass(arg.python_type(), (str, bytes, int, re.Pattern, type(None))):
+            raise GraphBreak(UNSUPPORTED_CALL, f"{function.__qualname__} of {arg.describe()}")
+    return fold(tr, function, args, kwargs)
+
+
+def _folding_texts(function: Callable[..., Any]) -> Handler:
+    return lambda tr, args, kwargs: fold_texts(tr, function, args, kwargs)
+
+
+#: Functions of `re` that have no effect: they look up and fill a cache of patterns.
+OF_TEXTS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
+for _function in OF_TEXTS:
+    handles(_function)(_folding_texts(_function))
+
+
+@handles(os.fspath)
+def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`os.fspath(path)`: a text is itself."""
+    if kwargs or len(args) != 1 or not issubclass(args[0].python_type(), str | bytes):
+        raise GraphBreak(UNSUPPORTED_CALL, "os.fspath of a path")
+    return args[0]
+
+
+@builds_type(*FOLDED_TYPES, re.Match)
 def build_folded(tr: Tracer, obj: Any) -> Value:
     """The value of a folded object."""
     return FoldedValue(obj)
