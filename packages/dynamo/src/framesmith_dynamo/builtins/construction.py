@@ -31,6 +31,7 @@ from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.binding import bind
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.consuming import listed
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
 from framesmith_guards import AttrSource
 
@@ -38,7 +39,7 @@ from framesmith_guards import AttrSource
 @handles(list)
 def _list(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, list, args, kwargs, 0, 1)
-    return new_list(tr, given[0].unpack(tr) if given else [])
+    return new_list(tr, listed(tr, given[0]) if given else [])
 
 
 @handles(tuple)
@@ -46,7 +47,7 @@ def _tuple(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     given = between(tr, tuple, args, kwargs, 0, 1)
     if given and type(given[0]) is TupleValue:
         return given[0]
-    return TupleValue(given[0].unpack(tr) if given else [])
+    return TupleValue(listed(tr, given[0]) if given else [])
 
 
 @handles(torch.Size)

@@ -12,6 +12,7 @@ from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.holders import type_lookup, user_method
+from framesmith_dynamo.values.iteration.consuming import each, listed
 from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
     EnumerateIterator,
@@ -48,7 +49,7 @@ def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Valu
         members = list(held.members.values())
         if all(member.can_be_constant() for member in members):
             return members
-    return iterable.unpack(tr)
+    return listed(tr, iterable)
 
 
 @handles(sorted)
@@ -64,11 +65,8 @@ def quantified(tr: Tracer, iterable: Value, stops_at: bool) -> Value:
     """`any` (stops at true) or `all` (stops at false); takes no more items than needed."""
     if isinstance(iterable, FrozenSetValue):
         return tr.constant(any(item.bool_(tr) is stops_at for item in iterable.members.values()) is stops_at)
-    iterator = iterable.iter_(tr)
-    while (item := next_or_none(tr, iterator)) is not None:
-        if item.bool_(tr) is stops_at:
-            return tr.constant(stops_at)
-    return tr.constant(not stops_at)
+    found = any(item.bool_(tr) is stops_at for item in each(tr, iterable))
+    return tr.constant(found is stops_at)
 
 
 @handles(any)

@@ -18,6 +18,7 @@ from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import special_method, type_lookup
+from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.torch_checks import promise
 
@@ -99,19 +100,16 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
     """`min` (op "<") or `max` (op ">"): the first item that no other beats."""
     if set(kwargs) - {"key", "default"} or not args or (len(args) > 1 and "default" in kwargs):
         refuse(tr, function, args, kwargs)
-    items = args[0].unpack(tr) if len(args) == 1 else list(args)
     key = kwargs.get("key")
-    if not items:
-        if "default" in kwargs:
-            return kwargs["default"]
-        refuse(tr, function, [new_list(tr, [])], kwargs)
     keyed = key is not None and not key.is_none()
-    best, best_key = items[0], tr.call(key, [items[0]], {}) if keyed and key is not None else items[0]
-    for item in items[1:]:
+    best: tuple[Value, Value] | None = None
+    for item in each(tr, args[0]) if len(args) == 1 else args:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
-        if _beats(tr, op, item_key, best_key):
-            best, best_key = item, item_key
-    return best
+        if best is None or _beats(tr, op, item_key, best[1]):
+            best = item, item_key
+    if best is not None:
+        return best[0]
+    return kwargs["default"] if "default" in kwargs else refuse(tr, function, [new_list(tr, [])], kwargs)
 
 
 @handles(min)
@@ -133,9 +131,25 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(total.python_type(), str | bytes | bytearray):
         args[0].iter_(tr)
         refuse(tr, sum, [new_list(tr, []), total], {})
-    items = args[0].unpack(tr)
-    known = next((at for at, item in enumerate(items) if not item.can_be_constant() or item.is_symbolic()), len(items))
-    if total.can_be_constant() and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
+    run: list[Value] = []
+    for item in each(tr, args[0]):
+        if _is_number(item) and _is_number(total):
+            run.append(item)
+        else:
+            total = operations.binary(tr, "+", _added(tr, total, run), item)
+            run = []
+    return _added(tr, total, run)
+
+
+def _is_number(value: Value) -> bool:
+    """Whether adding this to another number runs none of the program's code."""
+    return isinstance(value, ConstantValue) and value.python_type() in (bool, int, float, complex)
+
+
+def _added(tr: Tracer, total: Value, items: list[Value]) -> Value:
+    """The total of numbers."""
+    known = next((at for at, item in enumerate(items) if item.is_symbolic()), len(items))
+    if known and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
         total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
         items = items[known:]
     if len(items) > 1 and (integers := _integers([total, *items])) is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
+from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.iterators import IteratorValue
 
@@ -47,6 +48,8 @@ class GeneratorValue(IteratorValue):
         method = METHODS.get(name)
         if method is None:
             self.refuse(f"method {name!r}")
+        if kwargs or not takes(method, self, tr, *args):
+            refuse(tr, lambda *given, **named: getattr((_ for _ in ()), name)(*given, **named), args, kwargs)
         return method(self, tr, *args)
 
     def getattr_(self, tr: Tracer, name: str) -> Value:

@@ -76,6 +76,8 @@ class Memo:
     counted_global_hooks: bool = False
     #: What entering an existing autocast context gave, by the id of its value.
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
+    #: What a call into C code holds while it runs the program's code: the iterators that it takes items from.
+    working: list[Value] = field(default_factory=list)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
     subscripts_pick: bool = False
     #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.

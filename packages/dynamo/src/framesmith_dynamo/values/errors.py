@@ -36,6 +36,11 @@ PLAIN: Final = (
 )
 #: Builtin containers, which are emptied: what is in them may be anything.
 EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
+#: Dicts, and the views of them, which are made of one alone.
+_MAPPINGS: Final[Sequence[dict[Any, Any]]] = ({}, OrderedDict())
+VIEWS: Final[Mapping[type, Any]] = {
+    type(view): view for mapping in _MAPPINGS for view in (mapping.keys(), mapping.values(), mapping.items())
+}
 #: Special methods that Python asks of what another one answered.
 CONVERSIONS: Final = ("__index__", "__float__")
 
@@ -57,6 +62,27 @@ def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwar
 def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
     """`refuse` of positional arguments."""
     refuse(tr, function, args, {})
+
+
+def left_to_python(tr: Tracer, method: Callable[..., Any], *args: Value) -> Value:
+    """What a special method of a builtin type gives for arguments it does nothing with: NotImplemented, or its error.
+
+    Breaks the graph where the method would go by what the argument's own class says, or gives something.
+    """
+    if not any(_is_converted(arg) for arg in args[1:]):
+        try:
+            answer = method(*map(stand_in, args))
+        except Exception as error:
+            tr.raise_(type(error), *error.args)
+        if answer is NotImplemented:
+            return tr.constant(answer)
+    raise GraphBreak(UNSUPPORTED_CALL, f"{method.__qualname__}({', '.join(arg.describe() for arg in args)})")
+
+
+def _is_converted(value: Value) -> bool:
+    """Whether this is an object, and no builtin one, that C code may ask for a number."""
+    cls = value.python_type()
+    return cls not in PLAIN and any(type_lookup(cls, name) is not None for name in CONVERSIONS)
 
 
 def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoReturn:
@@ -136,6 +162,8 @@ def stand_in(value: Value) -> Any:
         return type(value.as_constant().__name__, (), {})
     if cls in EMPTY:
         return cls()
+    if cls in VIEWS:
+        return VIEWS[cls]
     if cls is types.FunctionType:
         return lambda *args, **kwargs: None
     return type(cls.__name__, (), {})()

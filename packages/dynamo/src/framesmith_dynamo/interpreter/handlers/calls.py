@@ -11,6 +11,7 @@ from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.consuming import listed
 
 
 def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:
@@ -59,7 +60,7 @@ def call_function_ex(frame: Frame, instr: Instr) -> None:
     sequence = frame.pop()
     if all(type_lookup(sequence.python_type(), way) is None for way in ("__iter__", "__getitem__")):
         sequence.refuse("calling with its items")
-    args = sequence.unpack(frame)
+    args = listed(frame, sequence)
     fn, leading = pop_callable(frame)
     frame.push(frame.call(fn, leading + args, kwargs))
 

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, 
 from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import next_or_none
+from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
 from framesmith_dynamo.values.objects.objects import ObjectValue
 
 
@@ -140,8 +140,9 @@ def unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]
     if most is None or type_lookup(iterator.python_type(), "__next__") is None:
         return iterator.unpack(frame)
     items: list[Value] = []
-    while len(items) < most and (item := next_or_none(frame, iterator)) is not None:
-        items.append(item)
+    with holding(frame, iterator):
+        while len(items) < most and (item := next_or_none(frame, iterator)) is not None:
+            items.append(item)
     return items
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
@@ -19,6 +20,7 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.consuming import as_sequence
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.operations import BINARY, COMPARE, SHARED_INTEGERS, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
@@ -240,7 +242,15 @@ def is_singleton(obj: Any) -> bool:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
+    """The method as code calls it that loads and calls it at once: its messages name the class that has it."""
+
+    def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(type(owner), name)
+        if isinstance(found, MethodDescriptorType | WrapperDescriptorType):
+            return found(owner, *args, **kwargs)
+        return getattr(owner, name)(*args, **kwargs)
+
+    return call
 
 
 def _is_too_large(op: str, left: Any, right: Any) -> bool:
@@ -316,4 +326,4 @@ def _join(tr: Tracer, self: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
     iterable = (args and type_lookup(args[0].python_type(), name) for name in ("__iter__", "__getitem__"))
     if len(args) != 1 or kwargs or not any(iterable):
         refuse(tr, type(self.value).join, (self, *args), kwargs)
-    return fold(tr, lambda *items: self.value.join(items), args[0].unpack(tr))
+    return fold(tr, lambda *items: self.value.join(items), as_sequence(tr, args[0]))

@@ -6,15 +6,14 @@ signature decides which calls are errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from framesmith_dynamo.breaks import NOT_CONSTANT
-from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.errors import refuse, refused, takes
-from framesmith_dynamo.values.operations import BINARY, COMPARE, UNARY
+from framesmith_dynamo.values.errors import left_to_python, refuse, refused, takes
+from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -140,24 +139,30 @@ def _nothing(tr: Tracer, result: None) -> Value:
     return tr.constant(None)
 
 
-def _or_not_implemented(tr: Tracer, result: Value | None) -> Value:
-    return tr.constant(NotImplemented) if result is None else result
+def _or_python(tr: Tracer, self: Value, name: str, other: Value, result: Value | None) -> Value:
+    """The result, or what the builtin type's own method gives instead: NotImplemented, or its error."""
+    return left_to_python(tr, getattr(self.python_type(), name), self, other) if result is None else result
 
 
-def _binary(op: str) -> Dunder:
-    return lambda tr, self, other: _or_not_implemented(tr, self.binary_op(tr, op, other))
+def _binary(name: str, op: str) -> Dunder:
+    return lambda tr, self, other: _or_python(tr, self, name, other, self.binary_op(tr, op, other))
 
 
-def _inplace(op: str) -> Dunder:
-    return lambda tr, self, other: _or_not_implemented(tr, self.inplace_op(tr, op, other))
+def _inplace(name: str, op: str) -> Dunder:
+    return lambda tr, self, other: _or_python(tr, self, name, other, self.inplace_op(tr, op, other))
 
 
-def _reflected(op: str) -> Dunder:
-    return lambda tr, self, other: _or_not_implemented(tr, self.reflected_op(tr, op, other))
+def _reflected(name: str, op: str) -> Dunder:
+    return lambda tr, self, other: _or_python(tr, self, name, other, self.reflected_op(tr, op, other))
 
 
-def _comparison(op: str) -> Dunder:
-    return lambda tr, self, other: _or_not_implemented(tr, self.compare(tr, op, other))
+def _comparison(name: str, op: str) -> Dunder:
+    return lambda tr, self, other: _or_python(tr, self, name, other, self.compare(tr, op, other))
+
+
+def _rows(make: Callable[[str, str], Dunder], prefix: str, slots: Mapping[str, str]) -> dict[str, Dunder]:
+    names = {f"__{prefix}{slot}__": op for op, slot in slots.items()}
+    return {name: make(name, op) for name, op in names.items()}
 
 
 #: Special methods called by name.
@@ -169,9 +174,9 @@ DUNDERS: dict[str, Dunder] = {
     "__getitem__": lambda tr, self, key: self.getitem(tr, key),
     "__setitem__": lambda tr, self, key, value: _nothing(tr, self.setitem(tr, key, value)),
     "__delitem__": lambda tr, self, key: _nothing(tr, self.delitem(tr, key)),
-    **{f"__{name}__": _binary(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
-    **{f"__r{name}__": _reflected(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
-    **{f"__i{name}__": _inplace(op) for op, name in operations.BINARY_SLOTS.items() if op in BINARY},
-    **{f"__{COMPARE[op].__name__}__": _comparison(op) for op in COMPARE},
+    **_rows(_binary, "", BINARY_SLOTS),
+    **_rows(_reflected, "r", BINARY_SLOTS),
+    **_rows(_inplace, "i", BINARY_SLOTS),
+    **_rows(_comparison, "", COMPARE_SLOTS),
 }
 DUNDER_ARITY = {"__len__": 0, "__iter__": 0, "__next__": 0, "__setitem__": 2}

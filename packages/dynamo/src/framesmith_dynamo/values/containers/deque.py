@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
@@ -12,6 +13,7 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import MutableSequence, index_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource
@@ -65,6 +67,24 @@ class DequeValue(MutableSequence):
         if type_lookup(key.python_type(), "__index__") is None:
             refused(tr, operator.delitem, self, key)
 
+    def m___getitem__(self, tr: Tracer, key: Value, /) -> Value:
+        """`__getitem__(key)`, which refuses what is no index in other words than brackets do."""
+        return self.getitem(tr, self._index(tr, deque.__getitem__, key))
+
+    def m___setitem__(self, tr: Tracer, key: Value, value: Value, /) -> None:
+        """`__setitem__(key, value)`."""
+        self.setitem(tr, self._index(tr, deque.__setitem__, key, value), value)
+
+    def m___delitem__(self, tr: Tracer, key: Value, /) -> None:
+        """`__delitem__(key)`."""
+        self.delitem(tr, self._index(tr, deque.__delitem__, key))
+
+    def _index(self, tr: Tracer, method: Callable[..., Any], key: Value, *rest: Value) -> Value:
+        too_large = key.is_constant() and key.python_type() is int and abs(key.as_constant()) > sys.maxsize
+        if too_large or type_lookup(key.python_type(), "__index__") is None:
+            refused(tr, method, self, key, *rest)
+        return key
+
     def iter_(self, tr: Tracer) -> Value:
         return tracked(tr, ConsumingIterator(type(iter(deque())), self.unpack(tr), self))
 
@@ -88,10 +108,11 @@ class DequeValue(MutableSequence):
         self.replace(tr, [*self.items, *new])
 
     def m_extendleft(self, tr: Tracer, items: Value, /) -> None:
-        """`extendleft(items)`: they end up reversed."""
-        new = items.unpack(tr)
-        self.changes(tr)
-        self.items = [*reversed(new), *self.items][: self.maxlen]
+        """`extendleft(items)`: they end up reversed; what an iterator gave before it raised stays."""
+        if items is self:
+            items = self.of_same_kind(tr, self.unpack(tr))
+        for item in each(tr, items):
+            self.m_appendleft(tr, item)
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
         """`insert(index, item)`; IndexError when full."""

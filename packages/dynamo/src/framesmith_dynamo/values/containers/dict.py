@@ -14,6 +14,7 @@ from framesmith_dynamo.values.containers.base import MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.containers.mappings import MappingValue, is_unhashable, pairs_of
 from framesmith_dynamo.values.containers.tuple import TupleValue
+from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource, DictKeySource, DictValueSource, ItemSource, is_constant
@@ -304,7 +305,7 @@ class DictValue(MutableContainer, MappingValue):
         filler = tr.constant(None) if value is None else value
         factory = tr.constant(None) if self.cls is defaultdict else None
         made = new_dict(tr, cls=self.cls, factory=factory)
-        made.merge(tr, ((key, filler) for key in keys.unpack(tr)))
+        made.merge(tr, ((key, filler) for key in each(tr, keys)))
         return made
 
     def m___missing__(self, tr: Tracer, key: Value, /) -> Value:

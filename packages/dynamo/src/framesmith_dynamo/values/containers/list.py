@@ -11,10 +11,12 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.items import LazyItem
-from framesmith_dynamo.values.containers.sequence import MutableSequence, index_of, subscript
+from framesmith_dynamo.values.containers.sequence import MutableSequence, SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.iteration.consuming import as_sequence, ask_length
+from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
@@ -44,14 +46,17 @@ class ListValue(MutableSequence):
         self.items[index] = value
 
     def _set_slice(self, tr: Tracer, where: slice, value: Value) -> None:
-        new = value.unpack(tr)
         span = range(len(self.items))[where]
+        new = as_sequence(tr, value)
         if span.step != 1 and len(span) != len(new):
             tr.raise_(
                 ValueError, f"attempt to assign sequence of size {len(new)} to extended slice of size {len(span)}"
             )
         self.changes(tr)
-        self.items[where] = new
+        if span.step == 1:  # the bounds are those before the new items were taken
+            self.items[span.start : max(span.start, span.stop)] = new
+        else:
+            self.items[where] = new
 
     def delitem(self, tr: Tracer, key: Value) -> None:
         where = subscript(tr, self, key)
@@ -61,6 +66,17 @@ class ListValue(MutableSequence):
         del self.items[where]
 
     # Methods
+
+    def m_extend(self, tr: Tracer, items: Value, /) -> None:
+        """`extend(items)`; what an iterator gave before it raised stays."""
+        if isinstance(items, SequenceValue):
+            self.add_all(tr, items.unpack(tr))
+            return
+        iterator = items.iter_(tr)
+        with holding(tr, iterator):
+            ask_length(tr, items)
+            while (item := next_or_none(tr, iterator)) is not None:
+                self.add_all(tr, [item])
 
     def add_all(self, tr: Tracer, new: list[Value]) -> None:
         self.changes(tr)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
-from framesmith_dynamo.values.containers.sets import SetLike, new_set
+from framesmith_dynamo.values.containers.sets import OPERATORS, SetLike, SetValue, new_set
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.holders import type_lookup
-from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, next_or_none, tracked
+from framesmith_dynamo.values.iteration.consuming import each
+from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, tracked
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -101,13 +102,12 @@ def pairs_of(tr: Tracer, other: Value, cls: type = dict) -> Iterator[tuple[Value
             key, value = pair.unpack(tr)
             yield key, value
     elif type_lookup(other.python_type(), "keys") is not None:
-        for key in other.call_method(tr, "keys", (), {}).unpack(tr):
+        keys = other.call_method(tr, "keys", (), {})
+        for key in each(tr, keys) if cls is OrderedDict else keys.unpack(tr):
             yield key, other.getitem(tr, key)
     else:
-        iterator, position = other.iter_(tr), 0
-        while (item := next_or_none(tr, iterator)) is not None:
+        for position, item in enumerate(each(tr, other)):
             yield _pair(tr, cls, position, item)
-            position += 1
 
 
 def _pair(tr: Tracer, cls: type, position: int, item: Value) -> tuple[Value, Value]:
@@ -199,6 +199,9 @@ class KeysView(DictView, SetLike):
         value = self.owner.lookup(tr, item.at(0))
         return tr.constant(value is not None and operations.equal(tr, value, item.at(1)))
 
+    def holds(self, tr: Tracer, item: Value) -> bool:
+        return self.contains(tr, item).bool_(tr)
+
     def hash_key(self, tr: Tracer) -> object:
         return super(DictView, self).hash_key(tr)
 
@@ -206,7 +209,22 @@ class KeysView(DictView, SetLike):
         return {operations.hash_key(tr, member): member for member in self.unpack(tr)}
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return new_set(tr, self.unpack(tr)).combined(tr, op, other, strict=False)
+        return self._common(tr, other) if op == "&" else _changed_set(tr, op, self, other)
 
     def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return None if op not in "&|^-" else new_set(tr, other.unpack(tr)).combined(tr, op, self, strict=False)
+        return self._common(tr, other) if op == "&" else _changed_set(tr, op, other, self)
+
+    def _common(self, tr: Tracer, other: Value) -> Value:
+        """`self & other` on whichever side: a plain set no larger than the view is asked, of others each item."""
+        if type(other) is SetValue and len(self.members_now(tr)) <= other.size_now():
+            return other.call_method(tr, "intersection", (self,), {})
+        return new_set(tr, (item for item in each(tr, other) if self.holds(tr, item)))
+
+
+def _changed_set(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
+    """`left <op> right` where one is a view of keys: a set of what is left, changed by what is right."""
+    if op not in OPERATORS:
+        return None
+    made = new_set(tr, each(tr, left))
+    made.call_method(tr, "update" if op == "|" else f"{OPERATORS[op]}_update", (right,), {})
+    return made

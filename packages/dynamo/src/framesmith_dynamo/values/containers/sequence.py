@@ -17,7 +17,8 @@ from framesmith_dynamo.values.containers.base import ContainerValue, MutableCont
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.errors import answered, refused
 from framesmith_dynamo.values.holders import entry_value, type_lookup
-from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
+from framesmith_dynamo.values.iteration.consuming import each
+from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -141,7 +142,7 @@ class SequenceValue(ContainerValue):
 
     def repeated(self, tr: Tracer, count: Value) -> list[Value]:
         """The items of `self * count`."""
-        times = count.as_constant()
+        times = index_of(tr, count)
         if len(self.items) * times > MAX_FOLDED:
             raise GraphBreak(NOT_CONSTANT, f"a {self.family} of more than {MAX_FOLDED} items")
         return [item for _ in range(times) for item in self.unpack(tr)]
@@ -179,8 +180,7 @@ class MutableSequence(SequenceValue, MutableContainer):
         if isinstance(items, SequenceValue) or items.builtin_contents() is self:  # of itself it takes a copy
             self.add_all(tr, items.unpack(tr))
             return
-        iterator = items.iter_(tr)
-        while (item := next_or_none(tr, iterator)) is not None:
+        for item in each(tr, items):
             self.add_all(tr, [item])
 
     def m_remove(self, tr: Tracer, value: Value, /) -> None:
@@ -215,7 +215,9 @@ class MutableSequence(SequenceValue, MutableContainer):
 
 def is_count(value: Value) -> bool:
     """Whether a sequence can be repeated so many times."""
-    return value.can_be_constant() and issubclass(value.python_type(), int)
+    cls = value.python_type()
+    own = type_lookup(cls, "__index__")
+    return (value.can_be_constant() and issubclass(cls, int)) or (own is not None and isinstance(own.raw, FunctionType))
 
 
 def index_of(tr: Tracer, value: Value) -> int:

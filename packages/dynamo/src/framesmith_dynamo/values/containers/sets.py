@@ -8,13 +8,14 @@ not guarded; looking at it breaks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
+from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import is_constant
@@ -37,7 +38,17 @@ SET_OF_OBJECTS = register_break(
     hint="keep the objects in a list or dict",
 )
 
-_OPERATORS = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetric_difference"}
+
+def _is_left_when_complete() -> bool:
+    """Whether `intersection` takes no more items once all its members are found, which depends on the Python."""
+    left = iter((1, 2))
+    {1}.intersection(left)
+    return next(left, None) is not None
+
+
+STOPS_WHEN_COMPLETE: Final = _is_left_when_complete()
+#: The method of set behind each operator.
+OPERATORS: Final = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetric_difference"}
 
 
 class SetLike(ContainerValue):
@@ -45,13 +56,18 @@ class SetLike(ContainerValue):
 
     __slots__ = ()
 
+    @property
+    def compared_with(self) -> type[SetLike]:
+        """What it compares itself with: views of keys with each other and sets, sets with sets."""
+        return SetLike
+
     def members_now(self, tr: Tracer) -> dict[object, Value]:
         """Members by their hash keys."""
         raise NotImplementedError
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         other = other.builtin_contents()
-        if not isinstance(other, SetLike):
+        if not isinstance(other, self.compared_with):
             return None
         mine, theirs = self.members_now(tr).keys(), other.members_now(tr).keys()
         results = {
@@ -66,16 +82,28 @@ class SetLike(ContainerValue):
 
     def m_isdisjoint(self, tr: Tracer, other: Value, /) -> Value:
         """`isdisjoint(other)`."""
-        return tr.constant(self.members_now(tr).keys().isdisjoint(hashed(tr, other)))
+        if is_set(other):
+            return tr.constant(self.members_now(tr).keys().isdisjoint(hashed(tr, other)))
+        return tr.constant(not any(self.holds(tr, item) for item in each(tr, other)))
+
+    def holds(self, tr: Tracer, item: Value) -> bool:
+        """Whether an item is a member at present."""
+        return operations.hash_key(tr, item) in self.members_now(tr)
+
+
+def is_set(other: Value) -> bool:
+    """Whether sets take all members at once: of a set, whatever its class says, or a view of keys."""
+    held = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
+    return isinstance(held, SetLike)
 
 
 def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
-    """The members of any iterable by hash key, in order."""
+    """The members of any iterable by hash key, in order; none is taken behind one that has no hash."""
     other = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     if isinstance(other, SetLike):
         return other.members_now(tr)
     found: dict[object, Value] = {}
-    for item in other.unpack(tr):
+    for item in each(tr, other):
         found.setdefault(operations.hash_key(tr, item), item)  # of equal ones the first stays
     return found
 
@@ -127,6 +155,10 @@ class FrozenSetValue(SetLike):
         self.members = members
         self.ordered = source is None
 
+    @property
+    def compared_with(self) -> type[SetLike]:
+        return FrozenSetValue
+
     def is_constant(self) -> bool:
         return all(member.is_constant() for member in self.members.values())
 
@@ -175,21 +207,26 @@ class FrozenSetValue(SetLike):
 
     # Operators
 
-    def combined(self, tr: Tracer, op: str, other: Value, *, strict: bool = True) -> Value | None:
-        """`self <op> other`; `strict` refuses what is not a set, as the operators of sets do."""
-        if op not in _OPERATORS or (strict and not isinstance(other.builtin_contents(), SetLike)):
-            return None
-        return self.operation(tr, _OPERATORS[op], [other])
-
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return self.combined(tr, op, other)
+        if op not in OPERATORS or not isinstance(other.builtin_contents(), FrozenSetValue):
+            return None  # what views of keys do with sets is their own affair
+        return self.operation(tr, OPERATORS[op], [other])
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        held = other.builtin_contents()
+        return held.binary_op(tr, op, self) if isinstance(held, FrozenSetValue) else None
 
     def operation(self, tr: Tracer, name: str, others: Sequence[Value]) -> Value:
-        """A new set by a method of set that makes one, done on the real sets of hash keys."""
+        """A new set by a method of set that makes one, done on the real sets of hash keys.
+
+        Its own members are those before the others' items are taken, unless CPython reads them behind that.
+        """
+        copied = self.mirror.copy(), dict(self.members)
         theirs = [hashed(tr, other) for other in others]
         arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
-        mirror = getattr(self.mirror, name)(*arguments)
-        result = self.make(tr, mirror, _members_of(mirror, [self.members, *theirs]))
+        own, members = (self.mirror, self.members) if name == "symmetric_difference" else copied
+        mirror = getattr(own, name)(*arguments)
+        result = self.make(tr, mirror, _members_of(mirror, [members, *theirs]))
         assert isinstance(result, FrozenSetValue)
         result.ordered = self.ordered and all(other.builtin_contents().has_known_order() for other in others)
         return result
@@ -202,7 +239,26 @@ class FrozenSetValue(SetLike):
 
     def m_intersection(self, tr: Tracer, *others: Value) -> Value:
         """`intersection(*others)`."""
-        return self.operation(tr, "intersection", others)
+        if all(map(is_set, others)):
+            return self.operation(tr, "intersection", others)
+        result: Value = self
+        for other in others:
+            assert isinstance(result, FrozenSetValue)
+            result = result.operation(tr, "intersection", [other]) if is_set(other) else result.shared(tr, other)
+        return result
+
+    def shared(self, tr: Tracer, iterable: Value) -> Value:
+        """The intersection with what is no set: each item is looked for when it is taken, and is the one that stays."""
+        members: dict[object, Value] = {}
+        mirror: set[object] = set()
+        for item in each(tr, iterable):
+            key = operations.hash_key(tr, item)
+            if key in self.mirror:
+                mirror.add(key)
+                members.setdefault(key, item)
+            if STOPS_WHEN_COMPLETE and key in mirror and len(mirror) >= len(self.mirror):
+                break
+        return self.make(tr, mirror, members)
 
     def m_difference(self, tr: Tracer, *others: Value) -> Value:
         """`difference(*others)`."""
@@ -218,7 +274,9 @@ class FrozenSetValue(SetLike):
 
     def m_issuperset(self, tr: Tracer, other: Value, /) -> Value:
         """`issuperset(other)`."""
-        return tr.constant(self.members.keys() >= hashed(tr, other).keys())
+        if is_set(other):
+            return tr.constant(self.members.keys() >= hashed(tr, other).keys())
+        return tr.constant(all(operations.hash_key(tr, item) in self.members for item in each(tr, other)))
 
     def m_copy(self, tr: Tracer) -> Value:
         """`copy()`: a frozenset is its own copy."""
@@ -299,7 +357,9 @@ class SetValue(FrozenSetValue, MutableContainer):
 
     def m_discard(self, tr: Tracer, item: Value, /) -> None:
         """`discard(item)`."""
-        key = member_key(tr, item)
+        self._drop(tr, member_key(tr, item))
+
+    def _drop(self, tr: Tracer, key: object) -> None:
         self.changes(tr)
         self.mirror.discard(key)
         self.members.pop(key, None)
@@ -337,22 +397,38 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.ordered = self.ordered and all(other.builtin_contents().has_known_order() for other in others)
 
     def inplace_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        if op not in _OPERATORS or not isinstance(other.builtin_contents(), SetLike):
+        if op not in OPERATORS or not isinstance(other.builtin_contents(), FrozenSetValue):
             return None
-        self.in_place(tr, "update" if op == "|" else f"{_OPERATORS[op]}_update", [other])
+        self.in_place(tr, "update" if op == "|" else f"{OPERATORS[op]}_update", [other])
         return self
 
     def m_update(self, tr: Tracer, *others: Value) -> None:
-        """`update(*others)`."""
-        self.in_place(tr, "update", others)
+        """`update(*others)`; what is no set is taken item by item, and what was taken before an error stays."""
+        for other in others:
+            if is_set(other) or other.python_type() is dict:
+                self.in_place(tr, "update", [other])
+                continue
+            for item in each(tr, other):
+                self.m_add(tr, item)
 
     def m_intersection_update(self, tr: Tracer, *others: Value) -> None:
         """`intersection_update(*others)`."""
-        self.in_place(tr, "intersection_update", others)
+        if all(map(is_set, others)):
+            self.in_place(tr, "intersection_update", others)
+            return
+        common = self.m_intersection(tr, *others)
+        assert isinstance(common, FrozenSetValue)
+        self.changes(tr)
+        self.mirror, self.members, self.ordered = set(common.mirror), dict(common.members), common.ordered
 
     def m_difference_update(self, tr: Tracer, *others: Value) -> None:
-        """`difference_update(*others)`."""
-        self.in_place(tr, "difference_update", others)
+        """`difference_update(*others)`; what is no set is taken item by item."""
+        for other in others:
+            if is_set(other):
+                self.in_place(tr, "difference_update", [other])
+                continue
+            for item in each(tr, other):
+                self._drop(tr, operations.hash_key(tr, item))
 
     def m_symmetric_difference_update(self, tr: Tracer, other: Value, /) -> None:
         """`symmetric_difference_update(other)`."""

@@ -63,7 +63,13 @@ class TupleValue(SequenceValue):
         return self if self._is_repeated_once(op, other) else super().reflected_op(tr, op, other)
 
     def _is_repeated_once(self, op: str, other: Value) -> bool:
-        return op == "*" and type(self) is TupleValue and is_count(other) and other.as_constant() == 1
+        return (
+            op == "*"
+            and type(self) is TupleValue
+            and other.can_be_constant()
+            and is_count(other)
+            and other.as_constant() == 1
+        )
 
     def m___getnewargs__(self, tr: Tracer) -> Value:
         """What `copy` asks of tuples."""

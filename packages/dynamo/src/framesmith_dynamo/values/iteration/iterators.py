@@ -6,9 +6,10 @@ the trace.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -45,11 +46,22 @@ def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
         raise
 
 
+@contextlib.contextmanager
+def holding(tr: Tracer, iterator: Value) -> Iterator[None]:
+    """C code holds an iterator, which nothing else of the program may do."""
+    tr.memo.working.append(iterator)
+    try:
+        yield
+    finally:
+        tr.memo.working.remove(iterator)
+
+
 def drain(tr: Tracer, iterator: Value) -> list[Value]:
     """All remaining items."""
     items: list[Value] = []
-    while (item := next_or_none(tr, iterator)) is not None:
-        items.append(item)
+    with holding(tr, iterator):
+        while (item := next_or_none(tr, iterator)) is not None:
+            items.append(item)
     return items
 
 

@@ -152,7 +152,7 @@ def _init_list(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwarg
 
 @c_method("__init__", set)
 def _init_set(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) -> Value:
-    given = between(tr, set, args, kwargs, 0, 1)
+    given = between(tr, type(self.cls.__name__, (set,), {}), args, kwargs, 0, 1)
     _empty(tr, self)
     self.base.call_method(tr, "update", given, {})
     return tr.constant(None)

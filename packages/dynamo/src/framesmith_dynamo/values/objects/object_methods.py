@@ -8,7 +8,7 @@ from typing import Any, Final
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.holders import class_dict, entry_value, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
@@ -35,31 +35,41 @@ def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     return value
 
 
+def _taken(tr: Tracer, method: Any, self: Any, args: Args, kwargs: Kwargs, names: int = 0) -> Args:
+    """A method's arguments, the first `names` of which are names; the program's TypeError otherwise."""
+    count = 2 if method is object.__setattr__ else 1
+    if kwargs or len(args) != count or not all(issubclass(arg.python_type(), str) for arg in args[:names]):
+        refuse(tr, method, (self, *args), kwargs)
+    return args
+
+
 @c_method("__setattr__", object)
 def _setattr(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
-    name, value = args
+    name, value = _taken(tr, object.__setattr__, self, args, kwargs, 1)
     self.generic_setattr(tr, name.as_constant(), value)
     return tr.constant(None)
 
 
 @c_method("__getattribute__", object)
 def _getattribute(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
-    return self.generic_getattr(tr, args[0].as_constant())  # type: ignore[no-any-return]
+    (name,) = _taken(tr, object.__getattribute__, self, args, kwargs, 1)
+    return self.generic_getattr(tr, name.as_constant())  # type: ignore[no-any-return]
 
 
 @c_method("__delattr__", object)
 def _delattr(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
-    self.generic_delattr(tr, args[0].as_constant())
+    (name,) = _taken(tr, object.__delattr__, self, args, kwargs, 1)
+    self.generic_delattr(tr, name.as_constant())
     return tr.constant(None)
 
 
 @c_method("__init__", object)
 def _init(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
-    if args or kwargs:
-        tr.raise_(
-            TypeError,
-            f"{self.python_type().__name__}.__init__() takes exactly one argument (the instance to initialize)",
-        )
+    own, made = (type_lookup(self.python_type(), name) for name in ("__init__", "__new__"))
+    overridden = own is not None and own.owner is not object
+    if (args or kwargs) and (overridden or (made is not None and made.owner is object)):
+        name = "object" if overridden else self.python_type().__name__
+        tr.raise_(TypeError, f"{name}.__init__() takes exactly one argument (the instance to initialize)")
     return tr.constant(None)
 
 
@@ -70,4 +80,5 @@ def _init_subclass(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("__eq__", object)
 def _eq(tr: Tracer, self: Any, args: Args, kwargs: Kwargs) -> Value:
-    return tr.constant(True if args[0] is self else NotImplemented)
+    (other,) = _taken(tr, object.__eq__, self, args, kwargs)
+    return tr.constant(True if other is self else NotImplemented)
