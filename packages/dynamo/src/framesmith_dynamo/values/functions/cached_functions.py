@@ -163,16 +163,16 @@ class _Call:
 
     def _symbolic(self, value: Value) -> Any:
         """An int that is a symbol, or a tuple with such, computed at each call; None of other values."""
-        if type(value) in (TupleValue, SizeValue) and any(self._is_symbolic(item) for item in value.unpack(self.tr)):
+        if type(value) in (TupleValue, SizeValue) and any(self._finds_symbols(item) for item in value.unpack(self.tr)):
             return Items(value.python_type(), tuple(map(self._part, value.unpack(self.tr))))
         if not isinstance(value, SymbolicNumber) or value.is_constant() or value.python_type() is not int:
             return None
         expression = self.tr.expression(value.number)
         return None if expression is None else Computed(str(expression), expression.sources, expression.value)
 
-    def _is_symbolic(self, value: Value) -> bool:
+    def _finds_symbols(self, value: Value) -> bool:
         held = value.unpack(self.tr) if isinstance(value, TupleValue) else ()
-        return value.is_symbolic() or any(map(self._is_symbolic, held))
+        return value.is_symbolic() or any(map(self._finds_symbols, held))
 
     def _broken(self, why: str, *conditions: tuple[Source, str, object]) -> GraphBreak:
         broken = GraphBreak(CACHED_FUNCTION, f"{self.cached.describe()}: {why}")

@@ -208,14 +208,14 @@ class ClassValue(Value):
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         found = type_lookup(self.cls, name)
-        if found is None or not self._is_replaced(tr, found, name, value):
+        if found is None or not self._replaces_data(tr, found, name, value):
             raise GraphBreak(CLASS_MUTATION, f"setting {name!r} of {self.describe()}")
         self._find(tr)
         if self.mutation is None:
             tr.journal.track_existing(self, self.cls)
         tr.journal.store_attr(self, name, value)
 
-    def _is_replaced(self, tr: Tracer, found: Found, name: str, value: Value) -> bool:
+    def _replaces_data(self, tr: Tracer, found: Found, name: str, value: Value) -> bool:
         """Whether a store only puts plain data in the place of plain data of a user's class: no look-up finds another
         entry after it, nor one of another kind.
         """
