@@ -263,3 +263,12 @@ def test_views_of_what_is_empty_lie_in_its_memory_in_every_mode():
             view = torch.ops.aten.view.default(x, shape)
         assert view._base is x
         assert view.untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize("data", [torch.ones(2, 2), torch.ones(3, dtype=torch.float64)], ids=["size", "dtype"])
+def test_a_gradient_from_before_the_data_was_replaced(data):
+    leaf = torch.ones(3, requires_grad=True)
+    leaf.sum().backward()
+    leaf.data = data
+    fake = new_fake_mode().from_tensor(leaf)
+    assert (fake.shape, fake.dtype, fake.requires_grad, fake.grad) == (data.shape, data.dtype, True, None)

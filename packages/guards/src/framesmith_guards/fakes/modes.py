@@ -133,8 +133,14 @@ def _rebuilt_class(parent: type[T], names: dict[str, Any], *methods: str) -> typ
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    """In place of torch's function: of a leaf alone. To ask other tensors is warned of, which may be an error."""
-    return tensor.grad if meta_utils.safe_is_leaf(tensor) else None
+    """In place of torch's function: of a leaf alone. To ask other tensors is warned of, which may be an error.
+
+    One that a fake would not take is left out: that of a tensor whose data was replaced since by data of another size.
+    """
+    grad = tensor.grad if meta_utils.safe_is_leaf(tensor) else None
+    if grad is None or (grad.shape, grad.dtype, grad.device) != (tensor.shape, tensor.dtype, tensor.device):
+        return None
+    return grad
 
 
 def _light_dispatch() -> Callable[..., Any]:

@@ -96,7 +96,8 @@ class FoldedValue(KnownValue):
         cls = made.python_type()
         if not cls.__dictoffset__:
             return made
-        if cls.__setattr__ is not object.__setattr__:
+        setter: Any = cls.__setattr__
+        if setter is not object.__setattr__:
             self.refuse("call")
         made.setattr_(tr, "__orig_class__", self)
         return made
