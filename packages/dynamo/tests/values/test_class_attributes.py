@@ -135,3 +135,25 @@ def test_numbers_become_symbols():
     fn = compiled(count)
     assert [int(fn(X)[0]) for _ in range(6)] == [1, 2, 3, 4, 5, 6]
     assert len(fn.of_kind("entry")) <= 3
+
+
+def test_subclasses_are_guarded():
+    class Root:
+        factor = 2
+
+    class First(Root):
+        factor = 3
+
+    def product(x):
+        for cls in Root.__subclasses__():
+            x = x * cls.factor
+        return x, [cls.__name__ for cls in Root.__subclasses__()]
+
+    frames.reset()
+    fn = compiled(product)
+    assert same(fn(X), product(X)) and same(fn(X + 1), product(X + 1)) and len(fn.of_kind("entry")) == 1
+
+    class Second(Root):
+        factor = 5
+
+    assert same(fn(X), product(X)) and len(fn.of_kind("entry")) == 2 and not fn.of_kind("break")

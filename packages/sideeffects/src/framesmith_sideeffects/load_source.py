@@ -23,6 +23,7 @@ from framesmith_guards import (
     ProxiedSource,
     Source,
     StoredItemSource,
+    SubclassesSource,
     TensorPropertySource,
     TypeSource,
     WeakRefSource,
@@ -180,3 +181,8 @@ def _bound(codegen: Codegen, source: TensorPropertySource) -> None:
 @_loads(CachedResultSource)
 def _cached_result(codegen: Codegen, source: CachedResultSource) -> None:
     _call_with_base(codegen, cached_result, source.base, source.key)
+
+
+@_loads(SubclassesSource)
+def _subclasses(codegen: Codegen, source: SubclassesSource) -> None:
+    _call_with_base(codegen, type.__subclasses__, source.base)

@@ -171,6 +171,20 @@ class TypeSource(Step):
         return f"type({base})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class SubclassesSource(Step):
+    """A list of the classes that extend a class, as `type.__subclasses__` gives it."""
+
+    def read(self, base: Any, args: Args, function: FunctionType) -> object:
+        return type.__subclasses__(base)
+
+    def expression(self, base: str, names: Names) -> str:
+        return f"type.__subclasses__({base})"
+
+    def label(self, base: str) -> str:
+        return f"{base}.__subclasses__()"
+
+
 def nth(items: Any, index: int) -> object:
     """The item at `index` of anything iterable; IndexError past its end."""
     for item in islice(items, index, None):

@@ -12,6 +12,7 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
+from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.errors import answered, iterator
 from framesmith_dynamo.values.holders import (
     NO_SOURCE,
@@ -36,7 +37,7 @@ from framesmith_dynamo.values.objects.attributes import (
 )
 from framesmith_dynamo.values.objects.mapping_proxies import class_proxy
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
-from framesmith_guards import AttrSource
+from framesmith_guards import AttrSource, ItemSource, SubclassesSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
@@ -239,7 +240,19 @@ class ClassValue(Value):
             return self.instantiate(tr, args, kwargs)
         if name in ("mro", "__instancecheck__", "__subclasscheck__") and all(arg.can_be_constant() for arg in args):
             return build(tr, found.raw(self.cls, *(arg.as_constant() for arg in args)))
+        if name == "__subclasses__" and not args and not kwargs:
+            return self._subclasses(tr)
         raise GraphBreak(CLASS_ATTRIBUTE, f"{name}() of {self.describe()}")
+
+    def _subclasses(self, tr: Tracer) -> Value:
+        """A new list of the classes that extend this one, relied on to be the same."""
+        self._find(tr)
+        if self.source is None:
+            raise GraphBreak(NO_SOURCE, self.describe())
+        source = SubclassesSource(self.source)
+        found: list[type] = type.__subclasses__(self.cls)
+        tr.guard(source, "LENGTH", len(found))
+        return new_list(tr, [tr.wrap(cls, ItemSource(source, index)) for index, cls in enumerate(found)])
 
     # Construction
 
