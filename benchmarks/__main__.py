@@ -28,6 +28,7 @@ SUITES = {
     "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
     "models": "whole models, inference and training",
     "optimizers": "optimizer steps over many small tensors",
+    "whole_steps": "training steps with backward() inside, whole and as parts compiled apart",
 }
 
 #: Suites that take the options which choose rows of a registry.

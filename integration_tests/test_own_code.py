@@ -130,7 +130,12 @@ def named_tuple_behind_a_break(compile: Callable[..., Any]) -> Any:
     return compile(run)(X)
 
 
+def cond(compile: Callable[..., Any]) -> Any:
+    return compile(lambda x: torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,)))(X + 3)
+
+
 PROGRAMS = [
+    cond,
     backward_inside,
     module_made_inside,
     module_copied_inside,

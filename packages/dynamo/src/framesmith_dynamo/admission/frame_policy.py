@@ -44,8 +44,12 @@ TORCH_INLINED = frozenset({
     ("_dynamo.utils", "_get_error_on_graph_break"),
     ("_dynamo.utils", "_set_error_on_graph_break"),
 })  # fmt: skip
+#: The function of torch in which the autograd engine runs.
+ENGINE = ("autograd.graph", "_engine_run_backward")
 #: The compiler within torch.
 TORCH_COMPILER = Parts("_dynamo.")
+#: Where functions of torch are wrapped to keep torch.compile away, before it is imported.
+DISABLING = "_compile"
 #: Parts whose functions torch.compile wraps in its `disable` the first time it is used, to keep itself away.
 TORCH_WRAPPED = Parts("optim.")
 #: Modules whose functions are not inlined: they do input and output, threads, imports, time, or inspect frames.
@@ -142,22 +146,40 @@ def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> s
     return _owner_not_compiled(module_of(code, names)) or _file_not_compiled(code.co_filename)
 
 
+def is_left_with_calls(code: CodeType, names: Mapping[str, object]) -> bool:
+    """Whether what a frame that is not compiled calls is not compiled either: it runs as it does outside of our hook.
+
+    Code that these packages generate calls kernels and each other. A pass of the autograd engine calls hooks,
+    derivatives and recomputations, once for each tensor or node: compiled code of a step knows nothing of them.
+    """
+    module = module_of(code, names)
+    if is_own(module):
+        return "__name__" not in names
+    return (part_of_torch(module), code.co_qualname) == ENGINE
+
+
 def why_not_inlined(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> str | None:
     """Why a function with this code and the globals `names` is not interpreted in place, or None."""
     if is_disabled(code):
         return "disabled"
     module = module_of(code, names)
     reason = _owner_not_inlined(module) or _file_not_inlined(code.co_filename)
-    return None if reason is None or _does_nothing(code) or _is_called_through(code, module) else reason
+    return None if reason is None or does_nothing(code) or _is_called_through(code, module) else reason
 
 
-def wrapped_by_torch(function: FunctionType) -> FunctionType | None:
-    """The function of torch that torch.compile has wrapped for its own sake, or None; a user's `disable` is heeded."""
-    inner = vars(function).get(WRAPPED_ATTRIBUTE)
+def wrapped_by_torch(function: FunctionType) -> str | None:
+    """The attribute with the function of torch that is wrapped for torch.compile's sake, or None.
+
+    Some it wraps itself, others are so from the start (`Optimizer.zero_grad`). A user's `disable` is heeded.
+    """
+    names = vars(function)
+    from_the_start = part_of_torch(module_of(function.__code__, function.__globals__)) == DISABLING
+    attribute = "__wrapped__" if from_the_start else WRAPPED_ATTRIBUTE
+    inner = names.get(attribute)
     if not isinstance(inner, FunctionType):
         return None
     part = part_of_torch(module_of(inner.__code__, inner.__globals__))
-    return inner if part is not None and part in TORCH_WRAPPED else None
+    return attribute if part is not None and part in TORCH_WRAPPED else None
 
 
 def patched_by_torch(function: FunctionType) -> int | None:
@@ -185,7 +207,7 @@ def _stands_in_for(function: FunctionType, inner: object) -> bool:
     return isinstance(owner, type) and vars(owner).get(inner.__name__) is function
 
 
-def _does_nothing(code: CodeType) -> bool:
+def does_nothing(code: CodeType) -> bool:
     """Whether the function's body is empty, as those are that are marks for a compiler: `torch._dynamo.graph_break`."""
     return {instr.opname for instr in dis.get_instructions(code)} <= EMPTY_BODY
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from framesmith_aten.contract import AssumptionFailed
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
-from framesmith_dynamo.admission.frame_policy import why_not_compiled
+from framesmith_dynamo.admission.frame_policy import is_left_with_calls, why_not_compiled
 from framesmith_dynamo.admission.surroundings import surrounding_guards, why_not_now
 from framesmith_dynamo.breaks import GraphBreak, forget_frames
 from framesmith_dynamo.conversion.events import EventKind, FrameEvent
@@ -140,9 +140,10 @@ class FrameConverter:
         answer = answer_of_marks(info)
         if answer is not None:
             return answer
-        reason = why_not_compiled(info.code, cast(FunctionType, info.function).__globals__)
+        names = cast(FunctionType, info.function).__globals__
+        reason = why_not_compiled(info.code, names)
         if reason is not None:
-            return SKIP(reason)
+            return SKIP(reason, calls_too=is_left_with_calls(info.code, names))
         resets.be_told()
         settings.tell_unheard()
         with compile_context(CompileContext(next_compile_id(info.code))):

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
 
+from framesmith_dynamo.admission.frame_policy import does_nothing
+from framesmith_dynamo.admission.owners import part_of_torch
 from framesmith_dynamo.breaks import COMPILER_CALL, NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.torch_switches import marks, places
 from framesmith_dynamo.torch_switches.settings import tell
@@ -68,6 +70,22 @@ def _name(function: Any) -> str:
 def _breaking(kind: Any, function: Any, detail: str = "") -> Handler:
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(kind, f"{_name(function)}: {detail}" if detail else _name(function))
+
+    return handler
+
+
+def _requested(function: Any) -> Handler:
+    """The handler of a function at which the graph is to break: one that does nothing only where a program asks.
+
+    Torch's own code (`Optimizer.step`) calls `graph_break` for the sake of torch.compile.
+    """
+    breaks = _breaking(REQUESTED, function)
+
+    def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        of_torch = part_of_torch(str(tr.globals.get("__name__"))) is not None
+        if of_torch and isinstance(function, FunctionType) and does_nothing(function.__code__):
+            return tr.constant(None)
+        return breaks(tr, args, kwargs)
 
     return handler
 
@@ -155,7 +173,7 @@ Row = tuple[Callable[[Any], bool], Callable[[Any], Handler]]
 #: (whether a mark is there, what a call means then): the first that holds.
 ROWS: Final[tuple[Row, ...]] = (
     (marks.is_forbidden, lambda function: _breaking(COMPILER_CALL, function)),
-    (marks.is_disallowed, lambda function: _breaking(REQUESTED, function)),
+    (marks.is_disallowed, _requested),
     (marks.is_constant, _constant_result),
     (marks.is_leaf, lambda function: _breaking(LEAF, function)),
     (marks.is_allowed, _into_graph),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from framesmith_dynamo.admission.frame_policy import WRAPPED_ATTRIBUTE, patched_by_torch, wrapped_by_torch
+from framesmith_dynamo.admission.frame_policy import patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.torch_switches import marks
 from framesmith_dynamo.values import namespaces, torch_marks
@@ -191,15 +191,15 @@ class FunctionValue(Value):
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self.made:
+            inner = self._behind_torch_compile(tr)
+            if inner is not None:
+                return tr.call(inner, args, kwargs)
             answered = self._call_marked(tr, args, kwargs)
             if answered is not None:
                 return answered
             handler = find_handler(self.function)
             if handler is not None:
                 return handler(tr, args, kwargs)
-            inner = self._behind_torch_compile(tr)
-            if inner is not None:
-                return tr.call(inner, args, kwargs)
             namespaces.note_owner(tr, self.function.__globals__, self.where)
         return self.interpret(tr, args, kwargs)
 
@@ -217,9 +217,9 @@ class FunctionValue(Value):
 
     def _behind_torch_compile(self, tr: Tracer) -> Value | None:
         """The function of torch that torch.compile has put this one in front of, for its own sake."""
-        inner = wrapped_by_torch(self.function)
-        if inner is not None:
-            return value_at(tr, inner, self._part(WRAPPED_ATTRIBUTE))
+        attribute = wrapped_by_torch(self.function)
+        if attribute is not None:
+            return value_at(tr, vars(self.function)[attribute], self._part(attribute))
         cell = patched_by_torch(self.function)
         return None if cell is None else self.get_cells(tr)[cell].load(tr)
 
