@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
+from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
@@ -23,6 +24,7 @@ from framesmith_dynamo.values.holders import (
     guard_no_accessor,
     instance_dict,
     read_first_check,
+    special_method,
     type_lookup,
     user_method,
 )
@@ -33,6 +35,7 @@ from framesmith_dynamo.values.objects.attributes import (
     call_special,
     class_value,
 )
+from framesmith_dynamo.values.objects.dataclass_keys import RecordKey, fields_compared, make_hashable
 from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
@@ -71,15 +74,19 @@ WITHOUT: Final[dict[str, Callable[..., object]]] = {
 
 
 class ObjectValue(Value):
-    """An object of class `cls`. `obj` is the real one, or MISSING when the trace made it."""
+    """An object of class `cls`. `obj` is the real one, or MISSING when the trace made it.
+
+    `hashed` are the attributes that one made in the trace had when it was hashed by them: it is made with them.
+    """
 
     exact_operators = True
-    __slots__ = ("cls", "obj")
+    __slots__ = ("cls", "hashed", "obj")
 
     def __init__(self, cls: type, obj: Any = MISSING, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.cls = cls
         self.obj = obj
+        self.hashed: dict[str, Value] = {}
 
     @property
     def exists(self) -> bool:
@@ -410,6 +417,15 @@ class ObjectValue(Value):
         return result
 
     def hash_key(self, tr: Tracer) -> object:
+        compared = fields_compared(self.cls)
+        if compared is not None and type(self).reconstruct is ObjectValue.reconstruct:
+            for name in ("__hash__", "__eq__"):
+                special_method(tr, self, name)
+            if not self.exists:
+                self.hashed = {
+                    name: held for name, held in tr.journal.pending_attrs(self).items() if held is not DELETED
+                }
+            return RecordKey(self.cls, tuple(operations.hash_key(tr, self.getattr_(tr, name)) for name in compared))
         for name in ("__hash__", "__eq__"):
             found = type_lookup(self.cls, name)
             if found is None or found.owner is not object:
@@ -425,11 +441,14 @@ class ObjectValue(Value):
     # Back to bytecode
 
     def referents(self) -> Iterable[Value]:
-        return ()
+        return self.hashed.values()
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.source is not None:
             super().reconstruct(codegen)
+            return
+        if self.hashed:
+            codegen.push_call(make_hashable, tuple(self.hashed.values()), (self.cls, tuple(self.hashed)))
             return
         codegen.push_call(object.__new__, (), (self.cls,))
 

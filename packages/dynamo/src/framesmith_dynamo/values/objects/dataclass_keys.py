@@ -1,0 +1,49 @@
+"""Objects of frozen dataclasses as keys: hashed and compared by their fields, as `dataclasses` has written it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from framesmith_dynamo.values.holders import class_dict, type_lookup
+
+
+@dataclass(frozen=True)
+class RecordKey:
+    """The hash key of an object that is equal to others of its class whose fields are equal."""
+
+    cls: type
+    fields: tuple[object, ...]
+
+
+def fields_compared(cls: type) -> tuple[str, ...] | None:
+    """The fields by which a frozen dataclass hashes and compares its objects; None of other classes."""
+    found = type_lookup(cls, "__eq__")
+    hashed = type_lookup(cls, "__hash__")
+    if found is None or hashed is None or found.owner is not hashed.owner or found.owner is not cls:
+        return None
+    params, fields = (class_dict(cls).get(name) for name in ("__dataclass_params__", "__dataclass_fields__"))
+    if params is None or not (params.eq and params.frozen) or not isinstance(fields, dict):
+        return None
+    if not all(is_generated(method.raw) for method in (found, hashed)):
+        return None
+    kind = dataclasses._FIELD  # type: ignore[attr-defined]
+    names = tuple(name for name, one in fields.items() if one.compare and one._field_type is kind)
+    hidden = any(fields[name].hash not in (None, True) for name in names)
+    return None if hidden else names
+
+
+def is_generated(method: object) -> bool:
+    """Whether a method was made by `dataclasses`, or in another way that has no file."""
+    return isinstance(method, FunctionType) and method.__code__.co_filename == "<string>"
+
+
+def make_hashable(*given: Any) -> Any:
+    """Run by compiled code: a new object with its attributes. Given are their values, its class, and their names."""
+    *values, cls, names = given
+    made = object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
