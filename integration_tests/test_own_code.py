@@ -16,6 +16,7 @@ import framesmith
 import framesmith.session
 from framesmith_dynamo import FrameEvent
 from framesmith_frames import FrameInfo
+from integration_tests import programs_beside
 
 #: Whose frames are nobody's to compile, by the names of their globals' modules.
 OTHERS = (
@@ -36,6 +37,8 @@ class Detector:
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
         self.events: list[FrameEvent] = []
+        #: How the names of generated files begin that are the user's.
+        self.of_the_user: tuple[str, ...] = ()
 
     def met(self, frame: FrameInfo) -> None:
         self.modules[id(frame.code)] = str(frame.function.__globals__.get("__name__", ""))
@@ -48,6 +51,8 @@ class Detector:
 
     def _is_foreign(self, event: FrameEvent) -> bool:
         module, file = self.modules[id(event.code)], event.code.co_filename
+        if file.startswith(self.of_the_user):
+            return False
         return module.startswith(OTHERS) or (file.startswith("<") and file != "<framesmith.compile>")
 
 
@@ -152,3 +157,17 @@ def test_nothing_foreign_is_compiled(program: Callable[..., Any], detector: Dete
     torch.testing.assert_close(program(framesmith.compile), expected, rtol=1e-4, atol=1e-5)
     assert any(event.kind == "graph" for event in detector.events)
     assert not detector.foreign
+
+
+@pytest.mark.parametrize("name", programs_beside.PROGRAMS)
+def test_nothing_foreign_is_compiled_beside_it(name: str, detector: Detector) -> None:
+    program = programs_beside.PROGRAMS[name]
+    if name == "torch.export":
+        detector.of_the_user = ("<eval_with_key>", "<string>")  # the program exported, and the checks in front of it
+    expected = program(lambda function: function)
+    framesmith.reset()
+    detector.events.clear()
+    torch.testing.assert_close(program(framesmith.compile), expected, rtol=1e-4, atol=1e-5)
+    assert any(event.kind == "graph" for event in detector.events)
+    assert not detector.foreign
+    assert not [event for event in detector.events if event.kind == "error"]

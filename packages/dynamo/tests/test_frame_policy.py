@@ -18,7 +18,7 @@ import torch
 from driver import compiled
 
 from framesmith_dynamo import FrameConverter, admit, disable, is_disabled
-from framesmith_dynamo.admission.frame_policy import why_not_compiled, why_not_inlined
+from framesmith_dynamo.admission.frame_policy import is_left_with_calls, why_not_compiled, why_not_inlined
 
 
 def plain(x):
@@ -111,6 +111,38 @@ def test_generated_code_of_users_is_compiled(module: str) -> None:
     exec(compile("def call(x): return x + 1", "<string>", "exec"), space)
     assert why_not_compiled(space["call"].__code__, space) is None
     assert why_not_compiled(space["call"].__code__, {}) is None, "nothing says whose it is"
+
+
+NAMES_OF_TORCH = [
+    "def torch_dynamo_resume_in_f_at_3(x): return x",
+    "def f(x): return __compiled_fn_1_af(x)",
+    "def ___make_guard_fn():\n def guard(x): return x\n return guard",
+]
+
+
+@pytest.mark.parametrize("source", NAMES_OF_TORCH)
+def test_what_torch_compile_makes_of_a_users_frame_is_not_compiled(source: str) -> None:
+    """It has the user's globals, or none that say anything."""
+    space: dict[str, Any] = {"__name__": "users"}
+    exec(compile(source, "users.py", "exec"), space)
+    function = next(found for found in space.values() if isinstance(found, types.FunctionType))
+    found = function() if function.__name__.startswith("___") else function
+    assert why_not_compiled(found.__code__, space) is not None
+
+
+@pytest.mark.parametrize("function", [torch.autograd.graph._engine_run_backward, torch.Tensor.backward])
+def test_only_the_engines_pass_is_left_with_its_calls(function: types.FunctionType) -> None:
+    assert why_not_compiled(function.__code__, function.__globals__) is not None
+    is_engine = function is torch.autograd.graph._engine_run_backward
+    assert is_left_with_calls(function.__code__, function.__globals__) == is_engine
+
+
+def test_generated_code_of_these_packages_is_left_with_its_calls() -> None:
+    space: dict[str, Any] = {"__package__": "framesmith_backends"}
+    exec("def call(x): return x", space)
+    assert is_left_with_calls(space["call"].__code__, space)
+    assert not is_left_with_calls(FrameConverter.__call__.__code__, FrameConverter.__call__.__globals__)
+    assert not is_left_with_calls(plain.__code__, plain.__globals__)
 
 
 def test_what_somebody_asks_for_is_compiled_whoever_it_belongs_to() -> None:

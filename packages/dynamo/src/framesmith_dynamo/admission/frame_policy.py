@@ -104,6 +104,8 @@ UNKNOWN: Mapping[str, object] = MappingProxyType({})
 WRAPPED_ATTRIBUTE = "_torchdynamo_orig_callable"
 #: How torch.compile names the functions in which a frame goes on behind a graph break.
 RESUMED_BY_TORCH = "torch_dynamo_resume_in_"
+#: How the names begin of the functions in which it checks its guards.
+GUARDS_OF_TORCH = "___make_guard_fn"
 #: How the globals begin by which code that torch.compile puts in a frame's place calls its graphs.
 GRAPHS_OF_TORCH = "__compiled_fn_"
 
@@ -131,7 +133,7 @@ def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> s
         return "generators and coroutines run as plain Python"
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_name == "<module>":
         return "module and class bodies run as plain Python"
-    if code.co_name.startswith(RESUMED_BY_TORCH) or any(name.startswith(GRAPHS_OF_TORCH) for name in code.co_names):
+    if _is_made_by_torch_compile(code):
         return "what torch.compile has made of a frame is its own affair"
     if code.co_name == "__torch_function__":
         return "a handler of torch's functions is given another function at each call"
@@ -214,6 +216,12 @@ def does_nothing(code: CodeType) -> bool:
 
 def _is_called_through(code: CodeType, module: str) -> bool:
     return (part_of_torch(module), code.co_qualname) in TORCH_INLINED
+
+
+def _is_made_by_torch_compile(code: CodeType) -> bool:
+    if code.co_name.startswith(RESUMED_BY_TORCH) or code.co_qualname.startswith(GUARDS_OF_TORCH):
+        return True
+    return any(name.startswith(GRAPHS_OF_TORCH) for name in code.co_names)
 
 
 def _is_generated_by_library(code: CodeType, names: Mapping[str, object]) -> bool:
