@@ -37,6 +37,9 @@ def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Cal
         return target
     if isinstance(target, torch.nn.Module):
         return called_compiled(target, callback)
+    module = module_called_by(target)
+    if module is not None:
+        return called_compiled(module, callback)
     if isinstance(target, types.MethodType):
         return types.MethodType(compile_callable(target.__func__, callback), target.__self__)
     if type(target) is functools.partial:
@@ -48,6 +51,14 @@ def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Cal
     caller = compiled_function(caller_of(target, name_of(target)), callback)
     caller.__reduce_ex__ = functools.partial(reduced, target)  # type: ignore[method-assign]
     return caller
+
+
+def module_called_by(target: Callable[..., Any]) -> torch.nn.Module | None:
+    """The module whose `__call__` this is, bound; or None."""
+    owner = getattr(target, "__self__", None)
+    if isinstance(target, types.MethodType) and isinstance(owner, torch.nn.Module):
+        return owner if target.__func__ is type(owner).__call__ else None
+    return None
 
 
 def compile_partial(target: functools.partial[Any], callback: FrameCallback) -> functools.partial[Any]:
