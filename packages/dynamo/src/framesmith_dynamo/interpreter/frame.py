@@ -212,22 +212,30 @@ class Frame:
             broken = GraphBreak(COMPARED_CLASS, f"{type(obj).__module__}.{type(obj).__qualname__}")
             value = self._wrap_opaque(obj, source, broken)
         else:
-            value = wrap_object(self, obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
+            value = self._wrap_value(obj, source) if type(obj) in BY_VALUE else self._wrap_identity(obj, source)
         state.by_source[source] = value
         return value
+
+    def _wrap_value(self, obj: object, source: Source) -> Value:
+        """The value of an object told apart by what it holds, or, where that cannot be told, by identity."""
+        value = self._wrapped(obj, source)
+        return self._wrap_identity(obj, source) if isinstance(value, OpaqueValue) else value
 
     def _wrap_identity(self, obj: object, source: Source) -> Value:
         met = self.state.by_identity.get(id(obj))
         if met is not None:
             guard_same(self, obj, source, met[2])
             return met[1]
-        try:
-            value = wrap_object(self, obj, source)
-        except GraphBreak as broken:
-            value = self._wrap_opaque(obj, source, broken)
+        value = self._wrapped(obj, source)
         if value.source is not None:
             self.state.by_identity[id(obj)] = (obj, value, source)
         return value
+
+    def _wrapped(self, obj: object, source: Source) -> Value:
+        try:
+            return wrap_object(self, obj, source)
+        except GraphBreak as broken:
+            return self._wrap_opaque(obj, source, broken)
 
     def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
         """What cannot be traced may still be passed along: the break waits for its first use."""

@@ -49,11 +49,12 @@ def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
 @contextlib.contextmanager
 def holding(tr: Tracer, iterator: Value) -> Iterator[None]:
     """C code holds an iterator, which nothing else of the program may do."""
-    tr.memo.working.append(iterator)
+    working = tr.memo.working  # the trace may be over when a loop that was left is forgotten
+    working.append(iterator)
     try:
         yield
     finally:
-        tr.memo.working.remove(iterator)
+        working.remove(iterator)
 
 
 def drain(tr: Tracer, iterator: Value) -> list[Value]:

@@ -15,9 +15,10 @@ from types import (
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
+    MethodType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_break
 from framesmith_dynamo.registry import register
@@ -138,7 +139,7 @@ def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 @binds(classmethod)
 def _classmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     function = part_value(tr, found, name, instance, "__func__")
-    return MethodValue(function, class_value(tr, instance.python_type(), instance.source))
+    return bound_to_class(tr, function, class_value(tr, instance.python_type(), instance.source), name)
 
 
 @binds(staticmethod)
@@ -157,7 +158,14 @@ def _cached_property(tr: Tracer, found: Found, name: str, instance: Value) -> Va
 def _partialmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     function, args = (part_value(tr, found, name, instance, step) for step in ("func", "args"))
     keywords = part_value(tr, found, name, instance, "keywords").call_method(tr, "copy", (), {})
-    return PartialValue(function, (instance, *args.unpack(tr)), keywords)
+    kind, first = function.python_type(), [instance]
+    if kind in (staticmethod, classmethod):
+        function, first = function.getattr_(tr, "__func__"), []
+    elif kind is not FunctionType and type_lookup(kind, "__get__") is not None:
+        raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r}, a partialmethod of a {kind.__qualname__}")
+    if kind is classmethod:
+        function = bound_to_class(tr, function, class_value(tr, instance.python_type(), instance.source), name)
+    return PartialValue(function, (*first, *args.unpack(tr)), keywords)
 
 
 def part_value(tr: Tracer, found: Found, name: str, instance: Value, step: str) -> Value:
@@ -185,7 +193,7 @@ def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: t
     raw = found.raw
     if isinstance(raw, classmethod | staticmethod):
         function = entry_value(tr, cls, found, name, None, "__func__")
-        return MethodValue(function, owner) if isinstance(raw, classmethod) else function
+        return bound_to_class(tr, function, owner, name) if isinstance(raw, classmethod) else function
     if isinstance(raw, FunctionType) or not slot_check(tr, cls, found, name, None, "__get__"):
         return entry_value(tr, cls, found, name, None)
     if user_method(type(raw), "__get__") is not None:
@@ -197,6 +205,36 @@ def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: t
     if not is_immutable(result):
         raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r} of {owner.describe()}")
     return tr.constant(result)
+
+
+def bound_to_class(tr: Tracer, function: Value, owner: Value, name: str) -> Value:
+    """What a `classmethod` around `function` gives for a class: some Pythons ask a descriptor in it, a property say."""
+    kind = function.python_type()
+    asked = CLASSMETHODS_CHAIN and type_lookup(kind, "__get__") is not None
+    if not asked or issubclass(kind, FunctionType | functools._lru_cache_wrapper):
+        return MethodValue(function, owner)
+    if kind is MethodType:
+        return function
+    method = special_method(tr, function, "__get__")
+    if method is not None:
+        return tr.call(method, (function, owner, owner), {})
+    if kind is staticmethod:
+        return function.getattr_(tr, "__func__")
+    if kind is classmethod:
+        return bound_to_class(tr, function.getattr_(tr, "__func__"), owner, name)
+    getter = function.getattr_(tr, "fget") if issubclass(kind, property) else None
+    if getter is None or getter.is_none():
+        raise GraphBreak(CLASS_ATTRIBUTE, f"{name!r}, a classmethod around a {kind.__qualname__}")
+    return tr.call(getter, (owner,), {})
+
+
+def _classmethods_chain() -> bool:
+    """Whether classmethods bind what they hold by its own `__get__`, which depends on the Python."""
+    holder = type("Holder", (), {"name": classmethod(property(lambda cls: 1))})  # type: ignore[arg-type]
+    return isinstance(holder.name, int)  # type: ignore[attr-defined]
+
+
+CLASSMETHODS_CHAIN: Final = _classmethods_chain()
 
 
 def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from framesmith_aten.plain_tensors import OTHER_LAYOUT, why_no_fake
-from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, GraphBreak, register_break
+from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.constants.constant import raise_like
@@ -76,6 +76,8 @@ class TensorValue(TensorObject):
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         special = C_METHODS.get((torch.Tensor, name))
+        if _is_misused(name, args, kwargs):
+            raise GraphBreak(UNSUPPORTED_CALL, f"{name} of {self.describe()} with these arguments")
         if special is not None:
             return special(tr, self, args, kwargs)
         kind = BREAKING_METHODS.get(name)
@@ -167,6 +169,22 @@ class TensorValue(TensorObject):
         return None
 
 
+#: How many arguments the special methods take that are answered here, and those whose first one is a name.
+_ARITY: Final = {
+    **dict.fromkeys(("__len__", "__iter__", "__bool__", "__hash__", "__int__", "__float__", "__index__"), 0),
+    **dict.fromkeys(("__getitem__", "__contains__", "__getattribute__", "__delattr__"), 1),
+    **dict.fromkeys(("__setitem__", "__setattr__"), 2),
+}
+_BY_NAME: Final = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
+
+
+def _is_misused(name: str, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a special method gets what Python refuses before the method is asked."""
+    if name not in _ARITY:
+        return False
+    return bool(kwargs) or len(args) != _ARITY[name] or (name in _BY_NAME and args[0].python_type() is not str)
+
+
 def _folds(value: Value) -> bool:
     return value.can_be_constant() or isinstance(value, TensorValue)
 
@@ -213,19 +231,20 @@ def _item_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
     return tr.call_torch("item", (self, *args), kwargs) if args or kwargs else _item(tr, self)
 
 
-def _converted(convert: type) -> CMethod:
-    """`int(tensor)` and the like: the tensor's one number, converted."""
+def _converted(convert: type, *, whole: bool = False) -> CMethod:
+    """`int(tensor)` and the like: the tensor's one number, converted; `whole`: a float is refused."""
 
     def method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-        if self.fake.numel() != 1 or self.fake.dtype.is_complex:
+        if self.fake.numel() != 1 or self.fake.dtype.is_complex or (whole and self.fake.dtype.is_floating_point):
             raise GraphBreak(DATA_DEPENDENT, f"{convert.__name__}() of {self.describe()}")
         return tr.call(tr.constant(convert), [_item(tr, self)], {})
 
     return method
 
 
-for _name, _convert in (("__int__", int), ("__float__", float), ("__index__", int)):
-    c_method(_name, torch.Tensor)(_converted(_convert))
+c_method("__int__", torch.Tensor)(_converted(int))
+c_method("__float__", torch.Tensor)(_converted(float))
+c_method("__index__", torch.Tensor)(_converted(int, whole=True))
 
 #: Tensors of more elements are not made lists of numbers in a graph.
 MOST_LISTED: Final = 64
