@@ -19,6 +19,7 @@ from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import all_constant, plain_arguments, raise_like
 from framesmith_dynamo.values.functions.functions import FunctionValue
+from framesmith_guards.needs import of_torch
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -264,10 +265,9 @@ def _called_by_name(name: str, function: Any) -> None:
     handles(function)(handler)
 
 
-_BY_NAME: tuple[type, ...] = (*GRAD_MODES, torch.autograd.profiler.record_function)
-for _cls in _BY_NAME:
+for _path in ("no_grad", "enable_grad", "set_grad_enabled", "autograd.profiler.record_function"):
     for _name in ("__enter__", "__exit__"):
-        _called_by_name(_name, vars(_cls)[_name])
+        _called_by_name(_name, of_torch(f"torch.{_path}.{_name}"))
 
 
 class NoEffectValue(TorchContextValue):
