@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -132,6 +133,8 @@ def assert_same(ours: Any, eagers: Any, place: str = "") -> None:
         assert ours.keys() == eagers.keys(), place
         for key, other in eagers.items():
             assert_same(ours[key], other, f"{place}[{key!r}]")
+    elif isinstance(eagers, float):
+        assert type(ours) is float and math.isclose(ours, eagers, rel_tol=1e-5), f"{place}: {ours} in place of {eagers}"
     else:
         assert ours == eagers, f"{place}: {ours} in place of {eagers}"
 

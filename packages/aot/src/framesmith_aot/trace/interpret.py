@@ -246,6 +246,9 @@ def _batch_norm(
     if input.numel() == 0:  # they refuse that
         scaled = input.clone() if weight is None else input.clone() * weight[0]  # the input itself is not kept
         return scaled if bias is None else scaled + bias[0]
+    # Of lazy negatives torch's operator, whose schema declares no update, is given copies.
+    running_mean = None if running_mean is None else running_mean.resolve_neg()
+    running_var = None if running_var is None else running_var.resolve_neg()
     stats = running_mean is not None and running_var is not None
     out: torch.Tensor
     if not training and stats:
