@@ -11,6 +11,7 @@ from pathlib import Path
 
 import framesmith_dynamo
 from framesmith_dynamo import BREAKS, BreakKind
+from framesmith_dynamo.admission.surroundings import STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"
@@ -25,6 +26,22 @@ REFUSED = """# Graphs that are refused
 A graph that cannot be compiled without changing its meaning runs operation by operation, with one warning, or is an
 error under `strict=True`. The message says which call or input it is about, why, and ends with one of these ids.
 """
+EAGER = """# Calls that run eagerly
+
+With `fullgraph=True` such a call of a compiled function raises: `EagerNotAllowed` with one of these reasons,
+`BreakNotAllowed` for a graph break, `RecompileLimit` at the limit, `FramesmithError` for a failure of the compiler.
+Without it, a function of which nothing was compiled warns once, with the same words.
+"""
+#: Reasons beside the states of torch around a call.
+OTHER_REASONS = (
+    "it is marked: `framesmith.disable`, `framesmith_frames.skip`",
+    "its code is never compiled: it looks at its own frame, torch.compile has made it, ...",
+    "it is a generator function, a coroutine function or an async generator function; or TorchScript has compiled it",
+    "it is called while a call is being traced or compiled, by a trace function or a monitoring callback, or where "
+    "more than half of a thread's C stack is used",
+    "inputs that its graph changes share memory with others, and cannot be compiled over that memory",
+    "its graph takes for granted of data what is not so at this call",
+)
 #: The errors that say so, made of (id, what, why).
 REFUSALS = ("AotUnsupported", "BackwardError", "TraceUnsupported")
 
@@ -39,7 +56,8 @@ def page() -> str:
     """The text of the page."""
     load_all()
     kinds = sorted(BREAKS.values(), key=lambda kind: kind.id)
-    return "\n".join([HEAD, *map(section, kinds), REFUSED, *refusals(), ""])
+    reasons = [f"- {reason}" for reason in (*(why for _, why in STATES), *OTHER_REASONS)]
+    return "\n".join([HEAD, *map(section, kinds), EAGER, *reasons, "", REFUSED, *refusals(), ""])
 
 
 def section(kind: BreakKind) -> str:
