@@ -79,7 +79,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
     light_converter = type(
         "FakeTensorConverter",
         (FakeTensorConverter,),
-        {"from_real_tensor": rebuilt(FakeTensorConverter.from_real_tensor)},
+        {"from_real_tensor": _without_values(rebuilt(FakeTensorConverter.from_real_tensor))},
     )
     light_describer = _rebuilt_class(MetaTensorDescriber, names, "describe_storage", "describe_tensor")
     initialise = rebuilt(FakeTensorMode.__init__)
@@ -117,6 +117,29 @@ def _silent_classes() -> tuple[type[MetaConverter[Any]], type[MetaTensorDescribe
     names = _names(dict(vars(meta_utils)))
     converter = _rebuilt_class(MetaConverter, names, "meta_tensor")
     return converter, _rebuilt_class(MetaTensorDescriber, names, "describe_tensor")
+
+
+@cache
+def _forgetful_converter() -> type[FakeTensorConverter]:
+    make = _without_values(FakeTensorConverter.from_real_tensor)
+    return type("FakeTensorConverter", (FakeTensorConverter,), {"from_real_tensor": make})
+
+
+def _without_values(make: Callable[..., FakeTensor]) -> Callable[..., FakeTensor]:
+    """Torch's maker of fakes, whose fakes of numbers do not know the number: the next call may have another.
+
+    From 2.15 on those do that are made while there are no symbols.
+    """
+
+    def from_real_tensor(
+        self: Any, mode: Any, tensor: Any, make_constant: bool = False, *rest: Any, **more: Any
+    ) -> Any:
+        fake = make(self, mode, tensor, make_constant, *rest, **more)
+        if not make_constant and isinstance(getattr(fake, "item_memo", None), int | float):
+            fake.item_memo = None
+        return fake
+
+    return from_real_tensor
 
 
 def _names(names: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +195,7 @@ class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.fake_tensor_converter.__class__ = _forgetful_converter()
         converter = self.fake_tensor_converter.meta_converter
         converter.__class__, converter.describer.__class__ = _silent_classes()
 
