@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import re
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,15 @@ class Count:
         return 2
 
 
+class Choice(enum.Enum):
+    """A member of an enumeration."""
+
+    ONE = 1
+
+
+Pair = collections.namedtuple("Pair", ["a", "b"])
+
+
 class Bag(set):  # type: ignore[type-arg]
     """A set of a class of its own."""
 
@@ -43,7 +53,7 @@ OWNERS = [
     "range(3)", "slice(1, 2)",
     "collections.deque([1, 2])", "None", "collections.OrderedDict({1: 2})", "{1: 2}.keys()", "{1: 2}.items()",
     "(i for i in (1, 2))",
-    "Bag({1, 2})", "Row([1, 2])",
+    "Bag({1, 2})", "Row([1, 2])", "Pair(1, 2)", "Choice.ONE",
 ]  # fmt: skip
 ARGUMENTS = [
     "", "7", "2.5", "True", "None", "'ab'", "b'a'", "[1, 2]", "(1, 2)", "{1, 2}", "{1: 2}", "slice(0, 1)",
@@ -63,7 +73,9 @@ NAMES = {
     "__neg__",
     "__reversed__", "__abs__",
 }  # fmt: skip
-CONTEXT: dict[str, Any] = {"collections": collections, "Plain": Plain, "Count": Count, "Bag": Bag, "Row": Row}
+CONTEXT: dict[str, Any] = {
+    "collections": collections, "Plain": Plain, "Count": Count, "Bag": Bag, "Row": Row, "Pair": Pair, "Choice": Choice,
+}  # fmt: skip
 CASES = [
     pytest.param(owner, name, id=f"{owner}.{name}")
     for owner in OWNERS

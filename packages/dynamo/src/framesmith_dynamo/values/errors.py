@@ -69,6 +69,8 @@ def left_to_python(tr: Tracer, method: Callable[..., Any], *args: Value) -> Valu
 
     Breaks the graph where the method would go by what the argument's own class says, or gives something.
     """
+    if isinstance(method, types.FunctionType):
+        return tr.constant(NotImplemented)  # the class's own in its place, which has been interpreted
     if not any(_is_converted(arg) for arg in args[1:]):
         try:
             answer = method(*map(stand_in, args))
@@ -166,4 +168,6 @@ def stand_in(value: Value) -> Any:
         return VIEWS[cls]
     if cls is types.FunctionType:
         return lambda *args, **kwargs: None
+    if issubclass(cls, tuple):
+        return type(cls.__name__, (tuple,), {})()
     return type(cls.__name__, (), {})()

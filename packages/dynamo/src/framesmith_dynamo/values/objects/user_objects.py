@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Found, Tracer, Value
-from framesmith_dynamo.values.constants.constant import plain_arguments
+from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.holders import (
     entry_source,
     guard_class,
@@ -49,7 +49,7 @@ class EnumValue(Known, ObjectValue):
         if name in ("__setattr__", "__delattr__", "__init__") or found.owner not in (object, str, int, float, tuple):
             return super().call_c_method(tr, found, name, args, kwargs)
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
-        return build(tr, found.raw(self.obj, *plain_args, **plain_kwargs))
+        return fold(tr, found.raw, (self.obj, *plain_args), plain_kwargs)
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         found = type_lookup(self.cls, "__eq__")
