@@ -161,6 +161,7 @@ FIXED: Final[dict[str, Any]] = {
     "torch.jit.is_scripting": False,
     "torch._jit_internal.is_scripting": False,
     "torch._C._get_tracing_state": None,
+    "torch._C._is_tracing": False,
     "torch.onnx.is_in_onnx_export": False,
     "torch.cuda.is_current_stream_capturing": False,
     "torch.overrides.has_torch_function": False,
