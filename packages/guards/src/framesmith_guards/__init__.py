@@ -10,6 +10,7 @@ from framesmith_guards.contexts import (
 )
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.defects import is_defect
+from framesmith_guards.fakes.memory_reads import MemoryRead, is_memory_read
 from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
 from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
@@ -91,6 +92,7 @@ __all__ = [
     "LocalSource",
     "Location",
     "MembersSource",
+    "MemoryRead",
     "Miss",
     "ModuleSource",
     "ProxiedSource",
@@ -117,6 +119,7 @@ __all__ = [
     "fake_mode_of",
     "is_constant",
     "is_defect",
+    "is_memory_read",
     "lines_forgotten",
     "located",
     "location_of",

@@ -109,6 +109,14 @@ unstable: Final = Needs(
         need("torch._decomp.meta_table", "more operators are compiled whole", instead={}),
         need("torch._decomp.decompositions.Reduction", "losses of no elements fail", members=("MEAN", "SUM")),
         need("torch._dispatch.python.enable_python_dispatcher", _SYMBOLS),
+        need(
+            "torch.library._impls", "kernels in Python of libraries' operators are tried, too", instead=frozenset(),
+            name="library_kernels",
+        ),
+        need(
+            "torch._C._dispatch_get_registrations_for_dispatch_key",
+            "operators that read memory on the host may end the process", instead=lambda key: (),
+        ),
         need("torch._C._DisablePythonDispatcher", _SYMBOLS),
         need("torch._prims_common.infer_size", _SYMBOLS),
         need("torch._prims_common.suggest_memory_format", _SYMBOLS),

@@ -30,7 +30,7 @@ from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new
 from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
-from framesmith_guards import called_from, is_defect
+from framesmith_guards import called_from, is_defect, is_memory_read
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
@@ -62,6 +62,12 @@ FAKE_UNSUPPORTED = register_break(
     what="a tensor operation cannot be run on fake tensors",
     why="torch has no meta kernel for it, or it reads data outside torch",
     hint="register a fake implementation with torch.library.register_fake",
+)
+MEMORY_READ = register_break(
+    "memory-read",
+    what="an operator reads a tensor's elements on the host (lengths, offsets, data of a library's own kernel)",
+    why="it does so as soon as it is called, and fake tensors have no memory",
+    hint="the call runs eagerly between two graphs; register an operator of your own with a fake implementation",
 )
 STRANGE_RESULT = register_break(
     "strange-result",
@@ -205,6 +211,8 @@ logging.getLogger(FakeTensorMode.__module__).addFilter(is_news)
 def _kind(error: Exception) -> BreakKind:
     if isinstance(error, TraceUnsupported):
         return BREAKS.get(error.id, UNTRACED_WRITES)
+    if is_memory_read(error):
+        return MEMORY_READ
     return next(kind for cls, kind in ERRORS if isinstance(error, cls))
 
 

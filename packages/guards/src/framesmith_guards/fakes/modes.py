@@ -24,6 +24,7 @@ from framesmith_guards.fakes import elementwise, packed_numbers, padding, upsamp
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, report_slow, tell_nobody
+from framesmith_guards.fakes.memory_reads import refuse_memory
 from framesmith_guards.fakes.static_results import StaticResults
 from framesmith_guards.fakes.symbolic_results import dispatched
 from framesmith_guards.torch_adapter import (
@@ -284,6 +285,12 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
     """
     if len(FakeTensorMode.cache) > MOST_RESULTS:
         FakeTensorMode.cache_clear()
+    mode = _made(shape_env, options)
+    refuse_memory(mode)
+    return mode
+
+
+def _made(shape_env: Any, options: Mapping[str, Any]) -> FakeTensorMode:
     if "torch._dynamo" in sys.modules:
         return _FakeTensorMode(shape_env=shape_env, **options)
     try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_guards.fakes import elementwise, upsampling
+from framesmith_guards.fakes import elementwise, memory_reads, upsampling
 from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
         return
 
     _keep_operators()
+    for op in _of_libraries.new():
+        _try_first(op)
     before, _asked.now = _asked.now, True
     try:
         with unstable.enable_python_dispatcher():
@@ -65,12 +67,28 @@ def _keep_operators() -> None:
                     op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead, _SERVED.get(name, ()))
             if keys:
                 op._dispatch_cache.clear()
+    for op in [*memory_reads.composites()]:
+        _try_first(op)
+
+
+_of_libraries: Final = memory_reads.OfLibraries()
+
+
+def _try_first(op: Any) -> None:
+    """Let the operator's own kernel be tried before it runs on symbols."""
+    own = functools.partial(op._op_dk, DispatchKey.CompositeImplicitAutograd)
+    op.py_kernels[DispatchKey.CompositeImplicitAutograd] = memory_reads.tried(op, own, _is_asked)
+    op._dispatch_cache.clear()
+
+
+def _is_asked() -> bool:
+    return _asked.now
 
 
 def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any] | None:
     """What runs in place of torch's rule; None where the rule does."""
     if name in _SERVED:
-        return functools.partial(_unruled, op)
+        return memory_reads.tried(op, functools.partial(_unruled, op), _is_asked)
     if name == "matmul":
         return functools.partial(_without_view, rule)
     return elementwise.with_its_formula(op, rule) if torch.Tag.pointwise in op.tags else upsampling.rule_for(op)
