@@ -110,3 +110,17 @@ def test_called_by_hand(owner: str, name: str) -> None:
     subject = compiled(fn)
     expected, found = shown(fn(X, None)[1]), shown(subject(X, None)[1])
     assert [(a, e, f) for a, e, f in zip(ARGUMENTS, expected, found, strict=True) if e != f] == []
+
+
+class Reflected:
+    def __radd__(self, other: Any) -> Any:
+        return "reflected", type(other).__name__
+
+
+@pytest.mark.parametrize("owner", ["[1]", "Row([1])", "collections.deque([1])"])
+def test_a_reflected_operator_goes_before_extending(owner: str) -> None:
+    names = CONTEXT | {"Reflected": Reflected}
+    body = "try: v += Reflected()\n    except TypeError as e: v = str(e)"
+    exec(f"def f(x):\n    c = v = {owner}\n    {body}\n    return x + 1, v, c", names)
+    frames.reset()
+    assert shown(compiled(names["f"])(X)[1:]) == shown(names["f"](X)[1:])

@@ -6,6 +6,7 @@ Handlers, containers and builtins all go through here: `a < b` means the same in
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.holders import type_lookup, user_method
 
 EQUAL_OBJECTS = register_break(
     "equal-objects",
@@ -24,6 +25,8 @@ EQUAL_OBJECTS = register_break(
 
 #: The integers of which CPython keeps one object each.
 SHARED_INTEGERS: Final = range(-5, 257)
+#: Types whose `+=` extends them only when the other operand's `__radd__` has been asked.
+_WITHOUT_NUMBER_SLOTS: Final = (list, deque)
 #: What `b <op> a` asks when `a <op> b` was refused.
 SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 #: The special method behind each comparison, without underscores.
@@ -228,7 +231,14 @@ def _binary(tr: Tracer, op: str, a: Value, b: Value) -> Value | None:
 
 def inplace(tr: Tracer, op: str, a: Value, b: Value) -> Value:
     """`a <op>= b`: the value that the left side is bound to afterwards. `op` is written without its `=`."""
-    result = a.inplace_op(tr, op, b)
+    result = None
+    if (
+        a.python_type() in _WITHOUT_NUMBER_SLOTS
+        and user_method(b.python_type(), f"__r{BINARY_SLOTS[op]}__") is not None
+    ):
+        result = b.reflected_op(tr, op, a)
+    if result is None:
+        result = a.inplace_op(tr, op, b)
     if result is None:
         result = _binary(tr, op, a, b)
     return _refused(tr, op, f"__i{BINARY_SLOTS[op]}__", a, b) if result is None else result
