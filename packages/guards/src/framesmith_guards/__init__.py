@@ -10,7 +10,7 @@ from framesmith_guards.contexts import (
 )
 from framesmith_guards.errors import GuardError
 from framesmith_guards.fakes.defects import is_defect
-from framesmith_guards.fakes.memory_reads import MemoryRead, is_memory_read
+from framesmith_guards.fakes.memory_reads import is_memory_read
 from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
 from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
@@ -92,7 +92,6 @@ __all__ = [
     "LocalSource",
     "Location",
     "MembersSource",
-    "MemoryRead",
     "Miss",
     "ModuleSource",
     "ProxiedSource",

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from framesmith_guards import LocalSource, MemoryRead, is_memory_read, new_fake_mode, python_kernels
+from framesmith_guards import LocalSource, is_memory_read, new_fake_mode, python_kernels
 from framesmith_guards.fakes import memory_reads
+from framesmith_guards.fakes.memory_reads import MemoryRead
 from framesmith_guards.fakes.symbols import symbolic_fake
 
 GRU, LSTM, RNN = torch.nn.GRU(4, 6), torch.nn.LSTM(4, 6), torch.nn.RNN(4, 6)
