@@ -29,7 +29,7 @@ from framesmith_guards import (
 )
 from framesmith_guards.kinds.state import AUTOCAST_DEVICES, STATE_FIELDS
 from framesmith_guards.sources import GlobalStateSource
-from framesmith_guards.values.caches import ABSENT, CachedCall, CallKey, Computed, Entries, Items
+from framesmith_guards.sources.caches import ABSENT, CachedCall, CallKey, Computed, Entries, Items
 from framesmith_guards.values.refs import Ref
 
 X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")

@@ -43,7 +43,7 @@ from framesmith_guards import (
     submodule_source,
 )
 from framesmith_guards.sources import GuardSource, origin_of
-from framesmith_guards.values.caches import CallKey
+from framesmith_guards.sources.caches import CallKey
 
 GLOBAL = object()
 

@@ -12,7 +12,7 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.predicates import flatten_metadata
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.sources import Source
-from framesmith_guards.values.caches import ABSENT, CachedCall, is_result
+from framesmith_guards.sources.caches import ABSENT, CachedCall, is_result
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import freeze, is_constant
 from framesmith_guards.values.refs import Ref, describe

@@ -14,8 +14,8 @@ from framesmith_guards.kinds import freezing, predicates, storages
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.state import STATE_FIELDS, StateField
 from framesmith_guards.sources import Names, Source
+from framesmith_guards.sources.caches import ABSENT
 from framesmith_guards.torch_adapter import unstable
-from framesmith_guards.values.caches import ABSENT
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.constants import same_constant
 from framesmith_guards.values.refs import Ref, describe

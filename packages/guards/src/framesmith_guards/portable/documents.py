@@ -16,7 +16,7 @@ from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.portable.shapes import decode_expr, encode_expr
 from framesmith_guards.portable.values import decode, encode
 from framesmith_guards.sources import Source
-from framesmith_guards.values.caches import CachedCall
+from framesmith_guards.sources.caches import CachedCall
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.tensors import TensorSpec
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
+from framesmith_guards.sources.caches import ABSENT, CallKey, look_up
 from framesmith_guards.torch_adapter import unstable
-from framesmith_guards.values.caches import ABSENT, CallKey, look_up
 from framesmith_guards.values.constants import is_constant
 
 Args = Mapping[str, object]

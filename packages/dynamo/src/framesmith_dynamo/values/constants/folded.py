@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import os
 import re
 import types
 import typing
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.callables import Handler, handles
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
@@ -134,24 +132,6 @@ def fold_texts(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwa
         if not issubclass(arg.python_type(), (str, bytes, int, re.Pattern, type(None))):
             raise GraphBreak(UNSUPPORTED_CALL, f"{function.__qualname__} of {arg.describe()}")
     return fold(tr, function, args, kwargs)
-
-
-def _folding_texts(function: Callable[..., Any]) -> Handler:
-    return lambda tr, args, kwargs: fold_texts(tr, function, args, kwargs)
-
-
-#: Functions of `re` that have no effect: they look up and fill a cache of patterns.
-OF_TEXTS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
-for _function in OF_TEXTS:
-    handles(_function)(_folding_texts(_function))
-
-
-@handles(os.fspath)
-def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`os.fspath(path)`: a text is itself."""
-    if kwargs or len(args) != 1 or not issubclass(args[0].python_type(), str | bytes):
-        raise GraphBreak(UNSUPPORTED_CALL, "os.fspath of a path")
-    return args[0]
 
 
 @builds_type(*FOLDED_TYPES, re.Match)

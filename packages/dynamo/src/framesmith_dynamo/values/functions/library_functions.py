@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 import typing
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
-from framesmith_dynamo.values.callables import folding, handles
+from framesmith_dynamo.values.callables import Handler, folding, handles
 from framesmith_dynamo.values.constants.constant import plain
+from framesmith_dynamo.values.constants.folded import fold_texts
 from framesmith_dynamo.values.functions.functions import FunctionValue
-
-if TYPE_CHECKING:
-    pass
 
 INTROSPECTION = register_break(
     "introspection",
@@ -89,4 +89,22 @@ def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(typing.assert_type)
 def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.assert_type(value, type)`: the value."""
+    return args[0]
+
+
+def _folding_texts(function: Callable[..., Any]) -> Handler:
+    return lambda tr, args, kwargs: fold_texts(tr, function, args, kwargs)
+
+
+#: Functions of `re` that have no effect: they look up and fill a cache of patterns.
+OF_TEXTS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
+for _function in OF_TEXTS:
+    handles(_function)(_folding_texts(_function))
+
+
+@handles(os.fspath)
+def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`os.fspath(path)`: a text is itself."""
+    if kwargs or len(args) != 1 or not issubclass(args[0].python_type(), str | bytes):
+        raise GraphBreak(UNSUPPORTED_CALL, "os.fspath of a path")
     return args[0]

@@ -29,7 +29,7 @@ from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource, CachedResultSource, GuardError, is_constant
-from framesmith_guards.values.caches import (
+from framesmith_guards.sources.caches import (
     ABSENT,
     CACHE,
     CachedCall,
