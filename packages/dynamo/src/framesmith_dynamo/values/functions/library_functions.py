@@ -98,8 +98,8 @@ def _folding_texts(function: Callable[..., Any]) -> Handler:
 
 #: Functions of `re` that have no effect: they look up and fill a cache of patterns.
 OF_TEXTS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
-for _function in OF_TEXTS:
-    handles(_function)(_folding_texts(_function))
+for _of_texts in OF_TEXTS:
+    handles(_of_texts)(_folding_texts(_of_texts))
 
 
 @handles(os.fspath)
