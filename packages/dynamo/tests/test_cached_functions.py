@@ -340,3 +340,93 @@ def test_sizes_that_change():
         assert same(fn(torch.ones(n)), torch.ones(n) * 2 * n + 2 * (n + 1))
     assert len(fn.of_kind("entry")) == 2
     assert f.cache_info()[:2] == (8, 10)
+
+
+def a_tensor_of_a_size():
+    mask = cached()(lambda n: torch.ones(n).cumsum(0))
+    return (lambda x: x * mask(x.shape[0]) + mask(x.shape[0] + 1)[:-1]), mask
+
+
+def an_object_returned_of_a_size():
+    pair = cached()(lambda n: [n, n])
+    return (lambda x: (x + 1, pair(x.shape[0]))), pair
+
+
+def an_effect_of_a_size():
+    class Module(nn.Module):
+        calls = 0
+
+        @cached(4)
+        def size(self, n=2):
+            self.calls += 1
+            return n + self.calls
+
+        def forward(self, x):
+            return x * self.size(x.shape[0]), self.calls
+
+    module = Module()
+    return (lambda x: module(x)), Module.size
+
+
+def a_print_of_a_size():
+    @cached()
+    def speak(n):
+        print(n)
+        return n
+
+    return (lambda x: (x + 1) * speak(x.shape[0])), speak
+
+
+@pytest.mark.parametrize(
+    "make",
+    [a_tensor_of_a_size, an_object_returned_of_a_size, an_effect_of_a_size, a_print_of_a_size],
+)
+def test_bodies_that_break_by_sizes_that_the_cache_holds(make, capsys):
+    def run(compile):
+        function, f = make()
+        subject = compile(function)
+        results = [subject(torch.ones(n)) for n in (4, 4, 3, 5, 3, 4, 6, 5, 6, 7)]
+        return results, f.cache_info(), capsys.readouterr().out
+
+    frames.reset()
+    subjects = []
+
+    def noted(function):
+        subjects.append(compiled(function))
+        return subjects[-1]
+
+    assert same(run(noted), run(lambda function: function))
+    assert not subjects[0].of_kind("error")
+
+
+def test_bodies_that_raise_where_the_cache_holds_a_result():
+    def run(compile):
+        refuses = False
+
+        @cached(4)
+        def first(n):
+            if refuses:
+                raise ValueError(n)
+            return n + 1
+
+        def function(x):
+            try:
+                return x * first(x.shape[0])
+            except ValueError as error:
+                return x - 1, str(error)
+
+        subject, results = compile(function), []
+        for call, n in enumerate((2, 3, 4, 2, 5, 3, 2)):
+            refuses = call > 1
+            results.append(subject(torch.ones(n)))
+        return results, first.cache_info()
+
+    frames.reset()
+    subjects = []
+
+    def noted(function):
+        subjects.append(compiled(function))
+        return subjects[-1]
+
+    assert same(run(noted), run(lambda function: function))
+    assert not subjects[0].of_kind("error")

@@ -57,6 +57,9 @@ CACHED_FUNCTION = register_break(
     hint="call it with constants and plain objects; what it gives is read from the cache once it is there",
 )
 
+STALE: Final = "what the cache holds is not what the function would give now"
+"""Why a call is not traced whose result was made when the world was another."""
+
 #: Cached methods of libraries' loggers that send a message the first time they get it.
 ONCE: Final = frozenset({"warning_once", "info_once"})
 
@@ -203,27 +206,39 @@ class _Call:
         return self._interpreted(key, source)
 
     def _interpreted(self, key: CallKey, source: Source) -> Value:
-        """What the function's body gives, in a call of which the cache holds nothing."""
+        """What the function's body gives, in a call of which the cache holds nothing, or the same.
+
+        Where the body ends the graph, the entry is for a cache that holds nothing of the call, so that another reads
+        what it holds later. By a key that changes, what is held cannot be read: that entry serves all calls.
+        """
         function = Ref(self.function)
-        nothing_held = (source, "CACHED_CALL", CachedCall(function, key, ABSENT))
+        nothing = CachedCall(function, key, ABSENT)
+        nothing_held = (source, "CACHED_CALL", nothing)
+        conditions = (nothing_held,) if not nothing.sources and self._now(nothing) else ()
         if id(self.function) in self.tr.memo.called_for_real:
-            raise self._broken("the object that it makes is needed afterwards", nothing_held)
+            raise self._broken("the object that it makes is needed afterwards", *conditions)
         try:
             value = self._run_body()
             call = CachedCall(function, key, self._snapshot(value))
         except MutationRefused as error:
-            raise self._broken(str(error), nothing_held) from error
-        except TracedRaise:
+            raise self._broken(str(error), *conditions) from error
+        except TracedRaise as error:
+            if not self._now(nothing):
+                raise self._broken(STALE) from error
             self.tr.guard(*nothing_held)
             self._call_again(call_in_vain)
             raise
         except GraphBreak as error:
-            raise self._broken(str(error), nothing_held) from error
-        if not call.holds(self.function, *map(self.tr.hint_at, call.sources)):
-            raise self._broken("what the cache holds is not what the function would give now")
+            raise self._broken(str(error), *conditions) from error
+        if not self._now(call):
+            raise self._broken(STALE)
         self.tr.guard(source, "CACHED_CALL", call)
         self._lend(value, call)
         return value
+
+    def _now(self, call: CachedCall) -> bool:
+        """Whether the cache is as expected for the call that is traced."""
+        return call.holds(self.function, *map(self.tr.hint_at, call.sources))
 
     def _run_body(self) -> Value:
         memo, before = self.tr.memo, self.tr.operations
