@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import framesmith
 import framesmith_frames
+from framesmith import wrappers
 from framesmith.wrappers import CompiledModule, compile_callable, compile_module, original_of
 from framesmith_frames import SKIP, FrameInfo
 
@@ -62,6 +64,27 @@ def test_calls_run_active(module: nn.Module) -> None:
     asked.clear()
     compiled.twice(x)
     assert asked[0] == "__call__"
+
+
+def test_forward_is_made_once_for_each_of_the_original(module: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def noting(target: Any, by: Any) -> Any:
+        made.append(target)
+        return real(target, by)
+
+    real = wrappers.compiled_function
+    monkeypatch.setattr(wrappers, "compiled_function", noting)
+    x = torch.randn(1, 2)
+    compiled = restore(module)
+    made.clear()
+    for _ in range(3):
+        assert torch.equal(compiled.forward(x), module(x))
+    assert made == [Net.forward]
+    monkeypatch.setattr(Net, "forward", lambda self, x: self.linear(x) - 1)
+    for _ in range(2):
+        assert torch.equal(compiled.forward(x), module.linear(x) - 1)
+    assert made[1:] == [Net.forward]
 
 
 def test_it_is_the_original_from_outside(module: nn.Module) -> None:

@@ -105,13 +105,14 @@ class CompiledModule(torch.nn.Module):
     """A compiled module shares the attributes of the one it was made from: a change to either shows in the other.
 
     Its class is derived from the original's: `isinstance` holds, `state_dict` has the same keys, and methods are
-    inherited. Calling it calls the original, hooks and all, through a compiled function; `forward` runs the original's
-    with the frame hook active.
+    inherited. Calling it calls the original, hooks and all, through a compiled function; `forward` is the original's,
+    compiled.
     """
 
     _framesmith_original: torch.nn.Module
     _framesmith_call: Callable[..., Any]
     _framesmith_callback: FrameCallback
+    _framesmith_forward: tuple[Callable[..., Any], Callable[..., Any]] | None
     _framesmith_restore: Restore
     __signature__ = InstanceSignature()
 
@@ -129,7 +130,13 @@ class CompiledGraphModule(CompiledModule):
         return self._framesmith_original.recompile()  # type: ignore[operator]
 
 
-SLOTS = ("_framesmith_call", "_framesmith_callback", "_framesmith_original", "_framesmith_restore")
+SLOTS = (
+    "_framesmith_call",
+    "_framesmith_callback",
+    "_framesmith_forward",
+    "_framesmith_original",
+    "_framesmith_restore",
+)
 
 #: original class -> its compiled class, which dies with its last instance
 _classes: weakref.WeakKeyDictionary[type[torch.nn.Module], weakref.ref[type[CompiledModule]]]
@@ -154,7 +161,7 @@ def make_class(original: type[torch.nn.Module]) -> type[CompiledModule]:
 
     @functools.wraps(original.forward)
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
-        return compile_callable(self._framesmith_original.forward, self._framesmith_callback)(*args, **kwargs)
+        return compiled_forward(self)(*args, **kwargs)
 
     names = ("__module__", "__qualname__", "__doc__")
     namespace: dict[str, Any] = {name: getattr(original, name) for name in names}
@@ -174,8 +181,24 @@ def compile_module(module: torch.nn.Module, callback: FrameCallback, restore: Re
     object.__setattr__(compiled, "_framesmith_original", module)
     object.__setattr__(compiled, "_framesmith_call", called_compiled(module, callback))
     object.__setattr__(compiled, "_framesmith_callback", callback)
+    object.__setattr__(compiled, "_framesmith_forward", None)
     object.__setattr__(compiled, "_framesmith_restore", restore)
     return compiled
+
+
+def compiled_forward(view: CompiledModule) -> Callable[..., Any]:
+    """The original's `forward`, compiled; made again only where the original has another one than at the last call."""
+    forward, known = view._framesmith_original.forward, view._framesmith_forward
+    if known is None or not _is_same_callable(forward, known[0]):
+        known = forward, compile_callable(forward, view._framesmith_callback)
+        object.__setattr__(view, "_framesmith_forward", known)
+    return known[1]
+
+
+def _is_same_callable(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    if isinstance(one, types.MethodType) and isinstance(other, types.MethodType):
+        return one.__func__ is other.__func__ and one.__self__ is other.__self__
+    return one is other
 
 
 def called_compiled(module: torch.nn.Module, callback: FrameCallback) -> Callable[..., Any]:
