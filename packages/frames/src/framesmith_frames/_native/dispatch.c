@@ -157,6 +157,16 @@ static void take_refusal(Cache *cache, Answer *answer)
     Py_XSETREF(cache->reason, Py_NewRef(answer->reason));
 }
 
+/* Out of memory there is no reason to report, and no exception either. */
+static PyObject *reason_text(const char *text)
+{
+    PyObject *reason = PyUnicode_FromString(text);
+    if (reason == NULL) {
+        PyErr_Clear();
+    }
+    return reason;
+}
+
 static PyObject *reason_to_report(const Cache *cache) { return cache->quiet ? NULL : Py_XNewRef(cache->reason); }
 
 /* 1: *found is what to run; 0: run eagerly, *reason (strong) says why if that is to be reported; -1: an exception is set. */
@@ -169,7 +179,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found,
     int status = 0;
     if (Py_IS_TYPE(answer, &Entry_Type)) {
         status = take_entry(frame, cache, activation, (Entry *)answer, found);
-        *reason = status == 0 ? PyUnicode_FromString("a new entry does not apply to the call it was made for") : NULL;
+        *reason = status == 0 ? reason_text("a new entry does not apply to the call it was made for") : NULL;
     }
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
         take_refusal(cache, (Answer *)answer);
@@ -231,7 +241,7 @@ static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *c
     cache_release(cache);
     if (status < 0) {
         status = report_error(frame, local->activation, &found);
-        reason = status == 0 ? PyUnicode_FromString("a callback or a check failed") : NULL;
+        reason = status == 0 ? reason_text("a callback or a check failed") : NULL;
     }
     if (status > 0) {
         return run_found(tstate, frame, &found, local, target);

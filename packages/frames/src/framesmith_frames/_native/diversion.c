@@ -12,10 +12,12 @@ static int judge(PyObject *value, Activation *activation)
 {
     PyObject *diversion = NULL;
     if (value != NULL) {
-        Py_INCREF(value); /* Python code runs, and may set another */
+        PyObject *judge = Py_NewRef(watched_setting.judge);
+        Py_INCREF(value); /* Python code runs, and may set another value, or watch another setting */
         activation->busy++;
-        diversion = PyObject_CallOneArg(watched_setting.judge, value);
+        diversion = PyObject_CallOneArg(judge, value);
         activation->busy--;
+        Py_DECREF(judge);
         if (diversion == NULL) {
             Py_DECREF(value);
             return -1;

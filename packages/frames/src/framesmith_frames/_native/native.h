@@ -181,7 +181,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *reason;
-    char quiet; /* nobody is to be told */
+    char quiet; /* not reported to on_eager */
     char calls_too; /* of a SKIP: the hook is off in what the code calls */
 } Answer;
 

@@ -357,8 +357,8 @@ PyTypeObject Skip_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = skip_members,
-    .tp_doc = "SKIP(reason, *, quiet=False, calls_too=False): run this code eagerly, never ask for it again (until a reset), nor for what "
-              "it calls.",
+    .tp_doc = "SKIP(reason, *, quiet=False, calls_too=False): run this code eagerly, never ask for it again (until a reset), nor, "
+              "with calls_too, for what it calls.",
 };
 
 PyTypeObject RunOnce_Type = {
