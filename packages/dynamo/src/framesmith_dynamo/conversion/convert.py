@@ -144,8 +144,7 @@ class FrameConverter:
         reason = why_not_compiled(info.code, names)
         if reason is not None:
             return SKIP(reason, calls_too=is_left_with_calls(info.code, names))
-        resets.be_told()
-        settings.tell_unheard()
+        resets.register()
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_not_now()
             if reason is not None:
@@ -157,6 +156,7 @@ class FrameConverter:
             if not self._begin(info.code):
                 return self._run_once(info.code, COMPILED_ELSEWHERE, quiet=not self.fullgraph)
             try:
+                settings.tell_unheard()
                 return self._check_recompile(info) or self._compile(info)
             finally:
                 self._compiling.pop(info.code, None)

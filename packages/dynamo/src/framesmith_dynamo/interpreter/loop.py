@@ -173,8 +173,8 @@ def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBre
 
 def _said_of_breaks(frame: Frame) -> bool:
     """Whether the program has said, by now, that a graph break is an error: `torch._dynamo.error_on_graph_break`."""
-    found = places.module(places.ERROR_ON_BREAK.module)
-    if found is None or not hasattr(found, places.ERROR_ON_BREAK.name):
+    found = places.holder(places.ERROR_ON_BREAK)
+    if found is None:
         return False
     said = namespaces.load(frame, vars(found), places.ERROR_ON_BREAK.name)
     return said is not None and bool(said.as_constant())

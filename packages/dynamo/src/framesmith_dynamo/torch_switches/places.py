@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 DYNAMO: Final = "torch._dynamo"
-#: The module with the stance, and the backends that are told of a reset.
+#: The module with the stance, and the backends that a reset calls.
 EVAL_FRAME: Final = "torch._dynamo.eval_frame"
 CONFIG: Final = "torch._dynamo.config"
 
@@ -52,15 +52,19 @@ def module(name: str) -> ModuleType | None:
     return None if found is None or getattr(found.__spec__, "_initializing", False) else found
 
 
-def read(place: Place, default: Any = None) -> Any:
-    """What is kept at a place; the default where the module is not loaded, or has no such name: that is logged."""
+def holder(place: Place) -> ModuleType | None:
+    """The module of a place; None where it is not loaded, or has no such name: that is logged."""
     found = module(place.module)
-    if found is None:
-        return default
-    if not hasattr(found, place.name):
+    if found is not None and not hasattr(found, place.name):
         report_missing(place)
-        return default
-    return getattr(found, place.name)
+        return None
+    return found
+
+
+def read(place: Place, default: Any = None) -> Any:
+    """What is kept at a place; the default where there is no such place."""
+    found = holder(place)
+    return default if found is None else getattr(found, place.name)
 
 
 def report_missing(place: Place) -> None:

@@ -2,7 +2,7 @@
 
 Note [Loading]: torch imports its compiler when one of its switches is first used, and the first may be `reset` itself.
 A finder in front of `sys.meta_path` waits for that import, and goes once it has come. What is put in place then: an
-object among the backends that torch tells of a reset, and the stance as the setting by which frames are diverted.
+object among the backends that torch resets, and the stance as the setting by which frames are diverted.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from framesmith_dynamo.torch_switches import places, stances
 LISTENERS: Final[list[Callable[[], object]]] = [framesmith_frames.reset]
 
 
-class ToldOfReset:
-    """An object among the backends of torch's compiler, which are told of a reset and then forgotten."""
+class ResetBackend:
+    """An object among the backends of torch's compiler, each of which a reset calls, and then forgets."""
 
     def reset(self) -> None:
-        """Tell everybody."""
+        """Call every listener."""
         for listener in LISTENERS:
             listener()
 
 
-TOLD: Final = ToldOfReset()
+RESET_BACKEND: Final = ResetBackend()
 
 
-def be_told() -> None:
-    """Be among the backends that the next reset tells, where torch's compiler is loaded."""
+def register() -> None:
+    """Put `RESET_BACKEND` among the backends that the next reset calls, where torch's compiler is loaded."""
     _join(places.read(places.BACKENDS))
 
 
 def _join(backends: object) -> None:
     if isinstance(backends, dict):
-        backends.setdefault(id(TOLD), TOLD)
+        backends.setdefault(id(RESET_BACKEND), RESET_BACKEND)
 
 
 def connect(module: ModuleType) -> None:

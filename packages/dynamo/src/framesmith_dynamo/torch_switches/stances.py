@@ -25,8 +25,6 @@ FIRST_CALL: Final = "the stance of torch.compile is 'eager_then_compile', and it
 STANCES: Final = frozenset(
     {DEFAULT, FORCE_EAGER, EAGER_ON_RECOMPILE, FAIL_ON_RECOMPILE, EAGER_THEN_COMPILE, AOT_EAGER_THEN_COMPILE}
 )
-
-
 #: What calls a function that `torch._dynamo.run` has wrapped, and the class of its context.
 WRAPPER: Final = "_TorchDynamoContext.__call__.<locals>.compile_wrapper"
 RUN_ONLY: Final = "RunOnlyContext"
@@ -64,8 +62,7 @@ def stance() -> str:
     """The name of the stance that the program has set; inside `torch._dynamo.run`, the one that means the same."""
     if places.is_loaded() and _runs_only():
         return EAGER_ON_RECOMPILE
-    found = places.module(places.EVAL_FRAME)
-    name: str = getattr(getattr(found, places.STANCE.name, None), "stance", DEFAULT)
+    name: str = getattr(places.read(places.STANCE), "stance", DEFAULT)
     return name
 
 
