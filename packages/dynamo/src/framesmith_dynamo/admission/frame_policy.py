@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MappingProxyType
 
 from framesmith_dynamo.admission.owners import Parts, is_own, module_of, part_of_torch
+from framesmith_dynamo.torch_switches.marks import WRAPPED
 
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _SITE = tuple({sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")})
@@ -100,8 +101,6 @@ _ADMITTED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 #: The globals of a function of which only the code is known.
 UNKNOWN: Mapping[str, object] = MappingProxyType({})
 
-#: Where a wrapper that torch.compile makes keeps the function within.
-WRAPPED_ATTRIBUTE = "_torchdynamo_orig_callable"
 #: How torch.compile names the functions in which a frame goes on behind a graph break.
 RESUMED_BY_TORCH = "torch_dynamo_resume_in_"
 #: How the names begin of the functions in which it checks its guards.
@@ -176,7 +175,7 @@ def wrapped_by_torch(function: FunctionType) -> str | None:
     """
     names = vars(function)
     from_the_start = part_of_torch(module_of(function.__code__, function.__globals__)) == DISABLING
-    attribute = "__wrapped__" if from_the_start else WRAPPED_ATTRIBUTE
+    attribute = "__wrapped__" if from_the_start else WRAPPED
     inner = names.get(attribute)
     if not isinstance(inner, FunctionType):
         return None
@@ -189,7 +188,7 @@ def patched_by_torch(function: FunctionType) -> int | None:
 
     `Module.__init__` and `__setstate__` note each new module for torch.compile, which decides nothing for a program.
     """
-    if function.__closure__ is None or WRAPPED_ATTRIBUTE in vars(function) or not _is_torch_compile(function):
+    if function.__closure__ is None or WRAPPED in vars(function) or not _is_torch_compile(function):
         return None
     empty = CellType()
     filled = ((at, cell) for at, cell in enumerate(function.__closure__) if cell != empty)

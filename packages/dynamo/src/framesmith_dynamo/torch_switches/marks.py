@@ -12,6 +12,7 @@ from framesmith_dynamo.torch_switches import places
 DISABLED: Final = "_torchdynamo_disable"
 DISABLED_CALLS: Final = "_torchdynamo_disable_recursive"
 REASON: Final = "_torchdynamo_disable_msg"
+#: Where a wrapper that torch makes keeps what it wraps.
 WRAPPED: Final = "_torchdynamo_orig_callable"
 WRAPPER: Final = "_torchdynamo_wrapper_id"
 CONSTANT: Final = "_dynamo_marked_constant"
