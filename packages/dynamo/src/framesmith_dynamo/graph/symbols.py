@@ -143,7 +143,7 @@ class Symbols:
         return computed_number(self._mode, name, operands)
 
     def expression(self, number: torch.SymInt) -> ShapeExpr | None:
-        """An integer, computed from sizes and numbers of the inputs; None where data tell it."""
+        """An integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
         found = {symbol_name(symbol): source for source, symbol in self._places()}
         try:
             return ShapeExpr.of(number.node.expr, {name: source for name, source in found.items() if name is not None})

@@ -1,4 +1,4 @@
-"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that count here, and those that do not, told once.
+"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that count here, and warnings of others.
 
 Nothing is listed that does not count: torch is asked which of its settings the program has changed.
 """
@@ -26,8 +26,8 @@ HEARD: Final[Mapping[str, str]] = {
     "automatic_dynamic_shapes": "False: sizes that have changed are compiled for one by one; marks count",
     "specialize_int": "True: integers that have changed are compiled for one by one",
     "specialize_float": "True: floating-point numbers that have changed are compiled for one by one",
-    "capture_scalar_outputs": "numbers that data tell are always captured",
-    "capture_dynamic_output_shape_ops": "sizes that data tell are always captured",
+    "capture_scalar_outputs": "unbacked numbers are always captured",
+    "capture_dynamic_output_shape_ops": "unbacked sizes are always captured",
     "suppress_errors": "failures of the compiler run the code eagerly with a warning, unless compile() has strict=True",
     "disable": "compile() gives back its target",
 }

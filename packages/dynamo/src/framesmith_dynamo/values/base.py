@@ -168,7 +168,7 @@ class Tracer(Protocol):
         """The value of a symbolic number of this trace; the same symbol, the same value."""
 
     def expression(self, number: Any) -> ShapeExpr | None:
-        """An integer that is a symbol, computed from sizes and numbers of the inputs; None where data tell it."""
+        """A symbolic integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
 
     def hint_at(self, source: Source) -> int | float | bool | None:
         """What is at the source of a symbol in the call compiled for."""

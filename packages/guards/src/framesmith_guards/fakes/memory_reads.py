@@ -29,7 +29,7 @@ _REFUSALS: Final = ("data is not allocated yet", "Cannot access data pointer of 
 #: Namespaces of torch's own operators. Those of others may read numbers of all types, on any device.
 _OWN: Final = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "sparse", "_quantized", "profiler"})
 _COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
-#: What a size that data tell is taken for in a trial.
+#: The value that a trial assumes of an unbacked size.
 _UNKNOWN: Final = 2
 _MOST_VERDICTS: Final = 4096
 
