@@ -151,6 +151,8 @@ class Instance:
 Numbers = Mapping["Source", Any]
 """What is at the sources of `Computed` ints."""
 
+NO_NUMBERS: Final[Numbers] = MappingProxyType({})
+
 
 def _compute(part: Computed, numbers: Numbers) -> int:
     return int(part.function(*(numbers[source] for source in part.sources)))
@@ -219,10 +221,17 @@ class CallKey:
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
 
-    def of(self, cache: Any, numbers: Numbers = MappingProxyType({})) -> Any:
+    def of(self, cache: Any, numbers: Numbers = NO_NUMBERS) -> Any:
         """What a cache files the call under. LookupError where an argument is the result of a call that is not held."""
+        if self._is_constant:
+            return call_key(cache, self.args, self.kwargs)
         args = tuple(_argument(part, numbers) for part in self.args)
         return call_key(cache, args, tuple((name, _argument(part, numbers)) for name, part in self.kwargs))
+
+    @cached_property
+    def _is_constant(self) -> bool:
+        """Whether all arguments are constants, the same at each call."""
+        return all(map(is_constant, (*self.args, *(part for _, part in self.kwargs))))
 
     def __str__(self) -> str:
         parts = [*map(_text, self.args), *(f"{name}={_text(part)}" for name, part in self.kwargs)]
@@ -264,7 +273,7 @@ class CachedCall:
         """Where the numbers are that ints are computed from."""
         return sources_of(self)
 
-    def held(self, numbers: Numbers = MappingProxyType({})) -> Any:
+    def held(self, numbers: Numbers = NO_NUMBERS) -> Any:
         """What is held now; LookupError if nothing is."""
         cache: Any = self.cache.get()
         found = look_up(cache, self.key.of(cache, numbers))
@@ -276,10 +285,12 @@ class CachedCall:
         """Whether a cache holds nothing of the call, or what was expected."""
         if not self.cache.refers_to(cache):
             return False
-        known = dict(zip(self.sources, numbers, strict=True))
+        known = dict(zip(self.sources, numbers, strict=True)) if numbers else NO_NUMBERS
         try:
-            found = self.held(known)
+            found = look_up(cache, self.key.of(cache, known))
         except LookupError:
+            return True
+        if found is ABSENT or found is self.result:
             return True
         return self.result is not ABSENT and matches(found, self.result, known)
 

@@ -307,9 +307,13 @@ class HeldResult(Value):
 
 def call_again(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
     """Run by compiled code: call a cached function for what it does to its cache."""
-    given = [arg.held() if type(arg) is CachedCall else arg for arg in args]
-    first = len(given) - len(names)
-    function(*given[:first], **dict(zip(names, given[first:], strict=True)))
+    if CachedCall in map(type, args):
+        args = tuple(arg.held() if type(arg) is CachedCall else arg for arg in args)
+    if not names:
+        function(*args)
+        return
+    first = len(args) - len(names)
+    function(*args[:first], **dict(zip(names, args[first:], strict=True)))
 
 
 def call_in_vain(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
