@@ -132,6 +132,19 @@ def test_settings_that_are_set_back_are_no_news():
     assert all(hasattr(config, name) for name in settings.HEARD)
 
 
+def test_a_call_that_runs_eagerly_for_once_looks_for_no_settings(monkeypatch):
+    looked = []
+    monkeypatch.setattr(settings, "tell_unheard", lambda: looked.append(1))
+    converter = FrameConverter(lambda module, inputs: module.forward)
+    with frames.activated(converter):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            f(torch.ones(3))
+        assert not looked
+        f(torch.ones(3))
+    assert looked == [1] and frames.entries(f)
+    frames.reset(f)
+
+
 def test_a_converter_alone_tells_that_it_chooses_no_backend(monkeypatch):
     monkeypatch.setattr(settings, "_told", set())
     converter = FrameConverter(lambda module, inputs: module.forward)
