@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
+from framesmith_guards import needs
+
 DYNAMO: Final = "torch._dynamo"
 #: The module with the stance, and the backends that a reset calls.
 EVAL_FRAME: Final = "torch._dynamo.eval_frame"
 CONFIG: Final = "torch._dynamo.config"
-
-logger: Final = logging.getLogger("framesmith.torch")
 
 
 @dataclass(frozen=True)
@@ -71,4 +70,4 @@ def report_missing(place: Place) -> None:
     """Log, once, that this torch has nothing at a place."""
     if place not in _missing:
         _missing.add(place)
-        logger.warning("torch has no %s.%s: %s", place.module, place.name, place.lost)
+        needs.report_missing(f"there is no {place.module}.{place.name}", place.lost)
