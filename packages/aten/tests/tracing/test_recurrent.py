@@ -77,7 +77,7 @@ def test_they_are_operators_without_effects() -> None:
 def test_what_reads_a_workspace_is_not_tried_with_a_made_up_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel goes by what oneDNN wrote there: a workspace of another size ends the process."""
     op = aten.mkldnn_rnn_layer_backward.default
-    monkeypatch.setattr(trials, "_refusal", pytest.fail)
+    monkeypatch.setattr(trials, "_answer", pytest.fail)
     monkeypatch.setattr(trials, "_layouts_of_real", pytest.fail)
     tensors = layer_arguments(1)
     with FakeTensorMode() as mode:
