@@ -163,6 +163,37 @@ def test_a_conjugate_input_is_changed():
     assert results[0].untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.add_(1j),
+        lambda x: x[:1].mul_(2j),
+        lambda x: x.view(2, 2).t().mul_(2j),
+        lambda x: x.copy_(x.conj() * 2),
+        lambda x: x.zero_(),
+        lambda x: x.masked_fill_(x.real > 0, 2j),
+        lambda x: x.imag.add_(x.real),
+        lambda x: x.conj_physical_(),
+        lambda x: torch.mul(x, 1j, out=x),
+    ],
+)
+@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view], ids=["conjugate", "negative"])
+def test_views_of_a_lazy_input_that_is_changed(lazy, change):
+    def fn(x):
+        early = x.conj().real
+        change(x)
+        return early, x.imag, x.view(2, 2).real, torch.view_as_real(x.resolve_conj().resolve_neg()), x[1:].imag + 1
+
+    memory, expected = (torch.arange(1, 5) * (1 + 2j) for _ in range(2))
+    results = compiled(graph_of(fn), [lazy(memory)])(lazy(memory))
+    eager = fn(lazy(expected))
+    assert torch.equal(memory, expected)
+    for ours, eagers in zip(results, eager, strict=True):
+        assert (ours.is_conj(), ours.is_neg()) == (eagers.is_conj(), eagers.is_neg())
+        assert torch.equal(ours, eagers)
+    assert all(one.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr() for one in results[:3])
+
+
 def test_nested_output():
     graph = fx.Graph()
     x = graph.placeholder("x")

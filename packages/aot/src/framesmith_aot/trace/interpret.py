@@ -60,6 +60,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     overlaps, facts = Overlaps(tracer.parts), numbers.Facts(tracer, gm.graph)
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
+    lazy = [value for value in _wrappers((args, attributes)) if functional.is_lazy(value)]
     for node in gm.graph.nodes:
         tracer.source = node
         if node.op == "placeholder":
@@ -74,6 +75,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         else:
             before = tracer.undone_by_sums
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
+            for value in lazy:
+                functional.keep_bits(value)
             overlaps.note(env[node])
             for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
                 overlaps.note_undone_by_sums(value)
