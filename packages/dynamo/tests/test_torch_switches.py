@@ -153,3 +153,15 @@ def test_a_converter_alone_tells_that_it_chooses_no_backend(monkeypatch):
             f(torch.ones(3))
     assert frames.entries(f)
     frames.reset(f)
+
+
+def test_what_torch_sets_by_a_switch_that_counts_is_no_setting_of_the_programs(monkeypatch):
+    monkeypatch.setattr(settings, "_told", set())
+    torch.use_deterministic_algorithms(True)
+    try:
+        settings.tell_unheard()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not settings._told
+    with torch._inductor.config.patch(deterministic=True), pytest.warns(settings.SwitchWarning, match="deterministic"):
+        settings.tell_unheard()

@@ -6,8 +6,10 @@ Nothing is listed that does not count: torch is asked which of its settings the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+import torch
 
 from framesmith_dynamo.torch_switches import places
 from framesmith_guards import warn_user
@@ -36,6 +38,10 @@ MODULES: Final[Mapping[str, str]] = {
     places.CONFIG: "see docs/torch-switches.md for those that have one",
     "torch.compiler.config": "see docs/torch-switches.md for those that have one",
     "torch._inductor.config": "it is of torch's Inductor; see the options of framesmith's backends",
+}
+#: Settings that torch changes by itself, with a switch of its own that counts here; and what gives that switch's state.
+FOLLOWING: Final[Mapping[str, Callable[[], object]]] = {
+    "torch._inductor.config.deterministic": torch.are_deterministic_algorithms_enabled,
 }
 #: Environment variables by which compiling is switched off.
 OFF: Final = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
@@ -82,8 +88,10 @@ def changed_in(name: str) -> Iterator[str]:
     for key, entry in entries.items():
         if getattr(entry, "alias", None) is not None or is_default(key):
             continue
-        if getattr(module, key, None) != vars(entry).get("default"):  # patch() leaves what was there before
-            yield key
+        value = getattr(module, key, None)
+        followed = FOLLOWING.get(f"{name}.{key}")
+        if value != vars(entry).get("default") and (followed is None or value != followed()):
+            yield key  # patch() leaves what was there before: that is no change
 
 
 def tell_unheard() -> None:
