@@ -21,7 +21,11 @@ unstable: Final = Needs(
         need("torch._C._autograd._get_creation_meta", _HISTORY, essential=True),
         need("torch._C._autograd.CreationMeta", _HISTORY, essential=True, members=("DEFAULT", "MULTI_OUTPUT_NODE")),
         need("torch._C._autograd._unsafe_set_version_counter", "inputs that a graph writes to fail to compile"),
-        need("torch._C._autograd._get_current_graph_task_keep_graph", "backward passes of compiled graphs fail"),
+        need(
+            "torch._C._autograd._get_current_graph_task_keep_graph",
+            "what second derivatives need is kept as long as its graph",
+            instead=lambda: True,
+        ),
         need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
         need(
             "torch._C._functorch.is_functorch_wrapped_tensor",

@@ -28,7 +28,7 @@ def runs_while_traced(op: OpOverload) -> bool:
 def _is_in_python(op: OpOverload, key: str) -> bool:
     names = [f"{op._opname}.{op._overloadname}"]
     names += [op._opname] if op._overloadname == "default" else []
-    return any(f"{op.namespace}/{name}/{key}" in unstable.kernels_in_python for name in names)
+    return any(f"{op.namespace}/{name}/{key}" in unstable.library_kernels for name in names)
 
 
 def _has_fake(op: OpOverload) -> bool:

@@ -34,10 +34,7 @@ unstable: Final = Needs(
             "torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen", instead=is_none
         ),
         need(
-            "torch.library._impls",
-            "effects of operators' kernels in Python may show while these are traced",
-            name="kernels_in_python",
-            instead=frozenset(),
+            "torch._C._storage_Use_Count", "launches are not captured, gradients are copied where they could be taken"
         ),
         need(
             "torch._library.simple_registry.singleton", "fakes of operators are not looked up", name="custom_operators"

@@ -15,7 +15,6 @@ unstable: Final = Needs(
     (
         # A part of torch._C, not of torch._dynamo.
         need("torch._C._dynamo.autograd_compiler", _CAPTURE, name="engine", members=("set_autograd_compiler",)),
-        need("torch._C._storage_Use_Count", "gradients are copied where they could be taken"),
     ),
     of_aten,
     of_guards,

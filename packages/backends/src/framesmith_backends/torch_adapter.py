@@ -41,7 +41,6 @@ unstable: Final = Needs(
             "operators that graphs call are called with autograd",
             instead=torch.no_grad,
         ),
-        need("torch._C._storage_Use_Count", _CAPTURE),
         need("torch._foreach_copy_", _CAPTURE),
         # Functions that make tensors without an operator; a part of torch._C, not of torch._dynamo.
         need("torch._C._dynamo.guards._empty_strided_cpu", _MAKERS, instead=torch.empty_strided),

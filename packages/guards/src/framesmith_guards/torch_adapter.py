@@ -110,7 +110,7 @@ unstable: Final = Needs(
         need("torch._decomp.decompositions.Reduction", "losses of no elements fail", members=("MEAN", "SUM")),
         need("torch._dispatch.python.enable_python_dispatcher", _SYMBOLS),
         need(
-            "torch.library._impls", "kernels in Python of libraries' operators are tried, too", instead=frozenset(),
+            "torch.library._impls", "what Python kernels of libraries do is not seen in traces", instead=frozenset(),
             name="library_kernels",
         ),
         need(

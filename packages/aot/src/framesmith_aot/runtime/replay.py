@@ -15,7 +15,6 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
-from framesmith_guards.torch_adapter import DispatchKey
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
@@ -23,8 +22,10 @@ _serial = itertools.count()
 #: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
 OWNER = {"__package__": "framesmith_aot"}
 
-#: What autograd counts versions and notes views by.
-VIEW_TRACKING = unstable.DispatchKeySet(DispatchKey.ADInplaceOrView)
+#: What autograd counts versions and notes views by; None where nothing compiles.
+VIEW_TRACKING: Any = None
+if unstable.has("DispatchKeySet") and unstable.has("ADInplaceOrView"):
+    VIEW_TRACKING = unstable.DispatchKeySet(unstable.ADInplaceOrView)
 
 
 class FunctionText:
