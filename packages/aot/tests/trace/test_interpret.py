@@ -175,14 +175,30 @@ def test_a_conjugate_input_is_changed():
         lambda x: x.imag.add_(x.real),
         lambda x: x.conj_physical_(),
         lambda x: torch.mul(x, 1j, out=x),
+        lambda x: x.conj().add_(1j),
+        lambda x: x.conj()[1:].mul_(2j),
+        lambda x: torch._neg_view(x).add_(1j),
+        lambda x: x.conj().imag.add_(1),
     ],
 )
-@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view], ids=["conjugate", "negative"])
+@pytest.mark.parametrize(
+    "lazy",
+    [torch.conj, torch._neg_view, lambda memory: memory.view(-1)],
+    ids=["conjugate", "negative", "plain"],
+)
 def test_views_of_a_lazy_input_that_is_changed(lazy, change):
     def fn(x):
-        early = x.conj().real
+        early, view = x.conj().real, x.conj()
         change(x)
-        return early, x.imag, x.view(2, 2).real, torch.view_as_real(x.resolve_conj().resolve_neg()), x[1:].imag + 1
+        view.mul_(2)
+        return (
+            early,
+            view.imag + 1,
+            x.imag,
+            x.view(2, 2).real,
+            torch.view_as_real(x.resolve_conj().resolve_neg()),
+            x[1:].imag + 1,
+        )
 
     memory, expected = (torch.arange(1, 5) * (1 + 2j) for _ in range(2))
     results = compiled(graph_of(fn), [lazy(memory)])(lazy(memory))
@@ -191,7 +207,32 @@ def test_views_of_a_lazy_input_that_is_changed(lazy, change):
     for ours, eagers in zip(results, eager, strict=True):
         assert (ours.is_conj(), ours.is_neg()) == (eagers.is_conj(), eagers.is_neg())
         assert torch.equal(ours, eagers)
-    assert all(one.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr() for one in results[:3])
+    assert all(
+        one.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr() for one in (results[0], *results[2:4])
+    )
+
+
+def test_lazy_views_of_what_the_graph_makes_are_changed():
+    def fn(x):
+        first, second, third = x + 1, x * 2, x.real * 2
+        first.conj()[1:].mul_(2j)
+        second.conj().add_(1j)
+        torch._neg_view(third).add_(1)
+        fourth = (x + 3).conj()
+        fourth.add_(1j)
+        return (
+            first.imag,
+            first.conj().imag,
+            second.imag + 1,
+            second.conj(),
+            third,
+            third.view(torch.int32),
+            fourth.imag,
+        )
+
+    x = torch.arange(4) * (1 + 2j)
+    for ours, eagers in zip(compiled(graph_of(fn), [x])(x), fn(x), strict=True):
+        assert ours.is_conj() == eagers.is_conj() and torch.equal(ours, eagers)
 
 
 def test_nested_output():

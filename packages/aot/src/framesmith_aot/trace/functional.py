@@ -13,7 +13,6 @@ import torch
 
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
-from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.symbolic import equal, holds, is_told_by_data
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
@@ -118,9 +117,14 @@ def mutation_count(wrapper: torch.Tensor) -> int:
 
 def replace_value(wrapper: torch.Tensor, value: torch.Tensor) -> None:
     """From now on the wrapper, and all that shares its memory, shows the fake tensor `value`."""
-    _api._functionalize_replace(wrapper, value)
+    show_value(wrapper, value)
     _api._functionalize_commit_update(wrapper)
     _api._sync(wrapper)
+
+
+def show_value(wrapper: torch.Tensor, value: torch.Tensor) -> None:
+    """Has the wrapper alone show the fake tensor `value`, equal to what it shows, until the memory is written to."""
+    _api._functionalize_replace(wrapper, value)
 
 
 def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
@@ -143,27 +147,6 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
                 return
             moved = in_order(value, order)
     replace_value(wrapper, moved)
-
-
-def is_lazy(wrapper: torch.Tensor) -> bool:
-    """Whether the elements are the conjugates or the negatives of what is in memory."""
-    return wrapper.is_conj() or wrapper.is_neg()
-
-
-def keep_bits(wrapper: torch.Tensor) -> None:
-    """After an in-place operation on the memory of an input that is lazy: has its value be so again.
-
-    The functional operator's result is not, and what is a view of the input would be made of it by way of other views.
-    """
-    value = current_value(wrapper)
-    if (value.is_conj(), value.is_neg()) == (wrapper.is_conj(), wrapper.is_neg()):
-        return
-    with below():
-        stored = value.resolve_conj().resolve_neg()
-        stored = stored.conj_physical() if wrapper.is_conj() else stored
-        stored = stored.neg() if wrapper.is_neg() else stored
-        lazy = with_bits_of(stored, wrapper)
-    replace_value(wrapper, lazy)
 
 
 def _may_be_equal(first: Any, second: Any) -> bool:

@@ -13,6 +13,7 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import derivatives, functional, numbers, optimizers, recurrent
+from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aten import tensor_methods
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
@@ -60,7 +61,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     overlaps, facts = Overlaps(tracer.parts), numbers.Facts(tracer, gm.graph)
     for value in [*args, *attributes.values()]:
         overlaps.note(value)
-    lazy = [value for value in _wrappers((args, attributes)) if functional.is_lazy(value)]
+    bits = Bits()
+    for value in _wrappers((args, attributes)):
+        bits.note(value)
     for node in gm.graph.nodes:
         tracer.source = node
         if node.op == "placeholder":
@@ -75,8 +78,9 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         else:
             before = tracer.undone_by_sums
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
-            for value in lazy:
-                functional.keep_bits(value)
+            for value in _wrappers(env[node]):
+                bits.note(value)
+            bits.keep()
             overlaps.note(env[node])
             for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
                 overlaps.note_undone_by_sums(value)
