@@ -430,3 +430,17 @@ def test_bodies_that_raise_where_the_cache_holds_a_result():
 
     assert same(run(noted), run(lambda function: function))
     assert not subjects[0].of_kind("error")
+
+
+def test_a_cache_that_is_filled_while_a_call_of_it_is_compiled():
+    steps = cached()(lambda n: torch.ones(n))
+    backends = []
+
+    def backend(module, inputs):
+        backends.append(steps(4))  # as another thread would that runs the function eagerly meanwhile
+        return module.forward
+
+    frames.reset()
+    fn = compiled(lambda x: (x + 1) * steps(x.shape[0]))
+    fn.converter.compile_graph = backend
+    assert same(fn(X), X + 1) and not fn.of_kind("error") and len(backends) > 1

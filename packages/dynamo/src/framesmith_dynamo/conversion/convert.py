@@ -86,6 +86,10 @@ def ignore(event: FrameEvent) -> None:
     """An `on_event` that does nothing."""
 
 
+class GuardsRefused(RuntimeError):
+    """The guards of a finished trace refuse the call that was traced."""
+
+
 class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
@@ -260,9 +264,14 @@ class FrameConverter:
 
     def _convert(self, info: FrameInfo) -> Answer:
         log = SpeculationLog()
+        refused = False
         for _ in range(MAX_RESTARTS):
             try:
                 return self._attempt(info, log)
+            except GuardsRefused:  # another thread may have changed what the trace has read
+                if refused:
+                    raise
+                refused, log = True, SpeculationLog()
             except RestartTrace:
                 if log.reason is None:
                     continue
@@ -410,7 +419,7 @@ def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Except
             text = f"{marked.name} is marked unbacked, and something is decided by it: {reason}"
             return MarkViolated(f"{text}{_told_at(where)}; {INSTEAD_OF_A_MARK}")
     why = program.explain(info.locals, cast(FunctionType, info.function))
-    return RuntimeError(f"the guards refuse the call they were made for: {why}")
+    return GuardsRefused(f"the guards refuse the call they were made for: {why}")
 
 
 def _used_at(guard: Guard | None) -> Location | None:
