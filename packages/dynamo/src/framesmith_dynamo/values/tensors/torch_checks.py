@@ -15,7 +15,7 @@ from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode, aten
 
 #: The functions that check a condition, and what they raise where it is false.
 CHECKS: Final[dict[Any, type[Exception]]] = {
-    of_torch("torch._check"): RuntimeError,
+    unstable.check: RuntimeError,
     of_torch("torch._check_value"): ValueError,
     of_torch("torch._check_index"): IndexError,
     of_torch("torch._check_type"): TypeError,
