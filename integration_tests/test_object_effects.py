@@ -29,8 +29,8 @@ BREAK = {
 }  # fmt: skip
 #: Objects that cannot be made in a trace.
 NEVER_NEW = {"parameter", "leaf_with_grad", "linked"}
-#: Those of which one flag or the other is what it was.
-SOMETIMES = {("buffer", "require_none"), ("parameter", "require_grad")}
+#: Those of which one flag or the other is what it was, or where plain data takes the place of a class's plain data.
+SOMETIMES = {("buffer", "require_none"), ("parameter", "require_grad"), ("derived", "counter")}
 #: The ways of leaving a generator that break: behind them it is needed as an object, or they print.
 LASTING = {
     "across_a_break", "behind_a_break", "given_back", "kept_in_a_list", "kept_until_the_next_call", "loop_with_a_break",

@@ -539,6 +539,7 @@ def copied(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "cold"), in_turn([*LOOPS, *TYPES, *UNHASHABLE], [False, True]))
+@pytest.mark.filterwarnings("ignore:.*nothing of it is compiled")
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.filterwarnings("ignore:.*set_default_tensor_type")
 def test_equals_eager(name: str, cold: bool) -> None:
@@ -663,6 +664,7 @@ IN_OTHER_MODES = ("RNN of two layers, both ways", "GRU packed", "LSTM", "LSTM pa
     ("name", "mode"),
     [(name, mode) for name in RECURRENT for mode in MODES if mode == "training" or name in IN_OTHER_MODES],
 )
+@pytest.mark.filterwarnings("ignore:.*nothing of it is compiled")
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_equal_eager(name: str, mode: str) -> None:

@@ -35,3 +35,15 @@ def test_packed_layers(layer, dynamic):
         torch.testing.assert_close(*results)
         torch.testing.assert_close(*gradients)
     assert MEMORY_READ in {event.broken.kind for event in subject.of_kind("break")}
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_packed_layers_without_gradients(layer, around):
+    """In inference mode composite operators reach the recording as they are, and are run there by their own kernel."""
+    module = LAYERS[layer]().eval()
+    subject = compiled(lambda packed: module(packed)[0].data + 1, recompile_limit=50)
+    with around():
+        for lengths in LENGTHS:
+            packed = pack_padded_sequence(torch.randn(max(lengths), len(lengths), 4), torch.tensor(lengths))
+            torch.testing.assert_close(subject(packed), module(packed)[0].data + 1)

@@ -15,6 +15,7 @@ import torch
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.table import TABLE, Row
 from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.fakes import memory_reads
 from framesmith_guards.torch_adapter import DispatchKey, OpOverload, OpOverloadPacket, aten
 
 #: The namespace of operators that this package adds to torch's own.
@@ -106,8 +107,9 @@ def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Run a composite operator by its own kernel, so that modes see the operators that it calls.
 
     `op.decompose` may take a decomposition in Python instead, which need not call the same ones: that of `lstm` has
-    no dropout.
+    no dropout. Raises MemoryRead where that kernel reads memory, which fakes do not have.
     """
+    memory_reads.check(op, args, kwargs)
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 

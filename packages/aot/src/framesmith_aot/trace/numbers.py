@@ -256,6 +256,8 @@ class Facts:
 
 def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
     """What a call of numbers gives, computed of what tensors tell here."""
+    if isinstance(node, (tuple, list)):  # the terms of `torch.sym_sum`
+        return [_anew(one, env) for one in node]
     if not isinstance(node, fx.Node) or node.target not in FUNCTIONS:
         return env[node] if isinstance(node, fx.Node) else node
     function: Any = node.target

@@ -142,7 +142,8 @@ def _reads(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the operator's kernel reads memory of fakes like these, of known sizes."""
     apart = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
     twins = _Twins(apart)
-    with unstable.disable_current_modes(), unstable.DisablePythonDispatcher(), torch.no_grad():
+    outside = torch.inference_mode(False)  # within it the fakes' mode refuses other things first
+    with unstable.disable_current_modes(), unstable.DisablePythonDispatcher(), outside, torch.no_grad():
         given = [twins.of(value) for value in args]
         named = {name: twins.of(value) for name, value in kwargs.items()}
         try:

@@ -23,9 +23,11 @@ DIVISIONS = frozenset({"//", "%"})
 
 
 def note_number(tr: Tracer, tensor: Value | None, number: Value) -> None:
-    """Note what a tensor holds, if it is a tensor of one integer or truth."""
+    """Note what a tensor holds, if it is a tensor of one integer or truth, writes to which its version counts."""
+    if not isinstance(tensor, TensorObject) or tensor.fake.is_inference():
+        return
     held = torch.bool if number.python_type() is bool else torch.int64
-    if isinstance(tensor, TensorObject) and tensor.fake.dim() == 0 and tensor.fake.dtype is held:
+    if tensor.fake.dim() == 0 and tensor.fake.dtype is held:
         tr.memo.tensor_numbers[id(tensor.ref)] = (tensor, tensor.fake._version, number)
 
 
@@ -33,8 +35,8 @@ def number_of(tr: Tracer, value: Value) -> Value | None:
     """The number that a tensor is known to hold; None of all others."""
     if not isinstance(value, TensorObject):
         return None
-    _, version, number = tr.memo.tensor_numbers.get(id(value.ref), (None, -1, None))
-    return number if version == value.fake._version else None
+    known = tr.memo.tensor_numbers.get(id(value.ref))
+    return known[2] if known is not None and known[1] == value.fake._version else None
 
 
 def note_result(tr: Tracer, result: Value, op: str, operands: Sequence[Value]) -> None:

@@ -68,18 +68,12 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-_ASSERT_SCALAR: Final = of_torch("torch.ops.aten._assert_scalar")
-
-
+@handles(aten._assert_scalar, aten._assert_scalar.default)
 def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
-    given = named(tr, _ASSERT_SCALAR, args, kwargs, ("self", "assert_msg"), 2)
+    given = named(tr, aten._assert_scalar, args, kwargs, ("self", "assert_msg"), 2)
     condition = given["self"]
     if condition.is_symbolic():
         raise GraphBreak(DATA_DEPENDENT, f"_assert_scalar of {condition.describe()}; use torch._check")
     promise(tr, condition, RuntimeError, given["assert_msg"])
     return tr.constant(None)
-
-
-for _operator in (_ASSERT_SCALAR, aten._assert_scalar.default):
-    handles(_operator)(_assert_scalar)
