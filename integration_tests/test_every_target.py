@@ -1,4 +1,4 @@
-"""Whatever can be called is a target: results are eager's; something is compiled, or the user is told why not."""
+"""Every callable is a target: results equal eager's, and something is compiled or one warning says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs that change inputs which share memory with others: compiled over that memory, or the user is told."""
+"""Graphs that change inputs with shared memory: compiled over that memory, or one warning says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of numbers that change: what is made of them grows with their count, not with its square."""
+"""Thousands of symbolic numbers: guards and nodes grow linearly with their count."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tensors without dimensions whose integer the trace knows: sizes that a program puts into `torch.tensor`.
 
 What is computed of them by operators is known as well, as long as nobody writes to the tensor; `item()` and what asks
-for an index give the number that went in, not one that data tell.
+for an index give the number that went in, not an unbacked one.
 """
 
 from __future__ import annotations
