@@ -1,5 +1,6 @@
 """Fixtures: a clean hook around every test, both ways of replacing a frame, and a callback made from pairs."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 def raise_it(error: BaseException, frame: frames.FrameInfo) -> None:
     """An error handler for tests that expect no error."""
     raise error
+
+
+@pytest.fixture(autouse=True)
+def no_collection_callbacks() -> Iterator[None]:
+    """Keep what test tools let run at each garbage collection (hypothesis does) from being offered in between."""
+    kept, gc.callbacks[:] = list(gc.callbacks), []
+    yield
+    gc.callbacks[:] = [*kept, *gc.callbacks]
 
 
 @pytest.fixture(autouse=True)

@@ -216,7 +216,12 @@ class Operators:
 
 
 class _Operator:
-    """An operator of torch's: called as itself, and with its overloads as attributes."""
+    """An operator of torch's: called as itself, and with its overloads as attributes.
+
+    No key of a table: programs call torch's own object, `of_torch("torch.ops...")`, which is another one.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, path: str, packet: Callable[..., Any]) -> None:
         self._path, self._packet = path, packet
