@@ -283,6 +283,6 @@ def test_fakes_of_numbers_do_not_know_them(make, loaded) -> None:
     """The next call may have another number; releases of torch from 2.15 on keep that of the first."""
     from framesmith_guards.fakes.modes import _FakeTensorMode, _light_mode_class
 
-    mode = (_FakeTensorMode if loaded else _light_mode_class())()
+    mode, number = (_FakeTensorMode if loaded else _light_mode_class())(), make()
     with mode, pytest.raises(DataDependentOutputException):
-        mode.from_tensor(make()).item()
+        mode.from_tensor(number).item()
