@@ -487,7 +487,7 @@ def guards_that_fail(compile: Callable[..., Any]) -> Any:
 # Data
 
 
-@program("takes for granted")
+@program("assumes what is not so")
 def data_that_are_not_as_they_were(compile: Callable[..., Any]) -> Any:
     compiled = compile(lambda x, y, factor: torch.add(x, x.sin(), alpha=factor.item()) + y)
     x = X.clone().requires_grad_()

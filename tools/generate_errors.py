@@ -40,7 +40,7 @@ OTHER_REASONS = (
     "it is called while a call is being traced or compiled, by a trace function or a monitoring callback, or where "
     "more than half of a thread's C stack is used",
     "inputs that its graph changes share memory with others, and cannot be compiled over that memory",
-    "its graph takes for granted of data what is not so at this call",
+    "its graph assumes of data what is not so at this call",
 )
 #: The errors that say so, made of (id, what, why).
 REFUSALS = ("AotUnsupported", "BackwardError", "TraceUnsupported")

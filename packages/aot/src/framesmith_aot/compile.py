@@ -22,7 +22,8 @@ from framesmith_aot.runtime.training import training_function
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
-from framesmith_aot.trace.numbers import assume_usual, is_assumption, specialise
+from framesmith_aot.trace.numbers import assume_usual, specialise
+from framesmith_aten.assumptions import is_assumption
 from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id

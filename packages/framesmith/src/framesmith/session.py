@@ -56,8 +56,8 @@ COUNTERS: dict[str, str] = {
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
 FOR_THE_USER = (FramesmithError, BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit, StanceForbids)
 
-#: Told of a call of which something is not so that its graph takes for granted.
-COMPILED_FOR_OTHER_DATA = "calls whose data are not what compiled code takes for granted run as plain Python:"
+#: Told of a call whose data are not as its graph assumes.
+COMPILED_FOR_OTHER_DATA = "a call whose data are not as compiled code assumes runs eagerly:"
 
 #: Told once of a compiled function.
 NOTHING_COMPILED = "nothing of it is compiled, and it runs eagerly"

@@ -100,7 +100,8 @@ def warn_user(message: Warning) -> None:
         frame = frame.f_back
     told = frame.f_globals.setdefault("__warningregistry__", {})
     module = frame.f_globals.get("__name__")
-    warnings.warn_explicit(message, type(message), frame.f_code.co_filename, frame.f_lineno, module, told)
+    line = frame.f_lineno or frame.f_code.co_firstlineno  # compiled code has instructions of no line
+    warnings.warn_explicit(message, type(message), frame.f_code.co_filename, line, module, told)
 
 
 def _libraries() -> tuple[str, ...]:

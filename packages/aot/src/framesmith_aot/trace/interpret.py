@@ -15,6 +15,7 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import derivatives, functional, numbers, optimizers, recurrent
 from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aten import tensor_methods
+from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.ignored_warnings import without_warnings
@@ -101,7 +102,7 @@ def _call(
     if node.target is unstable.check:
         facts.note_check(node, args)
     facts.note_asserted(node, env)
-    if numbers.is_assertion(node) and facts.has_checked(args[0]):
+    if is_assertion(node) and facts.has_checked(args[0]):
         return None
     if node.target in FUNCTIONS and any(map(is_symbolic, args)) and not any(map(torch.is_tensor, args)):
         return numbers.call(tracer, node, args, kwargs)

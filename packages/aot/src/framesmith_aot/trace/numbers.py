@@ -12,6 +12,7 @@ from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
+from framesmith_aten.assumptions import assumed, is_assertion
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
@@ -26,26 +27,13 @@ from framesmith_aten.symbolic import (
     known_value,
 )
 from framesmith_aten.tracing.tracer import GraphTracer
-from framesmith_guards.torch_adapter import OpOverload, aten
-
-#: How a check begins to tell of what is taken for granted of data here, not by whoever captured the graph.
-ASSUMED = "taken for granted: "
+from framesmith_guards.torch_adapter import OpOverload
 
 #: A number that data tell is taken to be one of which holds what holds of this one.
 MANY = 1 << 16
 
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "split_with_sizes"})
-
-
-def is_assertion(node: fx.Node) -> bool:
-    """Whether the node checks a condition of numbers at a call."""
-    return node.target is aten._assert_scalar.default
-
-
-def is_assumption(node: fx.Node) -> bool:
-    """Whether it checks what `assume_usual` takes for granted."""
-    return is_assertion(node) and str(node.args[1]).startswith(ASSUMED)
 
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -113,7 +101,7 @@ def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
         return False
     before = env.num_deferred_runtime_asserts
     for fact in sorted(facts, key=str):
-        env.guard_or_defer_runtime_assert(fact, f"{ASSUMED}{_said(fact)}")
+        env.guard_or_defer_runtime_assert(fact, assumed(_said(fact)))
     return bool(env.num_deferred_runtime_asserts > before)
 
 
@@ -241,17 +229,17 @@ class Facts:
         if env is None or self._seen == env.num_deferred_runtime_asserts:
             return
         self._seen = env.num_deferred_runtime_asserts
-        for assumed in [one for some in env.deferred_runtime_asserts.values() for one in some]:
-            if not self._tracer.numbers.knows_expression(assumed.expr):
+        for relied in [one for some in env.deferred_runtime_asserts.values() for one in some]:
+            if not self._tracer.numbers.knows_expression(relied.expr):
                 self._seen = 0  # to be looked at again
                 continue
-            message = self._messages.get(assumed.expr)
-            unsaid = message is None and assumed.expr not in self._checked
+            message = self._messages.get(relied.expr)
+            unsaid = message is None and relied.expr not in self._checked
             exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_all_that_is_told(node, values)
-            if unsaid and _may_broadcast(assumed.expr) and not exact:
-                why = f"it is taken for granted that {assumed.expr}, but one element would do as well"
+            if unsaid and _may_broadcast(relied.expr) and not exact:
+                why = f"it is taken for granted that {relied.expr}, but one element would do as well"
                 raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
-            self._check_once(assumed.expr, message or assumed.msg)
+            self._check_once(relied.expr, message or assumed(f"{relied.msg}: {relied.expr}"))
 
 
 def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
+from framesmith_dynamo.graph.builder import Asserted
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one
@@ -20,7 +21,7 @@ from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.holders import special_method, type_lookup
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.torch_checks import promise
+from framesmith_dynamo.values.tensors.torch_checks import holds
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
@@ -84,15 +85,16 @@ def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _beats(tr: Tracer, op: str, item: Value, best: Value) -> bool:
     """Whether an item takes the place of the best so far.
 
-    Of a tensor and a number (`max(t, 0)`) it is the tensor that is taken to stay, or to take the place, which the graph
-    checks when it runs: else the call runs as plain Python, and gives the number.
+    Of a tensor and a number (`max(t, 0)`) it is the tensor that is assumed to stay, or to take the place: a call in
+    which it is not so runs eagerly, and gives the number.
     """
     answer = operations.compare(tr, op, item, best)
     tensors = [isinstance(value, TensorValue) for value in (item, best)]
     if isinstance(answer, TensorValue) and answer.fake.numel() == 1 and tensors.count(True) == 1:
         told = answer.call_method(tr, "to", (tr.constant(torch.int64),), {}).call_method(tr, "item", (), {})
-        promise(tr, operations.compare(tr, "==", told, tr.constant(int(tensors[0]))), RuntimeError)
-        return tensors[0]
+        chosen = operations.compare(tr, "==", told, tr.constant(int(tensors[0])))
+        text = f"{'min' if op == '<' else 'max'}() of a tensor and a number gives the tensor, not the number"
+        return holds(tr, chosen, Asserted.CHOICE, text) == tensors[0]
     return answer.bool_(tr)
 
 

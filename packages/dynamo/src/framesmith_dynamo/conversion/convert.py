@@ -215,7 +215,7 @@ class FrameConverter:
         """Report an error of a compiled graph that the program itself does not raise."""
         if isinstance(error, AssumptionFailed):
             if self.fullgraph:
-                raise EagerNotAllowed(code.co_qualname, f"its graph takes for granted what is not so: {error}")
+                raise EagerNotAllowed(code.co_qualname, f"its graph assumes what is not so: {error}")
             self._tell("assumption", code, str(error))
         else:
             self.tell_error(code, error)

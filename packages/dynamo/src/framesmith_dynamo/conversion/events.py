@@ -30,8 +30,8 @@ class FrameEvent:
     `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
     symbol from now on (`detail`: which, and what it was and is), or marks have no effect; `limit`: that was so as often
     as allowed (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or
-    this time (`detail`: why); `assumption`: so was a call in which data are not what a compiled graph
-    takes for granted (`detail`: what that is); `in-order`: a graph is not compiled, and runs operation by operation
+    this time (`detail`: why); `assumption`: so was a call in which data are not as a compiled graph
+    assumes (`detail`: what that is); `in-order`: a graph is not compiled, and runs operation by operation
     (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
     do); `error`: the tracer or a compiler failed (`error`).
 

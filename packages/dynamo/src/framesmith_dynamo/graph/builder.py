@@ -9,12 +9,14 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
+from framesmith_aten.assumptions import assumed
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
@@ -36,6 +38,21 @@ if TYPE_CHECKING:
 
 
 NO_EFFECTS: Final = Effects()
+
+#: Where checks of numbers say, in `meta`, who relies on them.
+ASSERTED: Final = "asserted"
+
+
+class Asserted(Enum):
+    """Who relies on a condition that the graph checks: see Note [Assumptions] of `framesmith_aten.assumptions`.
+
+    `PROGRAM`: it says so itself, and fails with it. `OPERATOR`: a rule for sizes, which may ask for more than the
+    operator, or for what that checks itself. `CHOICE`: the tracer, which has followed one of two ways.
+    """
+
+    PROGRAM = auto()
+    OPERATOR = auto()
+    CHOICE = auto()
 
 
 class TensorRef:
@@ -285,8 +302,8 @@ class GraphBuilder:
         env = self.fake_mode.shape_env
         return env is not None and env.num_deferred_runtime_asserts != self.assumptions
 
-    def check_assumptions(self) -> None:
-        """Check, when the graph runs, what the calls before have assumed of numbers that data becomes.
+    def check_assumptions(self, by: Asserted = Asserted.OPERATOR, text: str | None = None) -> None:
+        """Check, when the graph runs, what has been assumed of numbers that data becomes since this was last done.
 
         What is of numbers that no node gives is between the parts of one operation, which checks it itself.
         """
@@ -296,14 +313,17 @@ class GraphBuilder:
         self.assumptions = env.num_deferred_runtime_asserts
         for asserted in env.deferred_runtime_asserts.values():
             for each in [one for one in asserted if self.numbers.knows_expression(one.expr)]:
-                self._check_assumption(each.expr, f"{each.msg}: {each.expr}")
+                self._assert(each.expr, text or f"{each.expr}, of numbers that are known when it runs", by)
             asserted.clear()
 
-    def _check_assumption(self, condition: Any, message: str) -> None:
-        node = self._placed(
-            self.graph.call_function(aten._assert_scalar.default, (self.numbers.of_expression(condition), message))
-        )
+    def _assert(self, condition: Any, message: str, by: Asserted) -> None:
+        operand = self.numbers.of_expression(condition)
+        if by is not Asserted.PROGRAM:
+            at = current_location()
+            message = assumed(message if at is None else f"{message} ({at.in_user_code})")
+        node = self._placed(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
         node.meta[EXAMPLE] = None
+        node.meta[ASSERTED] = by
         self._note(node, Effects(lasting=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.residual.recovery import OnError, Recovery, emit_protected_call, traceless
+from framesmith_dynamo.residual.recovery import OnError, PlainGraph, Recovery, emit_protected_call, traceless
 from framesmith_dynamo.residual.shared_memory import Sharing, sharing_of
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import without_hook
@@ -96,7 +96,7 @@ class Residual:
         self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
         if graph is not None:
             compiled, harmless = traceless(graph, runner_of(graph, sharing_of(self.state.builder.inputs)))
-            recovery = Recovery(graph.module.forward, harmless=harmless, on_error=on_error, whole=whole)
+            recovery = Recovery(PlainGraph(graph.module), harmless=harmless, on_error=on_error, whole=whole)
             self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())
 

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
+from framesmith_aten.assumptions import raising_assumptions
 from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
+from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
 from framesmith_bytecode import Label
-from framesmith_dynamo.graph.builder import effects_of
+from framesmith_dynamo.graph.builder import ASSERTED, Asserted, effects_of
 from framesmith_dynamo.residual.raising import emit_plain
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import deactivated, without_hook
@@ -23,8 +26,6 @@ from framesmith_guards.contexts import ambient
 from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from framesmith_bytecode import Bytecode, Codegen
     from framesmith_dynamo.graph.builder import FinishedGraph
 
@@ -100,25 +101,51 @@ class Recovery:
         if self.whole and isinstance(cause, NOT_TRIED_AGAIN):
             return cause
         try:
-            told_by_itself = isinstance(cause, AssumptionFailed)
-            if told_by_itself or not (isinstance(cause, NOT_TRIED_AGAIN) or raises(self.plain, inputs)):
-                self.on_error(cause)
+            if not isinstance(cause, NOT_TRIED_AGAIN):
+                raised = error_of(self.plain, inputs)
+                if raised is None or isinstance(raised, AssumptionFailed):
+                    self.on_error(raised or cause)
         except BaseException as told:
             return told
         return None
 
 
-def raises(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether the graph run operation by operation on copies of its inputs raises as well."""
+def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Exception | None:
+    """What the graph raises, if anything, run operation by operation on copies of its inputs."""
     random = random_state()
     try:
         with ambient.preserved(), torch.no_grad(), deactivated():
             plain(*copies(inputs))
-    except Exception:
-        return True
+    except Exception as error:
+        return error.with_traceback(None)
     finally:
         restore_random(random)
-    return False
+    return None
+
+
+class PlainGraph:
+    """A graph run operation by operation, as the program runs them: what rules for sizes assume is not checked.
+
+    An operator checks that itself, or does without. At a choice of the tracer's that is not the program's,
+    AssumptionFailed is raised, for the program goes another way from there.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._forward: Callable[..., Any] | None = None
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        if self._forward is None:
+            self._forward = _without_rules(self._module)
+        return self._forward(*inputs)
+
+
+def _without_rules(module: fx.GraphModule) -> Callable[..., Any]:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in [node for node in graph.nodes if node.meta.get(ASSERTED) is Asserted.OPERATOR]:
+        graph.erase_node(node)
+    return raising_assumptions(new_module(module, graph).forward, graph.nodes)
 
 
 def random_state() -> list[torch.Tensor]:
@@ -150,6 +177,8 @@ def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., 
 
 def traceless(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
     """The compiled graph, which, if it may fail on some data, leaves no trace then; and whether it never leaves any."""
+    if not assumes(compiled):
+        compiled = raising_assumptions(compiled, graph.module.graph.nodes)
     whole = transaction(graph, compiled)
     if whole is compiled:
         return compiled, True

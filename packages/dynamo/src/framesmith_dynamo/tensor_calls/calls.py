@@ -257,7 +257,9 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
         if len(changed) == len(result) and all(map(operator.is_, changed, result)):
             given: Value = args[0]
             return given  # changed in place, the list or tuple itself is given back
-    return _result_value(frame, result, node)
+    value = _result_value(frame, result, node)
+    builder.check_assumptions()
+    return value
 
 
 def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:

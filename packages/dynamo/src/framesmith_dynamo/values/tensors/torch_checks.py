@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
+from framesmith_dynamo.graph.builder import Asserted
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, handles, named
-from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_guards.needs import of_torch
 from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode, aten
 
@@ -33,18 +34,11 @@ def _checking(function: Any, error: type[Exception]) -> Handler:
 
 
 def promise(tr: Tracer, condition: Value, error: type[Exception], message: Value | None = None) -> None:
-    """Rely on a condition; the program's error where it is false now.
+    """Rely on a condition as the program says; its error where it is false now.
 
     Of numbers that data becomes the graph checks it when it runs.
     """
-    if not (condition.is_symbolic() and isinstance(condition, ConstantValue)):
-        holds = condition.bool_(tr)
-    else:
-        try:
-            holds = unstable.expect_true(condition.as_number())
-        except GuardOnDataDependentSymNode as failed:
-            raise GraphBreak(DATA_DEPENDENT, condition.describe()) from failed
-    if not holds:
+    if not holds(tr, condition):
         text = "Expected cond to be True, but got False. (Could this error message be improved?)"
         said = tr.constant(text) if message is None or message.is_none() else message
         tr.raise_(error, tr.call(said, (), {}) if not issubclass(said.python_type(), str) else said)
@@ -52,6 +46,25 @@ def promise(tr: Tracer, condition: Value, error: type[Exception], message: Value
 
 for _function, _error in CHECKS.items():
     handles(_function)(_checking(_function, _error))
+
+
+def holds(
+    tr: Tracer, condition: Value, by: Asserted = Asserted.PROGRAM, text: str = "the program's torch._check fails"
+) -> bool:
+    """Whether a condition holds: relied on from now on, and of unbacked numbers checked when the graph runs.
+
+    `by`: who relies on it; `text`: what is said where it does not hold then.
+    """
+    if not (condition.is_symbolic() and isinstance(condition, SymbolicNumber)):
+        return condition.bool_(tr)
+    builder = condition.ref.builder
+    builder.check_assumptions()
+    try:
+        answer = unstable.expect_true(condition.as_number())
+    except GuardOnDataDependentSymNode as failed:
+        raise GraphBreak(DATA_DEPENDENT, condition.describe()) from failed
+    builder.check_assumptions(by, text)
+    return bool(answer)
 
 
 _CHECK_IS_SIZE: Final = of_torch("torch._check_is_size")
