@@ -324,3 +324,30 @@ def test_a_view_taken_without_gradients_as_an_input() -> None:
         own = torch.ones(6)[:].view(3, 2).requires_grad_()  # a view that gets gradients
         function(own, x).sum().backward()
         torch.testing.assert_close(own.grad, 2 + torch.ones(3, 2).cos())
+
+
+@pytest.mark.parametrize("around", MODES)
+@pytest.mark.parametrize("uses", [
+    lambda x, w: x.sum() * w, lambda x, w: (x + w).sin(), lambda x, w: torch.cat([x, w]), lambda x, w: x * w,
+    lambda x, w: x.view(1, 3).sum(0) * w, lambda x, w: (x.sum() + 1, w * 2),
+], ids=range(6))  # fmt: skip
+def test_leaves_made_in_inference_mode(uses: Callable[..., Any], around: str) -> None:
+    """Operators differ in whether they record a gradient of such a leaf."""
+
+    def seen_of(run: Callable[..., Any]) -> list[Any]:
+        with torch.inference_mode():
+            x = torch.linspace(1, 2, 3).requires_grad_()
+        w, seen = torch.linspace(0, 1, 3).requires_grad_(), list[Any]()
+        x.register_hook(lambda grad: seen.append(grad.clone()))
+        try:
+            with MODES[around]():
+                results = run(x, w)
+            flat = results if isinstance(results, tuple) else (results,)
+            seen += [(one.requires_grad, one.is_inference(), one.detach()) for one in flat]
+            sum(one.sum() for one in flat if one.requires_grad).backward()
+        except (RuntimeError, AttributeError) as error:
+            seen.append(str(error)[:40])
+        return [*seen, x.grad, w.grad]
+
+    framesmith.reset()
+    assert same(seen_of(framesmith.compile(uses, strict=True)), seen_of(uses))

@@ -7,6 +7,8 @@ import torch
 from cases import CASES, LAYERS
 from harness import compiled, graph_of, run_both
 
+from framesmith_aot import AotUnsupported
+
 ALL = {**CASES, **LAYERS}
 
 
@@ -63,3 +65,17 @@ def test_memory_with_gaps_keeps_its_order(dims):
     for mine, theirs, contiguous in zip(found[1], found[0], wanted, strict=True):
         assert mine.stride() == theirs.stride() == contiguous.stride() == (4, 1)
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_leaves_made_in_inference_mode(mode):
+    """`x.sum()` of one records no gradient, `x + w` does: graphs that are to record are refused."""
+    with torch.inference_mode():
+        leaf = torch.ones(3).requires_grad_()
+    graph = graph_of(lambda x, w: x.sum() * w)
+    with mode():
+        if mode is torch.enable_grad:
+            with pytest.raises(AotUnsupported, match="inference-leaf"):
+                compiled(graph, [leaf, torch.ones(3)])
+        else:
+            assert compiled(graph, [leaf, torch.ones(3)]).function(leaf, torch.ones(3))[0].tolist() == [3.0] * 3

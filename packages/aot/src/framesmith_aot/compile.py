@@ -27,7 +27,7 @@ from framesmith_aten.assumptions import is_assumption
 from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.plain_tensors import with_bits_of
+from framesmith_aten.plain_tensors import is_inference_leaf, with_bits_of
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic
 from framesmith_aten.tracing.decompositions import Whole, nothing_whole
 from framesmith_guards import fake_mode_of, new_fake_mode
@@ -66,6 +66,9 @@ def compile_graph(
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
+    if training and any(map(is_inference_leaf, _tensors(call.examples))):
+        why = "operators differ in whether they record it"
+        raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
     fake_mode = _fake_mode(gm, call.examples)
     fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
     trace = partial(

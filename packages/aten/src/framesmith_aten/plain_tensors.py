@@ -49,6 +49,14 @@ def why_no_fake(tensor: torch.Tensor) -> str | None:
     return None if base is None or (reason := why_no_fake(base)) is None else f"a view of {reason}"
 
 
+def is_inference_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was made in inference mode and requires a gradient.
+
+    Outside of that mode some operators record it and others do not: none does that has no other operand to record.
+    """
+    return tensor.requires_grad and tensor.is_inference()
+
+
 def with_bits_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or the view of it that is conjugate or negative where `like` is."""
     conjugate = tensor.conj() if like.is_conj() else tensor

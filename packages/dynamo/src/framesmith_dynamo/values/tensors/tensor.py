@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.plain_tensors import OTHER_LAYOUT, why_no_fake
+from framesmith_aten.plain_tensors import OTHER_LAYOUT, is_inference_leaf, why_no_fake
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
@@ -308,6 +308,8 @@ def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(MEMORYLESS, source.name)
     if (kind := why_no_fake(obj)) is not None:
         raise GraphBreak(OTHER_TENSOR, f"{kind} at {source.name}")
+    if is_inference_leaf(obj) and torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+        raise GraphBreak(AUTOGRAD_STATE, f"{source.name} was made in inference mode and requires a gradient")
     if min(obj.shape, default=0) < 0:
         raise GraphBreak(NEGATIVE_SIZE, f"{tuple(obj.shape)} of {source.name}")
     hidden = next((name for name in vars(obj) if hasattr(type(obj), name)), None)
