@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch.distributed
 import torch.nn.functional
 import torch.utils.checkpoint
 
+from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.polyfills import normalization
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles
 from framesmith_dynamo.values.constants.constant import plain_arguments
+from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors import torch_tables as tables
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import BREAKING_METHODS, FOLDED_METHODS
@@ -121,6 +123,27 @@ def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.get_device_module(device)`: a module by constant arguments."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
     return build(tr, torch.get_device_module(*plain_args, **plain_kwargs))
+
+
+@handles(of_torch(tables.GROUPING))
+def group_tensors(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """Lists of tensors, or of None beside them, by device and dtype: torch groups the fakes, in its own order."""
+    lists = [given.unpack(tr) for given in args[0].unpack(tr)] if len(args) == 2 and not kwargs else []
+    if not all(value.is_none() or isinstance(value, TensorValue) for values in lists for value in values):
+        raise GraphBreak(UNSUPPORTED_CALL, f"{tables.GROUPING} of other things than tensors")
+    fakes = [[value.fake if isinstance(value, TensorValue) else None for value in values] for values in lists]
+    try:
+        found = resolve(tables.GROUPING)(fakes, True)
+    except RuntimeError as error:  # the program's own, when it runs the call
+        raise GraphBreak(UNSUPPORTED_CALL, f"{tables.GROUPING} refuses: {error}") from error
+    asked = args[1].bool_(tr)
+
+    def group_of(places: Sequence[int]) -> Value:
+        columns = [new_list(tr, [values[place] for place in places] if values else ()) for values in lists]
+        return TupleValue((new_list(tr, columns), new_list(tr, map(tr.constant, places if asked else ()))))
+
+    keys = {key: TupleValue(map(tr.constant, key)) for key in found}
+    return new_dict(tr, [(keys[key], group_of(places)) for key, (_, places) in found.items()])
 
 
 @handles(torch.nn.functional.instance_norm)

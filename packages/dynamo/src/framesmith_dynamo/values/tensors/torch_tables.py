@@ -83,6 +83,9 @@ GRAPH_FUNCTION_MODULES: Final = frozenset(
 #: Single Python functions that are operations although their modules are not.
 GRAPH_FUNCTIONS: Final = ("torch.nn.functional.scaled_dot_product_attention", "torch.rms_norm", "torch.matrix_rank")
 
+#: By which optimizers and the clipping of gradients sort tensors for operations on lists of one device and dtype.
+GROUPING: Final = "torch._C._group_tensors_by_device_and_dtype"
+
 #: Functions of those modules that are no tensor operations: they are inlined.
 NOT_GRAPH: Final = frozenset({"boolean_dispatch", "assert_int_or_pair", "_overload"})
 
