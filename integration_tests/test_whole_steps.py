@@ -16,14 +16,9 @@ STEPS = 4
 #: more ends in front of its call and one goes on behind; between two passes there is one with nothing in it; the first
 #: round of a loop that breaks is compiled with the frame, the others as the parts that they call.
 MORE: dict[str, int] = {
-    "GradScaler": 2,
     "accumulation": 1,
     "checkpoint": 2,
-    "clipping by norm": 2,
-    "clipping by value": 2,
-    "closure": 3,
-    "two losses": 1,
-    "updates in hooks": 1,
+    "closure": 1,
 }
 
 

@@ -16,6 +16,7 @@ from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlo
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import continuation_at
 from framesmith_dynamo.residual.rewritten import mark_rewritten
+from framesmith_dynamo.residual.stretches import stretch_at
 from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ Built = Literal["list", "set", "map"]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: which stack slots are NULL there, how many were there before it.
+    """One way on behind the breaking instruction: how many stack slots were there before it, and what runs on the spot.
 
-    Then either a continuation is called, or, when hardly anything is left to do, the `tail` runs on the spot.
+    Then a continuation is called, which finds these stack slots NULL, if anything is left to do.
     """
 
     nulls: tuple[bool, ...]
     below: int
     continuation: Continuation | None
-    tail: tuple[Instr, ...] = ()
+    on_the_spot: tuple[Instr, ...] = ()
 
 
 #: Instructions that put something into a container under construction: its kind, and how many values they pop.
@@ -59,9 +60,6 @@ INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
 #: What `next` gives at the end of an iterator.
 END = object()
-#: Instructions too cheap to call a continuation for, when they are all that is left.
-CHEAP = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE"})
-LONGEST_TAIL = 8
 
 
 def emit_break(residual: Residual, reason: GraphBreak) -> None:
@@ -193,29 +191,20 @@ def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: 
     """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
     nulls = below + pushed
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
-    tail = cheap_tail(frame.code.instrs, target, bound)
-    if tail and not any(nulls):
-        return Arm(nulls, len(below), None, tail)
-    slots = [slot for slot, is_null in enumerate(nulls) if is_null]
-    return Arm(nulls, len(below), continuation_at(frame.code, target, slots, bound, index))
-
-
-def cheap_tail(instrs: Sequence[Instr], start: int, bound: Sequence[str]) -> tuple[Instr, ...]:
-    """The instructions from `start` to a return, if they are few and cheap; else nothing."""
-    for count, instr in enumerate(instrs[start : start + LONGEST_TAIL], 1):
-        if instr.op not in CHEAP or (instr.op == "LOAD_FAST" and instr.arg not in bound):
-            break
-        if instr.op == "RETURN_VALUE":
-            return tuple(instrs[start : start + count])
-    return ()
+    stretch = stretch_at(frame, target, nulls, bound)
+    if stretch.end is None:
+        return Arm(nulls, len(below), None, stretch.instrs)
+    slots = [slot for slot, is_null in enumerate(stretch.nulls) if is_null]
+    continuation = continuation_at(frame.code, stretch.end, slots, bound, index)
+    return Arm(stretch.nulls, len(below), continuation, stretch.instrs)
 
 
 def needed(ways: Sequence[Arm]) -> list[str]:
-    """The locals that some continuation takes, or some tail reads, and the free variables of the continuations."""
+    """The locals that continuations take or code on the spot reads, and the free variables of the continuations."""
     continuations = [way.continuation for way in ways if way.continuation is not None]
     names = [str(p.source) for one in continuations for p in one.parameters if p.kind == "local"]
     names += [name for one in continuations for name in one.freevars]
-    names += [instr.arg for way in ways for instr in way.tail if instr.op == "LOAD_FAST"]
+    names += [instr.arg for way in ways for instr in way.on_the_spot if instr.op == "LOAD_FAST"]
     return list(dict.fromkeys(names))
 
 
@@ -296,12 +285,13 @@ class Refilled:
 
 
 def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
-    """Call the continuation with the stack and the live variables and return what it returns; or run the tail."""
+    """Run what is to run on the spot; call the continuation, if any, with the stack and the live variables."""
     codegen = residual.codegen
     continuation = way.continuation
+    for instr in way.on_the_spot:
+        codegen.position = instr.position
+        codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
     if continuation is None:
-        for instr in way.tail:
-            codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
         return
     stack = [codegen.new_temp("stack") for _ in way.nulls]
     codegen.spill_stack(stack)
