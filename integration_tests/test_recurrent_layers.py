@@ -206,3 +206,11 @@ def operands(gates: int, both: bool) -> list[torch.Tensor]:
     torch.manual_seed(0)
     weights = [(gates * 4, 5), (gates * 4, 4), (gates * 4,), (gates * 4,)] * (1 + both)
     return [torch.randn(size).double().requires_grad_() for size in [(STEPS, 2, 5), (1 + both, 2, 4), *weights]]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_gradients_of_the_two_biases_are_two_tensors(kind: type[nn.RNNBase]) -> None:
+    layer = kind(4, 4)
+    result, _ = framesmith.compile(layer, strict=True)(torch.randn(2, 4))
+    grads = torch.autograd.grad(result.sum(), [layer.bias_ih_l0, layer.bias_hh_l0])
+    assert grads[0].data_ptr() != grads[1].data_ptr()

@@ -24,6 +24,9 @@ def library():
         made.impl("note", lambda x: None, "Meta")
         made.impl("count", lambda x: 0, "Meta")
         made.impl("both", lambda x: (torch.empty_like(x), 0), "Meta")
+        made.define("twins(Tensor x) -> (Tensor, Tensor)")
+        made.impl("twins", lambda x: (x + 1, x + 2), "CPU")
+        made.impl("twins", lambda x: (torch.empty_like(x),) * 2, "Meta")
         yield torch.ops.aten_tracer, calls
 
 
@@ -115,3 +118,11 @@ def test_in_place_calls_are_recorded_as_they_are():
     gm = trace(lambda x: (x.clone().add_(1).mul(2),), torch.ones(2))
     assert targets(gm) == [aten.clone.default, aten.add_.Tensor, aten.mul.Tensor]
     assert gm(torch.ones(2))[0].tolist() == [4.0, 4.0]
+
+
+def test_a_rule_that_gives_one_result_twice_stands_for_two(library):
+    """torch's rule for the derivative of oneDNN's LSTM does: gradients of two biases were one tensor."""
+    operators, _ = library
+    gm = trace(lambda x: operators.twins(x), torch.ones(2))
+    first, second = gm(torch.ones(2))
+    assert (first.tolist(), second.tolist()) == ([2.0, 2.0], [3.0, 3.0])

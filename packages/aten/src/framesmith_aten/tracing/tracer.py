@@ -115,7 +115,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         if not acts_elsewhere(func):
-            out = trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
+            out = _each_its_own(trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out))
         self._note_parts(func, args, kwargs, out)
         self._record(func, args, kwargs, out)
         return out
@@ -262,6 +262,19 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # Fake tensors would make their storage larger.
     if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
+
+
+def _each_its_own(out: Any) -> Any:
+    """The results of an operator, each an object of its own: torch's rule for oneDNN's LSTM gives one of them twice."""
+    if not isinstance(out, (tuple, list)) or len(set(map(id, out))) == len(out):
+        return out
+    met: set[int] = set()
+    results = []
+    for result in out:
+        again = isinstance(result, torch.Tensor) and id(result) in met
+        results.append(result.new_empty_strided(result.shape, result.stride()) if again else result)
+        met.add(id(result))
+    return type(out)(results)
 
 
 def _is_within(
