@@ -11,6 +11,7 @@ from harness import Recording, compiled, graph_of, run_both
 from torch import fx
 
 from framesmith_aot import AotUnsupported, compile_graph
+from framesmith_aten.graphs.transforms import vmapped
 
 
 def one_node(*calls, inputs=1):
@@ -386,3 +387,36 @@ CALLED_BY_THEMSELVES = {
 def test_operators_called_by_themselves(name):
     target, args, kwargs = CALLED_BY_THEMSELVES[name]
     run_both(graph_of(lambda x: target(x, *args, **kwargs)), [torch.randn(3, 4, requires_grad=True)])
+
+
+def mapped(body, *operands):
+    """A graph with one call: `torch.vmap` over a graph that it holds."""
+    graph = fx.Graph()
+    values = [graph.placeholder(f"x{at}") for at in range(len(operands))]
+    held = graph.get_attr("body")
+    call = graph.call_function(vmapped, (held, (0,) * len(values), (0,), "error", *values))
+    graph.output((graph.call_function(operator.getitem, (call, 0)),))
+    return fx.GraphModule({"body": fx.symbolic_trace(body)}, graph)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda a, b: (a @ b * 2,),
+        lambda a, b: ((a * b).add_(1).relu_(),),
+        lambda a, b: (a.mul(2).softmax(-1).view(-1, 1) + b,),
+        lambda a, b: (torch.where(a > 0, a, b * 0.1),),
+    ],
+)
+def test_a_graph_within_a_graph(body):
+    operands = [torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)]
+    run_both(mapped(body, *operands), operands)
+
+
+def test_a_refused_call_in_a_graph_within():
+    graph = fx.Graph()
+    graph.output((graph.call_method("requires_grad_", (graph.placeholder("a"),)),))
+    gm = mapped(lambda a: (a,), torch.ones(2))
+    gm.body = fx.GraphModule({}, graph)
+    with pytest.raises(AotUnsupported, match="tensor-method"):
+        compiled(gm, [torch.ones(2, 3)])

@@ -54,6 +54,16 @@ def test_constants_are_attributes_and_lifted_ones_are_copied():
     assert constant.tolist() == [1.0, 2.0]
 
 
+def test_numbers_that_torch_converts_are_tensors():
+    """Of a batch of numbers, vmap converts a Python number to the batch's type by an operator of tensors."""
+    for number in (2, 0.1, True):
+        x = torch.arange(1.0, 5.0, dtype=torch.float64)
+        gm = trace(lambda a: (torch.vmap(lambda b: b * number)(a),), x)
+        copies = [node for node in gm.graph.nodes if node.target is aten._to_copy.default]
+        assert all(isinstance(copy.args[0], torch.fx.Node) for copy in copies)
+        assert torch.equal(gm(x)[0], x * number)
+
+
 def test_questions_are_answered_and_not_recorded():
     gm = trace(lambda x: (x + x.device.index if x.is_cuda else x + len(x),), torch.ones(2))
     assert targets(gm) == [aten.add.Tensor]

@@ -261,7 +261,7 @@ BREAKING = {
     "grad of no leaf": lambda x: (x * 2, (SCALE * x).grad_fn is None),
     "data_ptr": lambda x: (x + 1, x.data_ptr() != 0),
     "inference": lambda x: inference(x) * 1,
-    "retain": lambda x: torch.func.vmap(lambda r: r * 2)(x),
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
     "checkpoint": lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False),
 }
 

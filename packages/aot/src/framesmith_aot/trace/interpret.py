@@ -70,7 +70,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
         if node.op == "placeholder":
             env[node] = next(inputs)
         elif node.op == "get_attr":
-            env[node] = attributes[node.target]
+            held = attributes[node.target]
+            env[node] = _Body(held).run if isinstance(held, fx.GraphModule) else held
         elif node.op == "output":
             tracer.source = None
             outputs = _flat_outputs(fx.node.map_arg(node.args[0], env.__getitem__))
@@ -87,6 +88,19 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
                 overlaps.note_undone_by_sums(value)
             facts.check(node, env)
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
+
+
+class _Body(fx.Interpreter):
+    """A graph that a node holds, run as it was captured: what is above the tracer, functorch, sees what it saw then."""
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        held = super().get_attr(target, args, kwargs)
+        return _Body(held).run if isinstance(held, fx.GraphModule) else held
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("call_function", "call_method"):
+            _refuse_method(tensor_methods.method_of(n.target), *self.fetch_args_kwargs_from_env(n))
+        return super().run_node(n)
 
 
 def _call(

@@ -155,6 +155,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target = aten.clone.default if func in _LIFTS else func
         if is_view(func) and not isinstance(args[0], torch.Tensor):
             args = (self._tensor_of(args[0]), *args[1:])  # a number that torch took for a tensor
+        if row(func).copies and not isinstance(args[0], torch.Tensor):
+            args = (self._tensor_of(args[0], _OF_NUMBERS[_type(args[0])]), *args[1:])
         if func is aten.copy.default and not isinstance(args[1], torch.Tensor):
             args = (args[0], self._tensor_of(args[1], _OF_NUMBERS[_type(args[1])], args[0].device), *args[2:])
         node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))

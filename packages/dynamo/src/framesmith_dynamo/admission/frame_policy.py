@@ -31,7 +31,9 @@ TORCH_NOT_INLINED = Parts(
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
-#: But of these parts the functions by which an `fx.GraphModule` is called,
+#: But these parts of those: the Python of `torch.vmap`, of which the last steps are values of the tracer's,
+TORCH_PARTS_INLINED = Parts("_functorch.apis", "_functorch.vmap")
+#: and the functions by which an `fx.GraphModule` is called,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
     ("fx.graph_module", "_WrappedCall.__call__"),
@@ -242,7 +244,7 @@ def _owner_not_compiled(module: str) -> str | None:
 def _owner_not_inlined(module: str) -> str | None:
     part = part_of_torch(module)
     if part is not None:
-        return module if part in TORCH_NOT_INLINED else None
+        return module if part in TORCH_NOT_INLINED and part not in TORCH_PARTS_INLINED else None
     return THE_COMPILER if is_own(module) and not module.startswith(POLYFILLS) else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -27,6 +27,7 @@ from framesmith_aten.overlaps import Overlaps, Part
 from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.recording import Effects, OperatorLog
 from framesmith_aten.symbolic import has_symbols, is_symbolic
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, lines_forgotten, new_fake_mode, python_kernels
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
 
 
 NO_EFFECTS: Final = Effects()
+ESCAPED = register_break(
+    "body-tensor-escapes",
+    what="a tensor that a function under a transform, such as torch.vmap, has computed is used outside of the function",
+    why="it is part of a graph within the graph, which gives what the function returns",
+    hint="return the tensor from the function",
+)
 
 #: Where checks of numbers say, in `meta`, who relies on them.
 ASSERTED: Final = "asserted"
@@ -61,7 +68,7 @@ class TensorRef:
     `real` and `source` are set for graph inputs, whose placeholder node appears on first use of `node`.
     """
 
-    __slots__ = ("_node", "builder", "fake", "real", "source", "spec")
+    __slots__ = ("_node", "builder", "fake", "is_cut", "real", "source", "spec")
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class TensorRef:
         self.builder = builder
         self.fake = fake
         self._node = node
+        self.is_cut = False
         self.real = real
         self.source = source
         self.spec = state_of(fake) if source is not None else None
@@ -82,9 +90,16 @@ class TensorRef:
     @property
     def node(self) -> fx.Node:
         """The node computing this tensor; asking an input for it makes the input part of the graph."""
+        if self.is_cut:
+            raise GraphBreak(ESCAPED)
         if self._node is None:
             self._node = self.builder.add_placeholder(self)
         return self._node
+
+    def forget_in(self, nodes: Container[fx.Node]) -> None:
+        """A node among these is no part of the graph any longer, so that nothing can use the tensor."""
+        if self._node in nodes:
+            self._node, self.is_cut = None, True
 
     @property
     def is_used(self) -> bool:
@@ -188,6 +203,8 @@ class GraphBuilder:
         self.acts_elsewhere = False
         #: Whether something was changed of an input that could not be put back.
         self.lasts = False
+        #: Graphs that nodes of this one hold, by the names of their attributes.
+        self.bodies: dict[str, fx.GraphModule] = {}
 
     # Inputs
 
@@ -389,7 +406,7 @@ class GraphBuilder:
             for node in self.graph.nodes:
                 if "location" in node.meta:
                     node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
-        return FinishedGraph(new_module(torch.nn.Module(), self.graph), inputs, changed)
+        return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, changed)
 
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""

@@ -80,6 +80,8 @@ class Memo:
     working: list[Value] = field(default_factory=list)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
     subscripts_pick: bool = False
+    #: How many bodies of function transforms are being traced, each within the one before.
+    transforms: int = 0
     #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.
     tensor_numbers: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is

@@ -43,6 +43,7 @@ TABLES = (
     "framesmith_dynamo.values.tensors.torch_functions",
     "framesmith_dynamo.values.tensors.torch_ops",
     "framesmith_dynamo.values.tensors.flex_attention",
+    "framesmith_dynamo.values.tensors.vmap",
     "framesmith_dynamo.values.tensors.torch_context",
     "framesmith_dynamo.values.tensors.autograd_functions",
     "framesmith_dynamo.builtins",

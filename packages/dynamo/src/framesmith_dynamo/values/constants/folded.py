@@ -29,6 +29,7 @@ FOLDED_TYPES: Final = (
     type(typing.Any),
     type(typing.List[int]),  # noqa: UP006
     type(typing.Callable[[int], int]),
+    type(Callable[[int], int]),
     type(typing.List),  # noqa: UP006
     type(typing.Tuple),  # noqa: UP006
     type(typing.Callable),
@@ -114,6 +115,21 @@ class FoldedValue(KnownValue):
 
     def unpack(self, tr: Tracer) -> list[Value]:
         return [tr.constant(item) for item in self.obj]
+
+    def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self._united(tr, op, other, lambda one: self.obj | one)
+
+    def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
+        return self._united(tr, op, other, lambda one: one | self.obj)
+
+    def _united(self, tr: Tracer, op: str, other: Value, unite: Callable[[Any], Any]) -> Value | None:
+        """The union of two types, as annotations have it, or None of what are none."""
+        if op != "|" or not other.can_be_constant():
+            return None
+        try:
+            return tr.constant(unite(other.as_constant()))
+        except TypeError:
+            return None
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in ("==", "!=") or not other.can_be_constant():

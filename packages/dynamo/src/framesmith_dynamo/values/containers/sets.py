@@ -8,6 +8,7 @@ not guarded; looking at it breaks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -15,6 +16,7 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
+from framesmith_dynamo.values.holders import is_trusted
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
@@ -502,10 +504,21 @@ def _build_frozenset(tr: Tracer, obj: frozenset[Any]) -> Value:
     return value
 
 
+def _is_known(item: object) -> bool:
+    """Whether an object can be found again by its name: a class, or a function of a library."""
+    return type(item) is type or (isinstance(item, FunctionType) and is_trusted(item.__module__))
+
+
 @wraps_type(set, frozenset)
 def wrap_set(tr: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
-    """A set of constants met at a source: guarded by its contents."""
-    if not all(is_constant(item) for item in obj):
+    """A set of constants met at a source: guarded by its contents; one that stays as it is, with classes in it, too."""
+    constant = all(is_constant(item) for item in obj)
+    if not constant and isinstance(obj, frozenset) and all(is_constant(item) or _is_known(item) for item in obj):
+        tr.guard(source, "ID_MATCH", obj)
+        known = FrozenSetValue(obj, {item: tr.constant(item) for item in obj}, source=source)
+        known.real = obj
+        return known
+    if not constant:
         raise GraphBreak(SET_OF_OBJECTS, f"at {source.name}")
     tr.guard(source, "EQUALS_MATCH", obj)
     members = {item: tr.constant(item) for item in obj}

@@ -138,9 +138,14 @@ class ClassValue(Value):
         found = type_lookup(self.cls, "__class_getitem__")
         if found is not None and isinstance(found.raw, classmethod) and not is_trusted(found.owner.__module__):
             return tr.call(self.getattr_(tr, "__class_getitem__"), (key,), {})
-        if user_method(type(self.cls), "__getitem__") is None and key.can_be_constant():
+        if user_method(type(self.cls), "__getitem__") is None and (key.can_be_constant() or self._takes_lists(key)):
             return fold(tr, operator.getitem, (self, key))
         return self._meta_special(tr, "__getitem__", key)
+
+    def _takes_lists(self, key: Value) -> bool:
+        """Whether the key is one of `Callable[[X], Y]`, which keeps the classes in the list, and not the list."""
+        alias: Any = Callable
+        return self.cls is alias and key.python_type() is tuple
 
     def _meta_special(self, tr: Tracer, name: str, *args: Value) -> Value:
         method = self._meta_method(tr, name)

@@ -22,6 +22,7 @@ from framesmith_dynamo.values.tensors.offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import picked, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
 from framesmith_dynamo.values.tensors.tensor_tables import (
+    ASKED_IN_BODY,
     AUTOGRAD_STATE,
     BREAKING_METHODS,
     FOLDED_METHODS,
@@ -75,6 +76,8 @@ class TensorValue(TensorObject):
         tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if tr.memo.transforms:
+            self._check_asked(name)
         special = C_METHODS.get((torch.Tensor, name))
         if _is_misused(name, args, kwargs):
             raise GraphBreak(UNSUPPORTED_CALL, f"{name} of {self.describe()} with these arguments")
@@ -130,6 +133,8 @@ class TensorValue(TensorObject):
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"`in` on {self.describe()}")
 
     def bool_(self, tr: Tracer) -> bool:
+        if tr.memo.transforms:
+            raise GraphBreak(ASKED_IN_BODY, f"truth of {self.describe()}")
         if self.fake.numel() > 1:
             tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
         known = number_of(tr, self)

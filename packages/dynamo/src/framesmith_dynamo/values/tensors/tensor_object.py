@@ -16,10 +16,13 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.holders import class_dict, mro, type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry
 from framesmith_dynamo.values.tensors.tensor_tables import (
+    ASKED_IN_BODY,
     AUTOGRAD_STATE,
     BREAKING_ATTRIBUTES,
     FOLDED_ATTRIBUTES,
     GRAPH_ATTRIBUTES,
+    HISTORY,
+    LAYOUT_METHODS,
 )
 from framesmith_guards import AttrSource
 from framesmith_sideeffects import DELETED, has_own_attribute, load_source
@@ -93,6 +96,8 @@ class TensorObject(Value):
     # Reading
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
+        if tr.memo.transforms:
+            self._check_asked(name)
         folded = FOLDED_ATTRIBUTES.get(name)
         if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
             return tr.constant(folded(self.fake))
@@ -118,6 +123,15 @@ class TensorObject(Value):
         if found is not None:
             return bind_entry(tr, found, name, self)
         return self._own_attribute(tr, name) or self._no_attribute(tr, name)
+
+    def _check_asked(self, name: str) -> None:
+        """Break where the tensor, in the body of a transform, would answer something else than its fake does.
+
+        A batched tensor has no gradients of its own; and its strides are those of a batch that is computed at once.
+        """
+        made = self.source is None
+        if (name in LAYOUT_METHODS and made) or (name in HISTORY and made and self.fake.requires_grad):
+            raise GraphBreak(ASKED_IN_BODY, f"{name!r} of {self.describe()}")
 
     def _read_grad(self, tr: Tracer) -> Value:
         if self.mutation is not None and (pending := tr.journal.load_attr(self, "grad")) is not None:

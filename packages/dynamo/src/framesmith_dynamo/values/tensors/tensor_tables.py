@@ -45,6 +45,12 @@ PYTHON_CALLBACK = register_break(
     why="element-wise Python code has no graph operation",
     hint="write it with tensor operations",
 )
+ASKED_IN_BODY = register_break(
+    "asks-batched-tensor",
+    what="a function under a transform, such as torch.vmap, asks a tensor for its strides, its history or its truth",
+    why="its body is traced on one example, and a batched tensor may answer something else",
+    hint="ask outside of the function; make the tensor contiguous where its layout matters",
+)
 
 
 def _of_this_torch(rows: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
@@ -134,3 +140,7 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     )
     for name in names
 }
+
+#: What is asked of a tensor's history, and methods that ask for its layout in memory, or what made it.
+HISTORY = frozenset({"requires_grad", "requires_grad_", "is_leaf", "grad_fn"})
+LAYOUT_METHODS = frozenset({"stride", "is_contiguous", "storage_offset", "is_inference", "type"})

@@ -120,7 +120,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
             torch.func.jacfwd torch.func.functional_call
         """,
         HIGHER_ORDER: """
-            torch.vmap torch.func.vmap torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace
+            torch.cond torch.while_loop torch.compile torch.jit.script torch.jit.trace
             torch.export.export
         """,
         CHECKPOINT: """
@@ -175,7 +175,6 @@ FIXED: Final[dict[str, Any]] = {
     "torch._C._has_torch_function_variadic": False,
     "torch._C._log_api_usage_once": None,
     "torch._C._is_torch_function_enabled": True,
-    "torch._C._functorch.maybe_current_level": None,
     "torch.fx._symbolic_trace.is_fx_tracing": False,
     "torch.fx._symbolic_trace.is_fx_symbolic_tracing": False,
 }

@@ -1,0 +1,29 @@
+"""Function transforms of torch as nodes of a torch-level graph: a call whose first argument is a graph of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def vmapped(
+    body: Callable[..., tuple[torch.Tensor, ...]],
+    in_dims: Sequence[int | None],
+    out_dims: Sequence[int | None],
+    randomness: str,
+    *operands: Any,
+) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that `torch.vmap` of `body` gives for the operands: one dimension for each of both.
+
+    Whatever surrounds the call (autograd, fakes, functional tensors) sees the operators on whole batches.
+    """
+
+    def function(*examples: Any) -> tuple[torch.Tensor, ...]:
+        return body(*examples)
+
+    results: Any = tuple(out_dims)  # of which torch's annotation does not say that some may be None
+    mapped = torch.vmap(function, tuple(in_dims), results, randomness)
+    batches: tuple[torch.Tensor, ...] = mapped(*operands)
+    return batches
