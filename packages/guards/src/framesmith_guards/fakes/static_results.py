@@ -27,6 +27,8 @@ PLAIN: Final = frozenset(
 _DATA: Final = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
 #: What `memory_of` says where results have memory of their own, and where layouts do not tell them.
 OWN, UNTOLD = -1, -2
+#: Whether torch has what it takes to tell a call, and to make its result again.
+_CAN_TELL: Final = unstable.has("DisableTorchDispatch") and unstable.has("get_default_device")
 #: What is remembered of a call whose result cannot be made again.
 _NOTHING: Final = ()
 
@@ -75,7 +77,7 @@ class StaticResults:
         self, mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
     ) -> Any:
         """The fake result of a call: made again, or that of `run`."""
-        at = memory_of(op)
+        at = memory_of(op) if _CAN_TELL else UNTOLD
         if at == UNTOLD or mode.in_kernel_invocation or not mode.cache_enabled or mode.propagate_real_tensors:
             return run()
         key = _key(mode, op, args, kwargs)

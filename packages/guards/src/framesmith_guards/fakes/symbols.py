@@ -179,6 +179,8 @@ def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
     """A ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a symbol."""
+    if not unstable.has("ShapeEnv"):
+        return ShapeEnv()  # raises MissingNeed, which names it
     options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
     try:
         env = _light_env_class()(**options)
