@@ -235,9 +235,19 @@ def prints() -> Callable[[Tensor], Any]:
     return vmap(lambda a: (print("once"), a * 2)[1])
 
 
-@program("operation-failed")
+@program("batch-without-examples")
 def no_batch() -> Callable[[Tensor], Any]:
     return lambda x: vmap(lambda a: a * 2)(x[:0])
+
+
+@program("batch-without-examples")
+def as_many_as_data_say() -> Callable[[Tensor], Any]:
+    return lambda x: vmap(lambda a: a * 2)(x[x > 0])
+
+
+@program("batch-without-examples")
+def none_by_data() -> Callable[[Tensor], Any]:
+    return lambda x: vmap(lambda a: a * 2)(x[x > 99])
 
 
 @program("operation-failed")

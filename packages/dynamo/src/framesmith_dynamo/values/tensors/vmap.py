@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_aten.graphs.transforms import vmapped
+from framesmith_aten.symbolic import is_told_by_data
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.bodies import Body, cut_out, last_node
 from framesmith_dynamo.graph.builder import effects_of
@@ -33,6 +34,12 @@ BODY_RAISES = register_break(
     what="a function under a transform, such as torch.vmap, raises an exception, or gives what the transform refuses",
     why="torch's own transform raises it, in its own words",
     hint="see the error that follows",
+)
+NO_EXAMPLE = register_break(
+    "batch-without-examples",
+    what="torch.vmap is called for a batch of no examples, or of as many as data say",
+    why="its body is traced on the first example, and torch may refuse a batch without",
+    hint="call the mapped function outside the compiled function",
 )
 ASKS_LEVEL = register_break(
     "asks-transform-level",
@@ -134,9 +141,12 @@ def flat_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def _example(tr: Tracer, batch: Value, dim: int) -> TensorValue:
     """The first example of a batch, of which autograd knows nothing: batched tensors say so, too."""
-    if isinstance(batch, TensorValue) and batch.fake.requires_grad:
-        batch = tr.call_torch("detach", (batch,), {})
-    example = tr.call_torch("select", (batch, tr.constant(dim), tr.constant(0)), {})
+    assert isinstance(batch, TensorValue)
+    size = batch.fake.shape[dim]
+    if is_told_by_data(size) or size == 0:
+        raise GraphBreak(NO_EXAMPLE, batch.describe())
+    detached = tr.call_torch("detach", (batch,), {}) if batch.fake.requires_grad else batch
+    example = tr.call_torch("select", (detached, tr.constant(dim), tr.constant(0)), {})
     assert isinstance(example, TensorValue)
     return example
 
