@@ -359,6 +359,8 @@ class FrameConverter:
             self._tell("dynamic", info.code, change)
         guards = frame.state.guards
         with located(None):  # what all the frame relies on
+            for source, kind in frame.state.memo.unread_texts.items():
+                frame.guard(source, "TYPE_MATCH", kind)
             guards.update(state_guards(), surrounding_guards(), alias_guards(frame.state), frame.state.symbols.guards())
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)

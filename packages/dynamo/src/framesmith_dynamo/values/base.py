@@ -78,6 +78,8 @@ class Memo:
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
     #: What a call into C code holds while it runs the program's code: the iterators that it takes items from.
     working: list[Value] = field(default_factory=list)
+    #: Texts met at sources of which only the type is relied on so far.
+    unread_texts: dict[Source, type] = field(default_factory=dict)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
     subscripts_pick: bool = False
     #: How many bodies of function transforms are being traced, each within the one before.

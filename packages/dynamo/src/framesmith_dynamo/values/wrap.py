@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
     "framesmith_dynamo.values.constants.symbolic",
+    "framesmith_dynamo.values.constants.texts",
     "framesmith_dynamo.values.containers",
     "framesmith_dynamo.values.iteration.iterators",
     "framesmith_dynamo.values.tensors.tensor",

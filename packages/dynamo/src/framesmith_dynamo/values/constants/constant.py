@@ -297,7 +297,7 @@ def _build_constant(tr: Tracer, obj: Any) -> Value:
     return ConstantValue(obj)
 
 
-@wraps_type(*CONSTANT_TYPES)
+@wraps_type(*(kind for kind in CONSTANT_TYPES if kind not in (str, bytes)))  # those: see texts.py
 def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
     """A constant met at a source, guarded to be the same at every call."""
     if obj is None:
