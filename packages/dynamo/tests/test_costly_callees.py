@@ -138,3 +138,25 @@ def test_frames_that_never_pay_are_told():
         with frames.activated(converter):
             no_tensors(dict.fromkeys(names[: at + 1]))
     assert [event.kind for event in events if event.kind in ("costly", "skip")] == ["costly", "skip"]
+
+
+def test_callers_of_a_refused_function_meet_its_own_break() -> None:
+    frames.reset()
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        print(end="")
+        return x + 1
+
+    names = {"breaks": breaks}
+    for at in range(6):
+        exec(f"def caller_{at}(x): return breaks(x) * 2", names)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for each in range(6):
+            x = names[f"caller_{each}"](x)
+        return x
+
+    fn = compiled(function, strict=False)
+    fn(torch.ones(2))
+    broken = [event.broken for event in fn.of_kind("break") if event.broken is not None]
+    assert len({one.site for one in broken}) == 1 and len({str(one) for one in broken}) > 1

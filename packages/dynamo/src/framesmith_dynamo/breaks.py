@@ -8,7 +8,7 @@ and ends the graph just before the instruction of the outermost frame that was r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from framesmith_guards import Location, Source
@@ -25,6 +25,12 @@ class BreakKind:
 
 
 BREAKS: dict[str, BreakKind] = {}
+
+#: What makes a break the same as another: its kind, and the instruction.
+Site = tuple[object, ...]
+
+#: What stands in the name of a continuation function behind that of the function it goes on with.
+RESUMED: Final = ".<resumed at line "
 
 
 def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
@@ -46,11 +52,21 @@ class GraphBreak(Exception):
         self.user_location: Location | None = None
         #: (source, kind of guard, expected): without these the instruction might not break.
         self.conditions: tuple[tuple[Source, str, object], ...] = ()
+        #: The site of the break that this one is for: in a function that is not interpreted in place because of it.
+        self.site_of_cause: Site | None = None
 
     @property
     def in_callee(self) -> bool:
         """Whether it was met in an inlined call."""
         return self.user_location is not None and self.user_location.outer is not None
+
+    @property
+    def site(self) -> Site:
+        """The instruction and the kind: equal of one break, however often and in whosever frames it is met."""
+        at = self.user_location
+        if self.site_of_cause is not None or at is None:
+            return self.site_of_cause or (self.kind.id, str(self))
+        return self.kind.id, at.filename, at.function.partition(RESUMED)[0], at.lineno, at.column
 
     def explain(self) -> str:
         """What, why and what to do, as a person reads it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,14 +32,35 @@ class Explanation:
 
     @property
     def break_count(self) -> int:
-        """Graph breaks met."""
-        return len(self.of_kind("break"))
+        """Graph breaks, each once, whichever and however many frames met it."""
+        return len(self._met())
+
+    def _met(self) -> dict[object, list[FrameEvent]]:
+        """The events of each break: one for each time that it was met."""
+        met: dict[object, list[FrameEvent]] = {}
+        for event in self.events:
+            if event.broken is not None:
+                met.setdefault(event.broken.site, []).append(event)
+        return met
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.graph_count} graph(s), {self.break_count} break(s)"]
+        met = self._met()
         for event in self.events:
-            lines += ["", *describe(event)]
+            events = [event] if event.broken is None else met[event.broken.site]
+            if event is events[0]:
+                lines += ["", *describe(event), *also_met(events)]
         return "\n".join(lines)
+
+
+def also_met(events: Sequence[FrameEvent]) -> list[str]:
+    """How often a break was met, if more than once, and where and with what details else than the first time."""
+    first, *others = events
+    if not others:
+        return []
+    names = dict.fromkeys(event.code.co_qualname for event in others)
+    details = dict.fromkeys(event.detail for event in others if event.detail != first.detail)
+    return [f"    met {len(events)} times, also in: {', '.join(names)}", *(f"    also: {detail}" for detail in details)]
 
 
 def describe(event: FrameEvent) -> list[str]:

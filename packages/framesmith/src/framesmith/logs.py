@@ -23,7 +23,7 @@ from framesmith_guards import CompileContext, Location, current_location
 TOPICS: Final[Mapping[str, str]] = {
     "frames": "what became of each frame: compiled, skipped, run once, failed; DEBUG: the code that runs in its place",
     "graphs": "each graph captured, and its size; DEBUG: its code",
-    "breaks": "each graph break, and what to do about it; DEBUG: the user's stack",
+    "breaks": "each graph break, once, and what to do about it; DEBUG: the user's stack, and each frame that meets it",
     "guards": "how many guards each entry has; DEBUG: each of them, with the line that relies on it",
     "recompiles": "the guard that failed, with what it expected and found, and what becomes dynamic by it",
     "aot": "each ATen graph, its role and size; DEBUG: its code",
@@ -151,11 +151,12 @@ def log_aten_graph(gm: fx.GraphModule, role: str) -> None:
             about.debug("%s", gm.graph)
 
 
-def log_event(event: FrameEvent) -> None:
-    """Log what happened to a frame, under its topic."""
+def log_event(event: FrameEvent, *, again: bool = False) -> None:
+    """Log what happened to a frame, under its topic. `again`: a break that was logged before, in another frame."""
     about = logger(TOPIC_OF[event.kind])
-    if about.isEnabledFor(logging.INFO):
-        _log(about, logging.INFO, event, "%s: %s%s", event.kind, event.code.co_qualname, _detail(event))
+    level = logging.DEBUG if again else logging.INFO
+    if about.isEnabledFor(level):
+        _log(about, level, event, "%s: %s%s", event.kind, event.code.co_qualname, _detail(event))
         if about.isEnabledFor(logging.DEBUG):
             _log_more(about, event)
     perf = logger("perf")

@@ -23,7 +23,7 @@ from framesmith.failures import Failures, FramesmithError, FramesmithWarning
 from framesmith.logs import log_event
 from framesmith.module_calls import is_module_call
 from framesmith.pipeline import GraphCompiler
-from framesmith.stats import count
+from framesmith.stats import count, count_break
 from framesmith_aten.contract import EXAMPLE
 from framesmith_dynamo import (
     CONCERNED_PACKAGES,
@@ -43,7 +43,6 @@ from framesmith_dynamo import (
 #: event of the converter -> counter
 COUNTERS: dict[str, str] = {
     "graph": "graphs",
-    "break": "breaks",
     "entry": "frames_compiled",
     "recompile": "recompilations",
     "limit": "recompile_limits",
@@ -194,7 +193,7 @@ class Session:
     def _on_event(self, event: FrameEvent) -> None:
         if event.kind in COUNTERS:
             count(COUNTERS[event.kind])
-        log_event(event)
+        log_event(event, again=event.broken is not None and not count_break(event.broken.site))
         if self._observe is not None:
             self._observe(event)
         if event.kind == "limit":

@@ -11,7 +11,9 @@ class Stats:
     """frames: seen by the hook for the first time or on a miss; the rest says what became of them.
 
     `frames_failed` counts frames that ran eagerly because the compiler itself failed on them, `costly_functions` those
-    that are left out from then on because compiling or inlining them cost more than it saved.
+    that are left out from then on because compiling or inlining them cost more than it saved. `breaks` counts each
+    break once, by its instruction and kind, `breaks_met` each time that one was met: in each caller of a function that
+    breaks, and when a function was compiled again.
     """
 
     frames_seen: int = 0
@@ -21,12 +23,14 @@ class Stats:
     frames_failed: int = 0
     graphs: int = 0
     breaks: int = 0
+    breaks_met: int = 0
     recompilations: int = 0
     recompile_limits: int = 0
     costly_functions: int = 0
 
 
 _counters = Stats()
+_sites: set[tuple[object, ...]] = set()
 _lock = threading.Lock()
 
 
@@ -34,6 +38,16 @@ def count(name: str, by: int = 1) -> None:
     """Add to one counter."""
     with _lock:
         setattr(_counters, name, getattr(_counters, name) + by)
+
+
+def count_break(site: tuple[object, ...]) -> bool:
+    """Count a break that was met; whether it is a new one."""
+    with _lock:
+        is_new = site not in _sites
+        _sites.add(site)
+        _counters.breaks += is_new
+        _counters.breaks_met += 1
+    return is_new
 
 
 def stats() -> dict[str, int]:
@@ -45,5 +59,6 @@ def stats() -> dict[str, int]:
 def clear() -> None:
     """Set every counter to zero."""
     with _lock:
+        _sites.clear()
         for field in fields(Stats):
             setattr(_counters, field.name, 0)

@@ -14,11 +14,17 @@ from contextlib import contextmanager
 
 
 class Location:
-    """A line of a file, in a function, and the location of its call (`outer`). Text is made when it is asked for."""
+    """A line of a file, in a function, and the location of its call (`outer`). Text is made when it is asked for.
 
-    __slots__ = ("filename", "function", "lineno", "outer")
+    `column`: where in the line the instruction's text begins, in bytes, if that is known.
+    """
 
-    def __init__(self, filename: str, lineno: int, function: str, outer: Location | None = None) -> None:
+    __slots__ = ("column", "filename", "function", "lineno", "outer")
+
+    def __init__(
+        self, filename: str, lineno: int, function: str, outer: Location | None = None, column: int | None = None
+    ) -> None:
+        self.column = column
         self.filename = filename
         self.lineno = lineno
         self.function = function

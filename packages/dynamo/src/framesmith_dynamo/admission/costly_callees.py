@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.breaks import GraphBreak, Site
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 #: Callers that broke in a function, for one reason and with no other getting through, before it is left alone.
 MOST_CALLERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a function is not interpreted in place any more, and the site of the break for which it is not."""
+
+    reason: str
+    site: Site
 
 
 class CostlyCallees:
@@ -24,9 +33,9 @@ class CostlyCallees:
 
     def __init__(self) -> None:
         self._broke: MutableMapping[CodeType, dict[str, weakref.WeakSet[CodeType]]] = weakref.WeakKeyDictionary()
-        self._refused: MutableMapping[CodeType, str] = weakref.WeakKeyDictionary()
+        self._refused: MutableMapping[CodeType, Refusal] = weakref.WeakKeyDictionary()
 
-    def why_refused(self, callee: CodeType) -> str | None:
+    def refusal_of(self, callee: CodeType) -> Refusal | None:
         """Why a function is not interpreted in place any more, or None."""
         return self._refused.get(callee) if self._refused else None
 
@@ -46,9 +55,11 @@ class CostlyCallees:
             if len(callers) < MOST_CALLERS:
                 return None
             reason = f"it broke the graphs of {len(callers)} callers, and let none through: {error}"
+            site = error.site
         else:
             reason = f"the compiler failed on it: {type(error).__name__}: {error}"
-        self._refused[callee] = reason
+            site = (reason, callee.co_filename, callee.co_qualname, callee.co_firstlineno)
+        self._refused[callee] = Refusal(reason, site)
         self._broke.pop(callee, None)
         return callee, reason
 

@@ -155,11 +155,12 @@ class Frame:
     def location(self) -> Location:
         """The running instruction's place in the user's program, and those of the calls that led to it."""
         instrs, at = self.code.instrs, max(self.pc - 1, 0)
-        lineno = instrs[at].lineno
-        if lineno is None:
-            lineno = next((instr.lineno for instr in instrs[at::-1] if instr.lineno is not None), None)
+        position = instrs[at].position
+        if position is None or position[0] is None:
+            position = next((one.position for one in instrs[at::-1] if one.lineno is not None), None)
         bytecode = self.code.bytecode
-        return Location(bytecode.filename, lineno or bytecode.firstlineno, bytecode.qualname, self.outer)
+        lineno, _, column, _ = position or (None,) * 4
+        return Location(bytecode.filename, lineno or bytecode.firstlineno, bytecode.qualname, self.outer, column)
 
     # Tracer
 

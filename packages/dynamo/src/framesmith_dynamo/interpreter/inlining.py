@@ -43,9 +43,11 @@ def check(state: TraceState, function: FunctionType) -> None:
     reason = why_not_inlined(function.__code__, function.__globals__)
     if reason is not None:
         raise GraphBreak(NOT_INLINED, f"{function.__module__}.{function.__qualname__}: {reason}")
-    reason = state.callees.why_refused(function.__code__)
-    if reason is not None:
-        raise GraphBreak(NEVER_WORTH_IT, f"{function.__module__}.{function.__qualname__}: {reason}")
+    refusal = state.callees.refusal_of(function.__code__)
+    if refusal is not None:
+        broken = GraphBreak(NEVER_WORTH_IT, f"{function.__module__}.{function.__qualname__}: {refusal.reason}")
+        broken.site_of_cause = refusal.site
+        raise broken
 
 
 def run(state: TraceState, child: OpenFrame, function: FunctionType) -> Value:

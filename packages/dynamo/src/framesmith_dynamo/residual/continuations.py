@@ -6,7 +6,7 @@ from collections.abc import Collection
 from types import CodeType
 
 from framesmith_bytecode import Continuation, ContinuationError, make_continuation
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import RESUMED, GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_frames import always_ask, skip
 
@@ -44,7 +44,7 @@ def continuation_at(
 
 def is_continuation(code: CodeType) -> bool:
     """Whether the code was made here: the function that goes on behind a break."""
-    return ".<resumed at line " in code.co_qualname
+    return RESUMED in code.co_qualname
 
 
 def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:
