@@ -81,13 +81,10 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-_ASSERT_SCALAR: Final = of_torch("torch.ops.aten._assert_scalar")
-
-
-@handles(_ASSERT_SCALAR, aten._assert_scalar.default)
+@handles(of_torch("torch.ops.aten._assert_scalar"), aten._assert_scalar.default)
 def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
-    given = named(tr, _ASSERT_SCALAR, args, kwargs, ("self", "assert_msg"), 2)
+    given = named(tr, aten._assert_scalar.default, args, kwargs, ("self", "assert_msg"), 2)
     condition = given["self"]
     if condition.is_symbolic():
         raise GraphBreak(DATA_DEPENDENT, f"_assert_scalar of {condition.describe()}; use torch._check")
