@@ -11,14 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 import framesmith
+from integration_tests.transforms import Program, Tensor, close, plain, run, t
 
-Tensor = torch.Tensor
 vmap = torch.vmap
-#: A function, and the arguments of its calls.
-Program = tuple[Callable[..., Any], list[tuple[Any, ...]]]
 Pair = namedtuple("Pair", "p q")
 
 
@@ -37,54 +34,6 @@ def registered() -> None:
     vmap(torch.sin)(x).sum().backward()
     framesmith.compile(vmap(torch.sin))(x)
     torch.testing.assert_close(x, x)
-
-
-def t(*sizes: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
-    made = torch.randn(*sizes).to(dtype)
-    return made.requires_grad_(grad)
-
-
-def plain(*sizes: int) -> Tensor:
-    return t(*sizes, grad=False)
-
-
-def seen(result: Any) -> list[Any]:
-    """All that is seen of tensors in a result, with their values and all else."""
-    leaves = tree_leaves(result)
-    return [(one.shape, one.stride(), one.dtype, one.requires_grad) if torch.is_tensor(one) else one for one in leaves]
-
-
-def gradients(result: Any, of: list[Tensor]) -> list[Tensor | None]:
-    for one in of:
-        one.grad = None
-    results = [one for one in tree_leaves(result) if torch.is_tensor(one) and one.requires_grad]
-    if results and of:
-        torch.autograd.backward([one.double().square().sum() for one in results])
-    return [one.grad for one in of if one.is_leaf]
-
-
-def close(got: Any, want: Any, leaves: list[Tensor]) -> None:
-    """The same structure, layouts, values and gradients."""
-    assert seen(got) == seen(want)
-    for one, other in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        if torch.is_tensor(one):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(gradients(got, leaves), gradients(want, leaves), rtol=1e-4, atol=1e-5)
-
-
-def run(program: Program, **options: Any) -> None:
-    function, calls = program
-    compiled = framesmith.compile(function, fullgraph=True, strict=True, **options)
-    for args in [*calls, calls[0]]:
-        leaves = [one for one in tree_leaves(args) if torch.is_tensor(one) and one.requires_grad]
-        torch.manual_seed(7)
-        want = function(*args)
-        drawn = torch.rand(1)
-        torch.manual_seed(7)
-        got = compiled(*args)
-        assert torch.equal(torch.rand(1), drawn)
-        close(got, want, leaves)
-    assert torch._C._functorch.peek_interpreter_stack() is None
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {}

@@ -10,11 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 import framesmith
+from integration_tests.transforms import Tensor, outcome
 
-Tensor = torch.Tensor
 vmap = torch.vmap
 #: Makes a function of a tensor, with all that it changes.
 Make = Callable[[], Callable[[Tensor], Any]]
@@ -134,7 +133,7 @@ simple("contiguity", "asks-batched-tensor", lambda a: a * 2 if (a + 1).is_contig
 simple("is a view", "body-differs", lambda a: a * 2 if a._is_view() else a * 3)
 simple("is batched", "unsupported-call", lambda a: a * 2 if torch._C._functorch.is_batchedtensor(a) else a)
 simple("level", "asks-transform-level", lambda a: a * (torch._C._functorch.maybe_current_level() or 9))
-simple("gradient within", "not-inlined", torch.func.grad(lambda a: (a.sin() * a).sum()))
+simple("jacobian within", "not-inlined", torch.func.jacrev(lambda a: a.sin() * a))
 
 
 @program("asks-batched-tensor")
@@ -264,18 +263,6 @@ def raised_and_caught() -> Callable[[Tensor], Any]:
             return x * 2, str(error)
 
     return f
-
-
-def outcome(function: Callable[[Tensor], Any], x: Tensor) -> Any:
-    """What a call gives or raises, and what it leaves of its argument, the random numbers and functorch."""
-    torch.manual_seed(3)
-    try:
-        found = function(x)
-    except Exception as error:
-        found = (type(error), str(error))
-    assert torch._C._functorch.peek_interpreter_stack() is None
-    shown = tree_map_only(torch.Tensor, lambda one: (one.tolist(), one.stride(), one.requires_grad), found)
-    return shown, x.tolist(), torch.rand(1).item()
 
 
 def argument() -> Tensor:

@@ -11,7 +11,7 @@ from harness import Recording, compiled, graph_of, run_both
 from torch import fx
 
 from framesmith_aot import AotUnsupported, compile_graph
-from framesmith_aten.graphs.transforms import vmapped
+from framesmith_aten.graphs.transforms import differentiated, vmapped
 
 
 def one_node(*calls, inputs=1):
@@ -411,6 +411,15 @@ def mapped(body, *operands):
 def test_a_graph_within_a_graph(body):
     operands = [torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)]
     run_both(mapped(body, *operands), operands)
+
+
+def test_gradients_of_a_graph_within():
+    graph = fx.Graph()
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    call = graph.call_function(differentiated, (graph.get_attr("body"), 1, (0,), x, w))
+    graph.output((graph.call_function(operator.getitem, (call, 0)), graph.call_function(operator.getitem, (call, 1))))
+    gm = fx.GraphModule({"body": fx.symbolic_trace(lambda x, w: ((x.sin() * w).sum(),))}, graph)
+    run_both(gm, [torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)])
 
 
 def test_a_refused_call_in_a_graph_within():

@@ -1,11 +1,11 @@
-"""`vmapped`: torch's vmap over a graph, by operands and results."""
+"""`vmapped` and `differentiated`: torch's transforms over a graph, by operands and results."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from framesmith_aten.graphs.transforms import vmapped
+from framesmith_aten.graphs.transforms import differentiated, vmapped
 
 
 def body(a, w):
@@ -30,3 +30,11 @@ def test_no_transform_is_left_behind():
     with pytest.raises(KeyError, match="mine"):
         vmapped(fails, (0,), (0,), "error", torch.ones(3))
     assert torch._C._functorch.peek_interpreter_stack() is None
+
+
+def test_gradients_a_value_and_others():
+    a, b, w = torch.randn(3), torch.randn(3), torch.randn(3, requires_grad=True)
+    found = differentiated(lambda a, b, w: ((a * b * w).sum(), a.exp(), w), 2, (1,), a, b, w)
+    for one, other in zip(found, (a * w, (a * b * w).sum(), a.exp(), w), strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[0].requires_grad and found[3] is w

@@ -1,4 +1,4 @@
-"""`torch.vmap` in a trace: one node around a graph of the body; what a batched tensor would answer otherwise breaks."""
+"""`torch.vmap` and `torch.func.grad` in a trace: one node around a graph of the body, or a break."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from driver import check, compiled
 from torch import fx
 
-from framesmith_aten.graphs.transforms import vmapped
+from framesmith_aten.graphs.transforms import differentiated, vmapped
 
 X = torch.arange(12.0).reshape(3, 4)
 W = torch.nn.Parameter(torch.ones(4))
@@ -27,6 +27,11 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "none": torch.vmap(lambda a: (a * 2, 3, W), out_dims=(0, None, None)),
     "shape": torch.vmap(lambda a: a.reshape(a.shape[0] // 2, -1) + a.dim()),
     "own tensors changed": torch.vmap(lambda a: (a * 2).add_(1)),
+    "gradients": torch.func.grad(lambda a: (a.sin() * W).sum()),
+    "gradients and values": torch.func.grad_and_value(lambda a: ((a * a).sum(), {"a": a * 2}), has_aux=True),
+    "gradients of arguments": lambda x: torch.func.grad(lambda p, y: (p["w"] * y).sum(), (0, 1))({"w": x}, x + 1),
+    "gradients of gradients": torch.func.grad(lambda a: torch.func.grad(lambda b: (b**3).sum())(a).sum()),
+    "gradients of each": torch.vmap(torch.func.grad(lambda a: (a**3).sum())),
 }
 
 
@@ -36,7 +41,7 @@ def test_one_node(name: str, dynamic: bool) -> None:
     function = WHOLE[name]
     subject = check(lambda x: function(x), X, dynamic=dynamic, fullgraph=True)
     graph = subject.graphs[-1]  # torch registers pytrees when a fake is first used: a process's first trace is repeated
-    assert any(node.target is vmapped for node in graph.graph.nodes)
+    assert any(node.target in (vmapped, differentiated) for node in graph.graph.nodes)
 
 
 def test_the_body_is_a_graph_of_its_own() -> None:
@@ -79,6 +84,12 @@ BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "history": ("asks-batched-tensor", torch.vmap(lambda a: a * 2 if (a * W).requires_grad else a)),
     "truth": ("asks-batched-tensor", torch.vmap(lambda a: a * 2 if a[0] > 3 else a)),
     "view": ("body-differs", torch.vmap(lambda a: a * 2 if a._is_view() else a)),
+    "gradient of no scalar": ("function-not-differentiated", torch.func.grad(lambda a: a * 2)),
+    "history of a gradient's argument": (
+        "asks-batched-tensor",
+        torch.func.grad(lambda a: (a * 2).sum() if a.requires_grad else a.sum()),
+    ),
+    "gradient in no_grad": ("function-not-differentiated", torch.no_grad()(torch.func.grad(lambda a: (a * a).sum()))),
     "level": ("asks-transform-level", torch.vmap(lambda a: a * (torch._C._functorch.maybe_current_level() or 5))),
 }
 

@@ -27,3 +27,22 @@ def vmapped(
     mapped = torch.vmap(function, tuple(in_dims), results, randomness)
     batches: tuple[torch.Tensor, ...] = mapped(*operands)
     return batches
+
+
+def differentiated(
+    body: Callable[..., tuple[torch.Tensor, ...]], arguments: int, argnums: Sequence[int], *operands: Any
+) -> tuple[torch.Tensor, ...]:
+    """Return what `torch.func.grad_and_value` gives for a body: gradients, its first result, and its others.
+
+    The first `arguments` of the operands are the function's own, of which `argnums` are those to differentiate; it
+    captures the others.
+    """
+    captured = operands[arguments:]
+
+    def function(*given: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        value, *others = body(*given, *captured)
+        return value, tuple(others)
+
+    differentiate = torch.func.grad_and_value(function, tuple(argnums), has_aux=True)
+    gradients, (value, others) = differentiate(*operands[:arguments])
+    return (*gradients, value, *others)

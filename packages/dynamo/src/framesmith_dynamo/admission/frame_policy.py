@@ -31,12 +31,14 @@ TORCH_NOT_INLINED = Parts(
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
-#: But these parts of those: the Python of `torch.vmap`, of which the last steps are values of the tracer's,
+#: But these are: torch's Python of `torch.vmap`, down to its last steps, which have handlers.
 TORCH_PARTS_INLINED = Parts("_functorch.apis", "_functorch.vmap")
-#: and the functions by which an `fx.GraphModule` is called,
+#: And of these parts the functions by which an `fx.GraphModule` is called,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
     ("fx.graph_module", "_WrappedCall.__call__"),
+    # that by which `torch.func.grad` asks for gradients and a value,
+    ("_functorch.eager_transforms", "grad_impl"),
     # and those of `torch._dynamo.error_on_graph_break`, as a context manager and as a decorator
     ("_dynamo.decorators", "error_on_graph_break"),
     ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__init__"),

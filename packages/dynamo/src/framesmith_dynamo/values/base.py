@@ -84,6 +84,8 @@ class Memo:
     subscripts_pick: bool = False
     #: How many bodies of function transforms are being traced, each within the one before.
     transforms: int = 0
+    #: How many of them are differentiated: their tensors have histories that the trace's have not.
+    differentiated: int = 0
     #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.
     tensor_numbers: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is

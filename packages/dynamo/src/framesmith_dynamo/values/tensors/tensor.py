@@ -77,7 +77,7 @@ class TensorValue(TensorObject):
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if tr.memo.transforms:
-            self._check_asked(name)
+            self.check_asked(tr, name)
         special = C_METHODS.get((torch.Tensor, name))
         if _is_misused(name, args, kwargs):
             raise GraphBreak(UNSUPPORTED_CALL, f"{name} of {self.describe()} with these arguments")

@@ -97,7 +97,7 @@ class TensorObject(Value):
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if tr.memo.transforms:
-            self._check_asked(name)
+            self.check_asked(tr, name)
         folded = FOLDED_ATTRIBUTES.get(name)
         if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
             return tr.constant(folded(self.fake))
@@ -124,13 +124,14 @@ class TensorObject(Value):
             return bind_entry(tr, found, name, self)
         return self._own_attribute(tr, name) or self._no_attribute(tr, name)
 
-    def _check_asked(self, name: str) -> None:
+    def check_asked(self, tr: Tracer, name: str) -> None:
         """Break where the tensor, in the body of a transform, would answer something else than its fake does.
 
-        A batched tensor has no gradients of its own; and its strides are those of a batch that is computed at once.
+        A batched tensor has no gradients of its own; and its strides are those of a batch that is computed at once. The
+        tensors of a function that is differentiated have histories.
         """
-        made = self.source is None
-        if (name in LAYOUT_METHODS and made) or (name in HISTORY and made and self.fake.requires_grad):
+        history = self.fake.requires_grad or tr.memo.differentiated
+        if self.source is None and (name in LAYOUT_METHODS or (name in HISTORY and history)):
             raise GraphBreak(ASKED_IN_BODY, f"{name!r} of {self.describe()}")
 
     def _read_grad(self, tr: Tracer) -> Value:

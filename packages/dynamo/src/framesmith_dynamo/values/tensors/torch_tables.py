@@ -116,7 +116,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
         """,
         AUTOGRAD_CALL: """
             torch.autograd.grad torch.autograd.backward torch.autograd.functional.jacobian
-            torch.autograd.functional.hessian torch.func.grad torch.func.vjp torch.func.jvp torch.func.jacrev
+            torch.autograd.functional.hessian torch.func.vjp torch.func.jvp torch.func.jacrev
             torch.func.jacfwd torch.func.functional_call
         """,
         HIGHER_ORDER: """

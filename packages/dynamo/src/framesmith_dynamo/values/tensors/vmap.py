@@ -14,38 +14,19 @@ from collections.abc import Sequence
 from framesmith_aten.graphs.transforms import vmapped
 from framesmith_aten.symbolic import is_told_by_data
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.bodies import Body, cut_out, last_node
-from framesmith_dynamo.graph.builder import effects_of
+from framesmith_dynamo.graph.bodies import cut_out, last_node
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_sideeffects import MutationRefused
+from framesmith_dynamo.values.tensors.transforms import ASKS_LEVEL, BODY_RAISES, traced_body, transformed
 
-BODY_EFFECT = register_break(
-    "body-effect",
-    what="a function under a transform, such as torch.vmap, changes an object that it did not make",
-    why="its body becomes a graph within the graph, and tensors in it are of no use outside",
-    hint="return what the function computes, and change objects outside of it",
-)
-BODY_RAISES = register_break(
-    "body-raises",
-    what="a function under a transform, such as torch.vmap, raises an exception, or gives what the transform refuses",
-    why="torch's own transform raises it, in its own words",
-    hint="see the error that follows",
-)
 NO_EXAMPLE = register_break(
     "batch-without-examples",
     what="torch.vmap is called for a batch of no examples, or of as many as data say",
     why="its body is traced on the first example, and torch may refuse a batch without",
     hint="call the mapped function outside the compiled function",
-)
-ASKS_LEVEL = register_break(
-    "asks-transform-level",
-    what="a function under a transform, such as torch.vmap, asks torch for the transform it runs in",
-    why="its body is traced on examples, outside of the transform",
-    hint="call the transformed function outside the compiled function",
 )
 
 
@@ -98,14 +79,6 @@ def lazy_load_decompositions(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tr.constant(None)
 
 
-@handles(unstable.maybe_current_level)
-def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """No transform is active around a frame that is compiled."""
-    if tr.memo.transforms:
-        raise GraphBreak(ASKS_LEVEL)
-    return tr.constant(None)
-
-
 @handles(unstable.remove_batch_dim)
 def remove_batch_dim(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`_maybe_remove_batch_dim(name, result, level, batch_size, out_dim)`."""
@@ -129,14 +102,18 @@ def flat_vmap(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     builder = examples[0].ref.builder
     nodes = [one.as_proxy() for one in examples]
     last = last_node(builder)
-    result = _traced(tr, function, operands, spec, kwargs)
+    result = traced_body(tr, function, lambda: _unflattened(tr, operands, spec), kwargs)
     removal = _Removal()
     _unwrapped(tr, result, (out_dims, removal, size, function))
     body = cut_out(builder, last, nodes, [one.as_proxy() for one in removal.found])
     settings = tuple(batched + [None] * len(body.captured)), tuple(removal.dims), randomness
-    made = tr.call_torch(vmapped, (body.node, *settings, *batches, *body.captured), {})
-    _note_effects(body)
-    return _unwrapped(tr, result, (out_dims, _Removal(made.unpack(tr)), size, function))
+    made = transformed(tr, vmapped, body, settings, batches)
+    return _unwrapped(tr, result, (out_dims, _Removal(made), size, function))
+
+
+def _unflattened(tr: Tracer, operands: Sequence[Value], spec: Value) -> list[Value]:
+    arguments: Value = tr.call(tr.constant(unstable.tree_unflatten), (new_list(tr, [*operands]), spec), {})
+    return arguments.unpack(tr)
 
 
 def _example(tr: Tracer, batch: Value, dim: int) -> TensorValue:
@@ -151,33 +128,8 @@ def _example(tr: Tracer, batch: Value, dim: int) -> TensorValue:
     return example
 
 
-def _traced(tr: Tracer, function: Value, operands: Sequence[Value], spec: Value, kwargs: Kwargs) -> Value:
-    """What the function gives for one example."""
-    tr.memo.transforms += 1
-    try:
-        with tr.journal.nested("a function under torch.vmap"):
-            arguments = tr.call(tr.constant(unstable.tree_unflatten), (new_list(tr, [*operands]), spec), {})
-            return tr.call(function, arguments.unpack(tr), kwargs)
-    except MutationRefused as error:
-        raise GraphBreak(BODY_EFFECT, str(error)) from error
-    except TracedRaise as error:
-        raise GraphBreak(BODY_RAISES, error.value.describe()) from error
-    finally:
-        tr.memo.transforms -= 1
-
-
 def _unwrapped(tr: Tracer, result: Value, rest: Sequence[Value]) -> Value:
     try:
         return tr.call(tr.constant(unstable.unwrap_batched), (result, *rest), {})
     except TracedRaise as error:
         raise GraphBreak(BODY_RAISES, error.value.describe()) from error
-
-
-def _note_effects(body: Body) -> None:
-    """Let the call fail, and stay, where what is in the body would."""
-    [call] = body.node.users
-    effects = effects_of(call)
-    for one in body.effects:
-        effects.may_fail |= one.may_fail
-        effects.unproven |= one.unproven
-        effects.lasting |= one.lasting
