@@ -141,7 +141,8 @@ class Needs:
     def __getattr__(self, name: str) -> Any:
         for table in vars(self).get("below", ()):
             if table.declares(name):
-                return getattr(table, name)
+                found = vars(self)[name] = getattr(table, name)  # looked up in each call of a graph
+                return found
         raise AttributeError(f"no need of torch is called {name!r} here")
 
     def __iter__(self) -> Iterator[Need]:

@@ -22,10 +22,12 @@ def own(value: torch.Tensor) -> torch.Tensor:
 
     Its history leads to that of `value`.
     """
-    with torch.enable_grad():
-        if overlaps_itself(value):
-            return value.clone()
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    if not torch.is_grad_enabled():
+        with torch.enable_grad():
+            return own(value)
+    if value.is_contiguous() or overlaps_itself(value):
+        return value.clone()
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 def history_of(tensor: torch.Tensor) -> torch.Tensor:
