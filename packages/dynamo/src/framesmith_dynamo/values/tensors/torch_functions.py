@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -14,10 +15,10 @@ import torch.nn.functional
 import torch.utils.checkpoint
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.polyfills import normalization
+from framesmith_dynamo.polyfills import gradients, normalization
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles
+from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles, inlining
 from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors import torch_tables as tables
@@ -156,6 +157,14 @@ def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if updates and not casts and isinstance(bound.get("running_var"), TensorValue):
         return tr.call(tr.constant(normalization.instance_norm), args, kwargs)
     return tr.call_torch(torch.nn.functional.instance_norm, args, kwargs)
+
+
+for _function, _polyfill in (
+    (torch.optim.Optimizer.zero_grad, gradients.optimizer_zero_grad),
+    (torch.nn.Module.zero_grad, gradients.module_zero_grad),
+):
+    _inner = inspect.unwrap(_function)
+    handles(_inner)(inlining(_inner, _polyfill))
 
 
 if torch.distributed.is_available():
