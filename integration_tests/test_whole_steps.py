@@ -16,7 +16,6 @@ STEPS = 4
 #: more ends in front of its call and one goes on behind; between two passes there is one with nothing in it; the first
 #: round of a loop that breaks is compiled with the frame, the others as the parts that they call.
 MORE: dict[str, int] = {
-    "accumulation": 1,
     "checkpoint": 2,
 }
 

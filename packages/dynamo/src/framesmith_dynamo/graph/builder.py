@@ -354,6 +354,11 @@ class GraphBuilder:
         self.acts_elsewhere |= effects.elsewhere
         self.operations += 1
 
+    def has_inlined(self, start: int, end: int) -> bool:
+        """Whether functions that the frame calls have made some of these operations."""
+        places = [node.meta.get("location") for node in self.graph.nodes if "effects" in node.meta]
+        return any(place is not None and place.outer is not None for place in places[start:end])
+
     def _placed(self, node: fx.Node) -> fx.Node:
         """`node`, told where in the user's program it comes from."""
         location = current_location()

@@ -92,3 +92,10 @@ def decoded(code: CodeType) -> DecodedCode:
     )
     _CACHE[id(code)] = (weakref.ref(code, functools.partial(_forget, _CACHE, id(code))), made)
     return made
+
+
+def again_from(code: DecodedCode, index: int) -> set[int]:
+    """The instructions of the loops around instruction `index`, if any: it comes to them, and they to it."""
+    kept, item = code.analyses.kept_items, code.items[index]
+    after = kept(item)
+    return {at for at, one in enumerate(code.items) if at != index and one in after and item in kept(one)}

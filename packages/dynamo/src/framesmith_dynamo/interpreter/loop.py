@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
-from framesmith_dynamo.interpreter.decoded import decoded
+from framesmith_dynamo.interpreter.decoded import again_from, decoded
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.torch_switches import places
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
@@ -124,13 +124,14 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
     Raises RestartTrace when an instruction breaks, EscapedException when the program raises, GraphBreak where there is
     no end in sight.
     """
-    executed = 0
+    came: list[tuple[int, int]] = []
     frame.state.running.append(frame)
     while not frame.stop:
-        if executed == log.break_at:
+        if len(came) == log.break_at:
             for condition in () if log.reason is None else log.reason.conditions:
                 frame.guard(*condition)
             return Ending(reason=log.reason)
+        came.append((frame.pc, frame.state.builder.operations))
         try:
             _step(frame)
         except TracedRaise as raised:
@@ -139,16 +140,13 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
                 note_location(broken, frame.location())
                 raise
-            _end_here(frame, log, executed, broken)
+            _end_here(frame, log, came, broken)
         except GuardOnDataDependentSymNode as error:
-            _end_here(frame, log, executed, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
+            _end_here(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
         except MutationRefused as error:
-            _end_here(frame, log, executed, GraphBreak(LENT_OBJECT, str(error)))
+            _end_here(frame, log, came, GraphBreak(LENT_OBJECT, str(error)))
         except RecursionError as error:
-            _end_here(
-                frame, log, executed, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
-            )
-        executed += 1
+            _end_here(frame, log, came, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}"))
     return Ending(value=frame.result)
 
 
@@ -165,10 +163,27 @@ def _step(frame: Frame) -> None:
             abandoned.forget_variables(frame)
 
 
-def _end_here(frame: Frame, log: SpeculationLog, executed: int, broken: GraphBreak) -> NoReturn:
+def _end_here(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, int]], broken: GraphBreak) -> NoReturn:
+    """Have the next attempt end before the last of the instructions that came, or before the loop that it is in.
+
+    They are with the number of operations before each.
+    """
     note_location(broken, frame.location())
-    log.end_at(executed, broken, _said_of_breaks(frame))
+    log.end_at(_end_of(frame, came), broken, _said_of_breaks(frame))
     raise RestartTrace from broken
+
+
+def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
+    """How many of the instructions that came are traced: not those of a `for` loop that breaks in its first round.
+
+    It runs as plain Python from the second round on. With the first in a graph, what it calls would be compiled twice.
+    """
+    last = len(came) - 1
+    around = again_from(frame.code, came[last][0])
+    begun = next((at for at, (index, _) in enumerate(came) if index in around), last)
+    head, before = came[begun]
+    is_first_round = frame.code.instrs[head].op == "FOR_ITER" and sum(index == head for index, _ in came) == 1
+    return begun if is_first_round and frame.state.builder.has_inlined(before, came[last][1]) else last
 
 
 def _said_of_breaks(frame: Frame) -> bool:

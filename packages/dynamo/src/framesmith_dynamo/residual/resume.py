@@ -17,6 +17,7 @@ from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_ex
 from framesmith_dynamo.residual.continuations import continuation_at
 from framesmith_dynamo.residual.rewritten import mark_rewritten
 from framesmith_dynamo.residual.stretches import stretch_at
+from framesmith_dynamo.residual.worth import is_worthless
 from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before, nothing behind: there is nothing to compile
+    if is_worthless(frame, index):
+        raise reason
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not contexts_of(frame.stack))
