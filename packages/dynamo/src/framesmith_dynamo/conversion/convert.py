@@ -275,12 +275,17 @@ class FrameConverter:
             except RestartTrace:
                 if log.reason is None:
                     continue
-                forget_frames(log.reason)
                 CompileContext.get().attempt += 1
-                if self.fullgraph or log.is_error:
-                    raise BreakNotAllowed(log.reason, ERROR_ON_BREAK if log.is_error else FULLGRAPH) from log.reason
-                self._note_callee(log.reason, info.code)
+                self._take_break(log, info.code)
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
+
+    def _take_break(self, log: SpeculationLog, code: CodeType) -> None:
+        """Note the break that an attempt has come to; raises BreakNotAllowed where none may be."""
+        assert log.reason is not None
+        forget_frames(log.reason)
+        if self.fullgraph or log.is_error:
+            raise BreakNotAllowed(log.reason, ERROR_ON_BREAK if log.is_error else FULLGRAPH) from log.reason
+        self._note_callee(log.reason, code)
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
         frame = outermost_frame(info, log, self._callees, self.histories.of(info.code))
@@ -288,6 +293,8 @@ class FrameConverter:
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
+                if ending.is_new:
+                    self._take_break(log, info.code)
                 if ending.reason is not None:
                     told = ending.reason
                     self._tell_break(info, told)

@@ -11,11 +11,14 @@ from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import again_from, decoded
 from framesmith_dynamo.interpreter.frame import Frame
+from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
 from framesmith_dynamo.torch_switches import places
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
+from framesmith_dynamo.values.tensors.tensor import TensorValue
+from framesmith_dynamo.values.tensors.tensor_tables import BREAKING_METHODS
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,
@@ -55,10 +58,14 @@ class EscapedException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the trace of the outermost frame ended: with a value to return, or before an instruction that breaks."""
+    """How the trace of the outermost frame ended: with a value to return, or before an instruction that breaks.
+
+    `is_new`: no earlier attempt has found it to break.
+    """
 
     value: Value | None = None
     reason: GraphBreak | None = None
+    is_new: bool = False
 
 
 def route(frame: Frame, raised: TracedRaise) -> None:
@@ -132,6 +139,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
                 frame.guard(*condition)
             return Ending(reason=log.reason)
         came.append((frame.pc, frame.state.builder.operations))
+        stack = tuple(frame.stack)
         try:
             _step(frame)
         except TracedRaise as raised:
@@ -140,6 +148,9 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
                 note_location(broken, frame.location())
                 raise
+            if _is_as_before(frame, stack, came, broken):
+                log.end_at(len(came) - 1, broken, _said_of_breaks(frame))
+                return Ending(reason=broken, is_new=True)
             _end_here(frame, log, came, broken)
         except GuardOnDataDependentSymNode as error:
             _end_here(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
@@ -184,6 +195,30 @@ def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
     head, before = came[begun]
     is_first_round = frame.code.instrs[head].op == "FOR_ITER" and sum(index == head for index, _ in came) == 1
     return begun if is_first_round and frame.state.builder.has_inlined(before, came[last][1]) else last
+
+
+def _is_as_before(
+    frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak
+) -> bool:
+    """Whether a method of a tensor has refused its call, before anything was done; the frame is in front of it again.
+
+    `stack` is what it was there. Nothing is to be traced again then: a step with a `backward()` in it, for one.
+    """
+    index, _ = came[-1]
+    instr = frame.code.instrs[index]
+    if instr.op != "CALL":
+        return False
+    method = stack[-instr.arg.argc - len(CALLABLE_SLOTS)]
+    if not isinstance(method, MethodSlot) or not isinstance(method.owner, TensorValue):
+        return False
+    if BREAKING_METHODS.get(method.name) is not broken.kind or broken.conditions:
+        return False
+    note_location(broken, frame.location())
+    if broken.in_callee or _end_of(frame, came) != len(came) - 1:
+        return False
+    frame.pc = index
+    frame.stack[:] = stack
+    return True
 
 
 def _said_of_breaks(frame: Frame) -> bool:
