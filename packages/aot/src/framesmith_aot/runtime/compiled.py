@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.runtime.backward import BackwardPass
+from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.replay import (
     FunctionText,
@@ -113,9 +114,8 @@ def write_calls(text: FunctionText, calls: Sequence[str], calling: Calling) -> N
     """The statements that run the graph, in the modes it wants."""
     guards = []
     if calling.grad is not None:
-        name = "enable_grad" if calling.grad else "no_grad"
-        text.bind(name, getattr(torch, name))
-        guards.append(f"{name}()")
+        mode = EnableGrad if calling.grad else NoGrad
+        guards.append(f"{text.bind(mode.__name__, mode)}()")
     if calling.no_autocast:
         text.bind("no_autocast", unstable.DisableAutocast)
         guards.append("no_autocast()")

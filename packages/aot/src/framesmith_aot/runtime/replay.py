@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
+from framesmith_guards.torch_adapter import aten
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
@@ -38,6 +40,13 @@ class FunctionText:
 
     def line(self, text: str, depth: int = 1) -> None:
         self.lines.append("    " * depth + text)
+
+    def line_in(self, block: str, text: str) -> None:
+        """A line in a block: in the one that was begun last, where that is still open and begins alike."""
+        opened = next((at for at in range(len(self.lines) - 1, 0, -1) if not self.lines[at].startswith(" " * 8)), 0)
+        if self.lines[opened] != f"    {block}":
+            self.line(block)
+        self.line(text, 2)
 
     def bind(self, hint: str, value: Any) -> str:
         """A name for `value`; the same value keeps its name."""
@@ -154,11 +163,11 @@ def write_outputs(
     text.line(f"return {tuple_text(names)}")
 
 
-def _mode(no_grad: bool, record: bool) -> Callable[..., Any] | None:
+def _mode(without: bool, record: bool) -> Callable[..., Any] | None:
     """The context a statement of the epilogue needs, None for none."""
-    if no_grad:
-        return torch.no_grad
-    return torch.enable_grad if record else None
+    if without:
+        return NoGrad
+    return EnableGrad if record else None
 
 
 def _output_text(text: FunctionText, output: Constant | NumberAt | SameInput | Slot, inputs: Sequence[str]) -> str:
@@ -228,8 +237,7 @@ def _guarded(text: FunctionText, mode: Callable[..., Any] | None, statement: str
     if mode is None:
         text.line(statement)
     else:
-        text.line(f"with {text.bind(mode.__name__, mode)}():")
-        text.line(statement, 2)
+        text.line_in(f"with {text.bind(mode.__name__, mode)}():", statement)
 
 
 def _view_text(text: FunctionText, base: str, steps: Steps) -> str:
@@ -244,6 +252,8 @@ def _view_text(text: FunctionText, base: str, steps: Steps) -> str:
 
 
 def _step_text(text: FunctionText, value: str, step: ViewStep) -> str:
+    if step.target is aten.detach.default:  # a method in C; operators are called through Python
+        return f"{value}.detach()"
     parts = [value, *(text.literal(arg) for arg in step.args)]
     parts += [f"{key}={text.literal(arg)}" for key, arg in step.kwargs]
     call = f"{text.bind(op_name(step.target), step.target)}({', '.join(parts)})"
