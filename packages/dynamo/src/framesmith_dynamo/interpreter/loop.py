@@ -148,7 +148,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
                 note_location(broken, frame.location())
                 raise
-            if _is_as_before(frame, stack, came, broken):
+            if _go_back(frame, stack, came, broken):
                 log.end_at(len(came) - 1, broken, _said_of_breaks(frame))
                 return Ending(reason=broken, is_new=True)
             _end_here(frame, log, came, broken)
@@ -197,10 +197,8 @@ def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
     return begun if is_first_round and frame.state.builder.has_inlined(before, came[last][1]) else last
 
 
-def _is_as_before(
-    frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak
-) -> bool:
-    """Whether a method of a tensor has refused its call, before anything was done; the frame is in front of it again.
+def _go_back(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak) -> bool:
+    """Put the frame in front of a call that a method of a tensor has refused before anything was done; else False.
 
     `stack` is what it was there. Nothing is to be traced again then: a step with a `backward()` in it, for one.
     """

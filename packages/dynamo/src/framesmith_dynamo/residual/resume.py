@@ -75,7 +75,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before, nothing behind: there is nothing to compile
-    if is_worthless(frame, index):
+    if is_worthless(frame.code, residual.state.builder.graph, index):
         raise reason
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)

@@ -15,17 +15,17 @@ from framesmith_dynamo.residual.continuations import comes_again
 if TYPE_CHECKING:
     from torch import fx
 
-    from framesmith_dynamo.interpreter.frame import Frame
+    from framesmith_dynamo.interpreter.decoded import DecodedCode
 
 
-def is_worthless(frame: Frame, index: int) -> bool:
+def is_worthless(code: DecodedCode, graph: fx.Graph, index: int) -> bool:
     """Whether each call comes to the `for` loop at instruction `index`, which breaks, and computes nothing before."""
-    instrs = frame.code.instrs
-    if instrs[index].op != "FOR_ITER" or not comes_again(frame.code, index + 1, index):
+    instrs = code.instrs
+    if instrs[index].op != "FOR_ITER" or not comes_again(code, index + 1, index):
         return False
     if any(OPS[instr.op].flow != "next" for instr in instrs[:index]):
         return False
-    return not any(_computes(node) for node in frame.state.builder.graph.nodes)
+    return not any(_computes(node) for node in graph.nodes)
 
 
 def _computes(node: fx.Node) -> bool:
