@@ -109,7 +109,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     fake = FakeCuda()
     monkeypatch.setattr(torch, "cuda", fake)
     monkeypatch.setattr(cuda_graphs, "_cuda", fake)
-    monkeypatch.setattr(cuda_graphs, "_C", fake)
+    for name in (
+        "cuda_endAllocateToPool",
+        "cuda_releasePool",
+        "cuda_getCurrentRawStream",
+        "cuda_clearCublasWorkspaces",
+    ):
+        monkeypatch.setattr(cuda_graphs.unstable, name, getattr(fake, f"_{name}"))
     monkeypatch.setattr(cuda_graphs, "_switches", list)
     real_zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, device: real_zeros(*size))

@@ -126,7 +126,13 @@ def _kept(b: Builder, x: Value, kept: Value | None) -> Value:
 
 
 def scalef(b: Builder, x: Value, n: Value, kept: Value | None = None) -> Value:
-    """x * 2**n in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64; the others are masked."""
+    """x * 2**n in one AVX-512 instruction for each 16 lanes of float32, or 8 of float64; 0 in lanes that are not kept.
+
+    Those are masked, and of x they are 0 already: LLVM moves a mask to whoever takes the result, and what was masked
+    would underflow.
+    """
+    if kept is not None:
+        x = or_zero(b, kept, x)
     lanes, suffix, mask = SCALEF[x.kind]
     vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
     b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
