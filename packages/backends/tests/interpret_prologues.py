@@ -143,19 +143,25 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def compare(name: str, found: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
-    """Results as near to those in float64 as eager's; infinite and NaN where eager's are."""
+    """Results as near to those in float64 as eager's; infinite and NaN where eager's are, or those in float64.
+
+    oneDNN's `gelu` of an infinity is NaN on processors with AVX-512, and infinite on others.
+    """
     function = CASES[name][0]
     wanted, exact = (_tuple(function(*given)) for given in (inputs, [doubled(x) for x in inputs]))
     for one, other, true in zip(found, wanted, exact, strict=True):
         assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
-        finite = other.isfinite()
-        assert torch.equal(one.nan_to_num(0)[~finite], other.nan_to_num(0)[~finite])
-        assert torch.equal(one.isnan(), other.isnan()) and torch.equal(one.isfinite(), finite)
-        fine = finite & true.isfinite()
+        fine = other.isfinite() & true.isfinite()
+        assert one[fine].isfinite().all()
+        assert (_alike(one, other) | _alike(one, true.to(dtype)))[~fine].all()
         if fine.any():
             step = torch.finfo(dtype).eps * true[fine].abs().max()
             mine, its = ((result[fine].double() - true[fine]).abs().max() for result in (one, other))
             assert mine <= 1.5 * its + 2 * step, (mine, its, step)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one == other) | (one.isnan() & other.isnan())
 
 
 def _tuple(value: Any) -> tuple[torch.Tensor, ...]:

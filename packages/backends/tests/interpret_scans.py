@@ -28,7 +28,6 @@ FIXED = (
     "joined",
     "of numbers",
     "part",
-    "product's gradient",
 )
 
 

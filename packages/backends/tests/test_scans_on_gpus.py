@@ -33,15 +33,14 @@ CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: Without FRAMESMITH_LONG these are compiled: each has a construct of its own.
 COMPILED = ("rows", "columns", "long back", "largest", "logarithms", "nucleus", "doubles of halves")
-PLAIN = [p for p in PROGRAMS if not p.calls and p.name != "product's gradient"]
+PLAIN = [p for p in PROGRAMS if not p.calls]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_how_many_kernels_and_calls(program: Program) -> None:
     stages = CUDA.explain(trace(program.function, program.inputs()))
     assert len(stages.kernels) == program.kernels, stages.text()
-    if program.name != "product's gradient":
-        assert len(stages.lowering.notes) == program.calls, stages.lowering.notes
+    assert len(stages.lowering.notes) == program.calls, stages.lowering.notes
     for kernel in stages.plan.kernels:
         verify_kernel(kernel)
 
