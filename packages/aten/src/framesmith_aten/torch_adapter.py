@@ -36,6 +36,8 @@ unstable: Final = Needs(
         need(
             "torch._C._storage_Use_Count", "launches are not captured, gradients are copied where they could be taken"
         ),
+        need("torch._C._functorch.maybe_current_level", "torch.vmap in graphs fails to compile"),
+        need("torch._C._functorch.maybe_get_level", "torch.vmap in graphs fails to compile"),
         need(
             "torch._library.simple_registry.singleton", "fakes of operators are not looked up", name="custom_operators"
         ),

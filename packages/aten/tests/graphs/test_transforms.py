@@ -38,3 +38,13 @@ def test_gradients_a_value_and_others():
     for one, other in zip(found, (a * w, (a * b * w).sum(), a.exp(), w), strict=True):
         torch.testing.assert_close(one, other)
     assert found[0].requires_grad and found[3] is w
+
+
+@pytest.mark.parametrize("dim", [-1, 3])
+def test_a_dimension_that_a_common_result_does_not_have(dim):
+    """torch inserts it outside of the list of sizes, and ends the process, or not."""
+    w = torch.ones(2, 3)
+    for one in (w, torch.vmap(lambda a: a)(w)):
+        with pytest.raises(ValueError, match="the same for all"):
+            vmapped(lambda a, w: (a, w), (0, None), (0, dim), "error", torch.ones(4), one)
+    assert vmapped(lambda a, w: (w,), (0, None), (0,), "error", torch.ones(4), w)[0].shape == (4, 2, 3)

@@ -67,7 +67,6 @@ unstable: Final = Needs(
         need("torch.utils._pytree.tree_flatten", "torch.func.grad breaks the graph"),
         need("torch.utils._pytree.tree_unflatten", "torch.vmap breaks the graph"),
         need("torch._functorch.vmap.lazy_load_decompositions", "torch.vmap breaks the graph"),
-        need("torch._C._functorch.maybe_current_level", "what asks whether torch.func is at work breaks the graph"),
         need("torch._debug_has_internal_overlap", "where a failed graph has written is not put right"),
         need("torch._safe_softmax", "flex attention fails to compile"),
         need("torch.nn.attention.flex_attention._LARGE_SPARSE_BLOCK_SIZE", "flex attention fails to compile"),

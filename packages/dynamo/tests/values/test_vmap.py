@@ -103,6 +103,12 @@ def test_breaks(name: str) -> None:
         check(lambda x: function(x), X)
 
 
+def test_a_result_that_torch_would_expand_out_of_bounds() -> None:
+    """Eager mode reads and writes outside of its list of sizes there, so only the break is looked at."""
+    with pytest.raises(Exception, match=r"\[operation-failed\].*the same for all"):
+        compiled(lambda x: torch.vmap(lambda a: W, out_dims=-1)(x), fullgraph=True, dynamic=True)(X)
+
+
 def test_an_object_is_changed_once_for_a_call() -> None:
     BOX.n = 0
     subject = compiled(lambda x: torch.vmap(counted)(x))

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.torch_adapter import unstable
+
 
 def vmapped(
     body: Callable[..., tuple[torch.Tensor, ...]],
@@ -17,16 +19,27 @@ def vmapped(
 ) -> tuple[torch.Tensor, ...]:
     """Return the tensors that `torch.vmap` of `body` gives for the operands: one dimension for each of both.
 
-    Whatever surrounds the call (autograd, fakes, functional tensors) sees the operators on whole batches.
+    Whatever surrounds the call (autograd, fakes, functional tensors) sees the operators on whole batches. Raises
+    ValueError where torch would expand a result that is the same for all examples at a place it does not have.
     """
 
     def function(*examples: Any) -> tuple[torch.Tensor, ...]:
-        return body(*examples)
+        found = body(*examples)
+        for result, dim in zip(found, out_dims, strict=True):
+            _check_dimension(result, dim)
+        return found
 
     results: Any = tuple(out_dims)  # of which torch's annotation does not say that some may be None
     mapped = torch.vmap(function, tuple(in_dims), results, randomness)
     batches: tuple[torch.Tensor, ...] = mapped(*operands)
     return batches
+
+
+def _check_dimension(result: torch.Tensor, dim: int | None) -> None:
+    """Refuse a dimension that torch would insert outside of the sizes, without looking: it reads, and writes, there."""
+    batched = unstable.maybe_get_level(result) == unstable.maybe_current_level()
+    if dim is not None and not batched and not 0 <= dim <= result.dim():
+        raise ValueError(f"a result that is the same for all examples has no dimension {dim}")
 
 
 def differentiated(
