@@ -257,6 +257,46 @@ def test_effects_happen_once() -> None:
     assert held == [0]
 
 
+@torch.library.custom_op("assumptions::tell", mutates_args=())
+def tell(x: torch.Tensor) -> None:
+    TOLD.append(x.shape[0])
+
+
+@tell.register_fake
+def _(x: torch.Tensor) -> None:
+    return None
+
+
+TOLD: list[int] = []
+
+
+def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    y = torch.add(x, x.sin(), alpha=factor.item())
+    tell(x.detach())
+    return y * 2
+
+
+def by_length(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    y = x[: factor.int().item()]
+    tell(x.detach())
+    return y + torch.ones(2)
+
+
+@pytest.mark.parametrize("function", [by_factor, by_length], ids=lambda function: function.__name__)
+def test_effects_of_operators_happen_once(function: Callable[..., Any]) -> None:
+    framesmith.reset()
+    run = framesmith.compile(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", framesmith.FramesmithWarning)
+        for factor in (2.0, 1.0, 2.0, 1.0):
+            TOLD.clear()
+            x, eager = (torch.ones(3, requires_grad=True) for _ in range(2))
+            run(x, torch.tensor(factor)).sum().backward()
+            assert TOLD == [3]
+            function(eager, torch.tensor(factor)).sum().backward()
+            torch.testing.assert_close(x.grad, eager.grad)
+
+
 def test_words_like_the_compilers_own_are_the_programs() -> None:
     framesmith.reset()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from framesmith_aten.assumptions import raising_assumptions
+from framesmith_aten.assumptions import is_assumption, raising_assumptions
 from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
@@ -80,7 +80,7 @@ class Recovery:
 
     __slots__ = ("harmless", "on_error", "plain", "whole")
 
-    def __init__(self, plain: Callable[..., Any], *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
+    def __init__(self, plain: PlainGraph, *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
         self.plain = plain
         self.harmless = harmless
         self.on_error = on_error
@@ -101,7 +101,9 @@ class Recovery:
         if self.whole and isinstance(cause, NOT_TRIED_AGAIN):
             return cause
         try:
-            if not isinstance(cause, NOT_TRIED_AGAIN):
+            if isinstance(cause, AssumptionFailed) and not self.plain.assumes:
+                self.on_error(cause)  # of the compiler's below, which the program is not run for to tell
+            elif not isinstance(cause, NOT_TRIED_AGAIN):
                 raised = error_of(self.plain, inputs)
                 if raised is None or isinstance(raised, AssumptionFailed):
                     self.on_error(raised or cause)
@@ -127,10 +129,11 @@ class PlainGraph:
     """A graph run operation by operation, as the program runs them: what rules for sizes assume is not checked.
 
     An operator checks that itself, or does without. At a choice of the tracer's that is not the program's,
-    AssumptionFailed is raised, for the program goes another way from there.
+    AssumptionFailed is raised, for the program goes another way from there. `assumes`: whether the graph has either.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
+        self.assumes = any(map(is_assumption, module.graph.nodes))
         self._module = module
         self._forward: Callable[..., Any] | None = None
 
