@@ -188,6 +188,12 @@ def keywords(x: Tensor) -> Any:
     return grad(lambda y, *, k: (y * k).sum())(x, k=x + 1)
 
 
+def without_gradient(x: Tensor) -> Tensor:
+    """Of which the gradient is zeros."""
+    x.requires_grad = False
+    return (x * x).sum()
+
+
 BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
     "no scalar": ("function-not-differentiated", grad(lambda x: x * 2)),
     "no tensor": ("function-not-differentiated", grad(lambda x: 3.0)),
@@ -202,6 +208,8 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
     "a condition": ("asks-batched-tensor", grad(lambda x: (x * 2).sum() if x.sum() > 0 else (x * 3).sum())),
     "asks": ("asks-batched-tensor", grad(lambda x: (x * 2).sum() if x.requires_grad else (x * 3).sum())),
     "asks a result": ("asks-batched-tensor", grad(lambda x: (x * 2).sum() if (x * 2).is_leaf else (x * 3).sum())),
+    "keeps out": ("asks-batched-tensor", grad(without_gradient)),
+    "a method that torch refuses": ("tensor-autograd-state", grad(lambda x: x.requires_grad_(False).sum())),
     "raises": ("body-raises", grad(raises)),
     "changes its argument": ("body-changes-tensor", grad(changed)),
     "no_grad": ("body-changes-mode", grad(with_no_grad)),

@@ -221,7 +221,7 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 @c_method("requires_grad_", torch.Tensor)
 def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
-    if not self.keeps_flag(flag):
+    if tr.memo.transforms or not self.keeps_flag(flag):  # under a transform torch refuses the method
         raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}")
     return self
 

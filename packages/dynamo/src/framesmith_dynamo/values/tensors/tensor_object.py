@@ -174,6 +174,8 @@ class TensorObject(Value):
     # Writing
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
+        if tr.memo.transforms:
+            self.check_asked(tr, name)
         if name == "grad":
             self._set_grad(tr, value)
         elif name == "requires_grad" and self.keeps_flag(value):

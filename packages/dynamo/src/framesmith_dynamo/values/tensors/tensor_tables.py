@@ -58,14 +58,17 @@ def _of_this_torch(rows: dict[str, Callable[..., Any]]) -> dict[str, Callable[..
     return {name: reader for name, reader in rows.items() if hasattr(torch.Tensor, name)}
 
 
+_HISTORY: dict[str, Callable[..., Any]] = {
+    "requires_grad": lambda t: t.requires_grad,
+    "is_leaf": lambda t: t.is_leaf,
+}
 _ATTRIBUTES: dict[str, Callable[..., Any]] = {
+    **_HISTORY,
     "shape": lambda t: t.shape,
     "dtype": lambda t: t.dtype,
     "device": lambda t: t.device,
     "layout": lambda t: t.layout,
     "ndim": lambda t: t.dim(),
-    "requires_grad": lambda t: t.requires_grad,
-    "is_leaf": lambda t: t.is_leaf,
     "is_cuda": lambda t: t.device.type == "cuda",
     "is_cpu": lambda t: t.device.type == "cpu",
     "is_meta": lambda t: t.device.type == "meta",
@@ -87,6 +90,8 @@ _ATTRIBUTES: dict[str, Callable[..., Any]] = {
 }
 #: Attributes that are constants once the tensor's type, dtype, shape... are guarded: how each is read off the fake.
 FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
+#: Those that tell the history of a tensor, with the one that breaks where there is any.
+HISTORY = frozenset({*_HISTORY, "grad_fn"})
 
 #: Attributes that are tensors computed from this one.
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
@@ -104,21 +109,24 @@ BREAKING_ATTRIBUTES: dict[str, BreakKind] = {
     "__cuda_array_interface__": STORAGE_ACCESS,
 }
 
+_LAYOUT: dict[str, Callable[..., Any]] = {
+    "stride": torch.Tensor.stride,
+    "is_contiguous": torch.Tensor.is_contiguous,
+    "is_inference": torch.Tensor.is_inference,
+}
 _METHODS: dict[str, Callable[..., Any]] = {
+    **_LAYOUT,
     "size": torch.Tensor.size,
     "dim": torch.Tensor.dim,
     "ndimension": torch.Tensor.dim,
     "numel": torch.Tensor.numel,
     "nelement": torch.Tensor.numel,
     "element_size": torch.Tensor.element_size,
-    "stride": torch.Tensor.stride,
-    "is_contiguous": torch.Tensor.is_contiguous,
     "is_floating_point": torch.Tensor.is_floating_point,
     "is_complex": torch.Tensor.is_complex,
     "is_signed": torch.Tensor.is_signed,
     "is_conj": torch.Tensor.is_conj,
     "is_neg": torch.Tensor.is_neg,
-    "is_inference": torch.Tensor.is_inference,
     "is_same_size": torch.Tensor.is_same_size,
     "get_device": torch.Tensor.get_device,
     "has_names": lambda _: False,
@@ -126,7 +134,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 #: Methods whose result is a constant: name -> function of the fake and the constant arguments.
 FOLDED_METHODS = _of_this_torch(_METHODS)
-
+#: Those that tell how a tensor lies in memory, or in which mode it was made, with two that have handlers.
+LAYOUT_METHODS = frozenset({*_LAYOUT, "storage_offset", "type"})
 
 #: Methods that end the graph: name -> why.
 BREAKING_METHODS: dict[str, BreakKind] = {
@@ -140,7 +149,3 @@ BREAKING_METHODS: dict[str, BreakKind] = {
     )
     for name in names
 }
-
-#: What is asked of a tensor's history, and methods that ask for its layout in memory, or what made it.
-HISTORY = frozenset({"requires_grad", "requires_grad_", "is_leaf", "grad_fn"})
-LAYOUT_METHODS = frozenset({"stride", "is_contiguous", "storage_offset", "is_inference", "type"})
