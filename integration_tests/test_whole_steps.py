@@ -12,12 +12,9 @@ import framesmith
 from benchmarks.step_cases import BATCH, CASES, new_step
 
 STEPS = 4
-#: Frames that a step compiles beyond its parts: where a part breaks by itself (clipping, the scaler, a checkpoint) one
-#: more ends in front of its call and one goes on behind; between two passes there is one with nothing in it; the first
-#: round of a loop that breaks is compiled with the frame, the others as the parts that they call.
-MORE: dict[str, int] = {
-    "checkpoint": 2,
-}
+#: Frames that a step compiles beyond its parts: where the loss breaks by itself before it computes anything, at a
+#: checkpoint, the step's own frame ends in front of its call, and one between that and `backward()` computes nothing.
+MORE: dict[str, int] = {"checkpoint": 2}
 
 
 @pytest.fixture(autouse=True)

@@ -17,14 +17,16 @@ from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
+from framesmith_aot.runtime.replay import FunctionText, input_names
 from framesmith_aot.runtime.second_order import second_order, why_not_again
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
+from framesmith_aot.trace.prelude import Part, prelude_of
 from framesmith_aten.assumptions import is_assumption
-from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, mark_as_assuming
+from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, assumes, mark_as_assuming
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.plain_tensors import is_inference_leaf, with_bits_of
@@ -63,6 +65,11 @@ def compile_graph(
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
     _refuse_modes()
+    apart = prelude_of(gm) if training is None else None
+    if apart is not None:
+        settings: dict[str, Any] = {"whole": whole, "keep_input_mutations": keep_input_mutations, "on_error": on_error}
+        compile = partial(compile_graph, compiler=compiler, lay_out=lay_out, **settings)
+        return _compile_apart(*apart, inputs, compile)
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
@@ -89,6 +96,28 @@ def compile_graph(
     if any(map(is_assumption, compiled.forward_graph.nodes)):
         mark_as_assuming(compiled.function)
     return compiled
+
+
+def _compile_apart(
+    first: Part, second: Part, inputs: Sequence[Any], compile: Callable[..., CompiledGraph]
+) -> CompiledGraph:
+    """Two graphs as one function of the `inputs` of both: see Note [Preludes]."""
+    given = [[inputs[at] for at in part.takes] for part in (first, second)]
+    before = compile(first.module, given[0], training=False)
+    behind = compile(second.module, given[1], training=True)
+    text = FunctionText("compiled_graph", input_names(len(inputs)))
+    names = [", ".join(f"in{at}" for at in part.takes) for part in (first, second)]
+    text.line(f"{text.bind('before', before.function)}({names[0]})")
+    text.line(f"return {text.bind('behind', behind.function)}({names[1]})")
+    written = {part.takes[at] for part, graph in ((first, before), (second, behind)) for at in graph.overwritten}
+    whole_text = "\n".join((before.text, behind.text, text.text))
+    function = text.build()
+    if assumes(before.function) or assumes(behind.function):
+        mark_as_assuming(function)
+    overwritten = tuple(sorted(written))
+    return CompiledGraph(
+        function, whole_text, behind.forward_graph, behind.backward_passes, overwritten, writes_last=False
+    )
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:

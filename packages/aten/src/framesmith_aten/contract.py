@@ -33,6 +33,9 @@ MODES: Mapping[str, str] = MappingProxyType(
 #: Where nodes of torch-level graphs keep, in `meta`, what they gave when they were captured.
 EXAMPLE = "example_value"
 
+#: Where they keep what the operators under them did beside giving results, an `Effects`.
+EFFECTS = "effects"
+
 #: Where placeholders of torch-level graphs say, in `meta`, that the code behind the graph may write to the tensor.
 REWRITTEN = "rewritten"
 

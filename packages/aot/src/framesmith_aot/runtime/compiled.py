@@ -60,9 +60,13 @@ class CompiledGraph:
         forward_graph: fx.Graph,
         backward_passes: tuple[BackwardPass, ...],
         overwritten: tuple[int, ...],
+        *,
+        writes_last: bool = True,
     ) -> None:
         self.function = function
-        mark_as_writing_last(function)  # the graph's writes are its last calls, and what stands behind them cannot fail
+        if writes_last:
+            # The graph's writes are its last calls, and what stands behind them cannot fail.
+            mark_as_writing_last(function)
         self.text = text
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.assumptions import assumed
-from framesmith_aten.contract import EXAMPLE
+from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
@@ -291,7 +291,7 @@ class GraphBuilder:
     ) -> fx.Node:
         """The node of a call that was run; its arguments hold nodes.
 
-        Raises TraceUnsupported and Unspeakable where a graph cannot hold it. The node's `meta["effects"]` tells
+        Raises TraceUnsupported and Unspeakable where a graph cannot hold it. The node's `meta[EFFECTS]` tells
         what ran, `meta["location"]` where in the user's program it is.
         """
         if effects.written:
@@ -346,7 +346,7 @@ class GraphBuilder:
     def _note(self, node: fx.Node, effects: Effects) -> None:
         """Remember what a call did to tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
-        node.meta["effects"] = effects
+        node.meta[EFFECTS] = effects
         for one in effects.written:
             if one.layout is torch.strided:
                 self.writes.setdefault(storage_id(one), []).append(one)
@@ -356,7 +356,7 @@ class GraphBuilder:
 
     def has_inlined(self, start: int, end: int) -> bool:
         """Whether functions that the frame calls have made some of these operations."""
-        places = [node.meta.get("location") for node in self.graph.nodes if "effects" in node.meta]
+        places = [node.meta.get("location") for node in self.graph.nodes if EFFECTS in node.meta]
         return any(place is not None and place.outer is not None for place in places[start:end])
 
     def _placed(self, node: fx.Node) -> fx.Node:
@@ -450,7 +450,7 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
 
 def effects_of(node: fx.Node) -> Effects:
     """What the operators under a node did when it was recorded."""
-    found: Effects = node.meta.get("effects", NO_EFFECTS)
+    found: Effects = node.meta.get(EFFECTS, NO_EFFECTS)
     return found
 
 

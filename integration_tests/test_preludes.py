@@ -1,0 +1,238 @@
+"""Graphs that begin with an optimizer's step and go on with what gradients flow through: two graphs, as eager computes.
+
+Second derivatives, changes of parameters before the pass, and what the second part does to what the first has written.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+
+
+class World:
+    """A judge with an optimizer, and a maker that the judge looks at."""
+
+    def __init__(self, kind: str = "adam", width: int = 4) -> None:
+        torch.manual_seed(0)
+        self.judge = nn.Sequential(
+            nn.Linear(4, width), nn.Tanh(), nn.BatchNorm1d(width), nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 1)
+        )
+        self.judge.double()
+        self.maker = nn.Linear(4, 4).double()
+        self.average = copy.deepcopy(self.judge)
+        makes: dict[str, Callable[..., torch.optim.Optimizer]] = {
+            "adam": lambda ps: torch.optim.Adam(ps, 1e-2, eps=0.1),  # or it makes much of roundings
+            "momentum": lambda ps: torch.optim.SGD(ps, 1e-2, momentum=0.9),
+            "plain": lambda ps: torch.optim.SGD(ps, 1e-2),
+        }
+        self.optimizer = makes[kind](self.judge.parameters())
+
+    def first(self, x: torch.Tensor) -> None:
+        self.judge(x).square().mean().backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def state_of(world: World) -> list[torch.Tensor]:
+    modules = (world.judge, world.maker, world.average)
+    state = [value for each in modules for value in (*each.parameters(), *each.buffers())]
+    grads = [p.grad for each in modules for p in each.parameters() if p.grad is not None]
+    own = [value for per in world.optimizer.state.values() for value in per.values() if isinstance(value, torch.Tensor)]
+    return [value.detach().clone() for value in (*state, *grads, *own)]
+
+
+def gan(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    loss = world.judge(world.maker(x)).mean()
+    loss.backward()
+    return loss.detach()
+
+
+def second_derivatives(world: World, x: torch.Tensor) -> list[torch.Tensor]:
+    world.first(x)
+    world.update()
+    y = world.judge(world.maker(x)).tanh().sum()
+    slopes = torch.autograd.grad(y, [*world.maker.parameters(), world.judge[0].weight], create_graph=True)
+    total = sum((slope.square().sum() for slope in slopes), y)
+    total.backward()
+    return [total.detach(), *[slope.detach() for slope in slopes]]
+
+
+def twice(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    loss = world.judge(world.maker(x)).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return loss.detach()
+
+
+def changed_before_the_pass(world: World, x: torch.Tensor) -> Any:
+    world.first(x)
+    world.update()
+    loss = world.judge(world.maker(x)).square().mean()
+    print(end="")
+    with torch.no_grad():
+        world.judge[3].weight.mul_(2)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        world.optimizer.zero_grad()  # some are there, of the layers that come before the error
+        world.maker.zero_grad()
+        return loss.detach(), "modified by an inplace operation" in str(error)
+    return loss.detach(), False
+
+
+def changed_by_data(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    loss = world.judge(world.maker(x)).square().mean()
+    print(end="")
+    world.judge[3].weight.data.mul_(2)
+    loss.backward()
+    return loss.detach()
+
+
+def with_dropout(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    loss = nn.functional.dropout(world.judge(world.maker(x)), 0.5).sum()
+    loss.backward()
+    return torch.stack([loss.detach(), torch.rand(())])
+
+
+def averaged(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    with torch.no_grad():
+        for kept, now in zip(world.average.parameters(), world.judge.parameters(), strict=True):
+            kept.lerp_(now, 0.1)
+    world.update()
+    loss = (world.judge(x) - world.average(world.maker(x))).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def tells_of_the_first(world: World, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    world.first(x)
+    norm = nn.utils.clip_grad_norm_(world.judge.parameters(), 0.1)
+    world.update()
+    loss = world.judge(world.maker(x)).mean() * norm
+    loss.backward()
+    return loss.detach(), norm
+
+
+def shows_a_parameter(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    rows = world.judge[3].weight[:2]
+    loss = rows.square().sum() + world.judge(world.maker(x)).sum()
+    loss.backward()
+    return rows.detach().clone()
+
+
+def writes_again(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    y = world.maker(x).sum() * 2
+    with torch.no_grad():
+        world.judge[0].bias.add_(1)
+    loss = y + world.judge(world.maker(x)).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def may_fail_on_some_data(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    places = (x[:, 0] * 100).long().clamp(0, 3)
+    loss = nn.functional.embedding(places, world.judge[0].weight).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def without_reading(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    loss = world.maker(x).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def without_gradients(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    return world.judge(x).detach()
+
+
+Program = Callable[[World, torch.Tensor], Any]
+#: program -> whether it is compiled as two graphs, in its steady state
+PROGRAMS: dict[Program, bool] = {
+    gan: True,
+    second_derivatives: True,
+    twice: True,
+    changed_before_the_pass: True,
+    changed_by_data: True,
+    with_dropout: True,
+    averaged: True,
+    tells_of_the_first: False,
+    shows_a_parameter: True,
+    writes_again: True,
+    may_fail_on_some_data: False,
+    without_reading: False,
+    without_gradients: True,
+}
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    framesmith.reset()
+    yield caplog
+    framesmith.reset()
+
+
+def ran(program: Program, compile: Callable[..., Any], kind: str, rows: tuple[int, ...]) -> list[Any]:
+    world, run, found = World(kind), compile(program), []
+    for at, count in enumerate(rows):
+        x = torch.linspace(-1, 1, count * 4, dtype=torch.float64).reshape(count, 4) * (at + 1)
+        torch.manual_seed(at)
+        found += [run(world, x), state_of(world)]
+    return found
+
+
+def assert_like(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            assert_like(one, other)
+    elif isinstance(wanted, torch.Tensor):
+        # Traced, Adam's corrections are float32, as the steps that it counts are.
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("adam", (6,) * 6), ("momentum", (6,) * 6), ("plain", (6, 6, 5, 7))],
+    ids=["adam", "momentum", "dynamic"],
+)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_steps(program: Program, kind: str, rows: tuple[int, ...], told: pytest.LogCaptureFixture) -> None:
+    wanted = ran(program, lambda fn: fn, kind, rows)
+    told.set_level(logging.INFO, "framesmith.aot")
+    assert_like(ran(program, lambda fn: framesmith.compile(fn, strict=True), kind, rows), wanted)
+    if kind == "adam":
+        roles = [record.getMessage().split()[0] for record in told.records if record.name == "framesmith.aot"]
+        assert ("inference" in roles) is PROGRAMS[program], roles

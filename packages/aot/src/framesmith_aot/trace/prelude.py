@@ -1,0 +1,104 @@
+"""A graph that begins with writes in no_grad, as an optimizer's step does, and then computes what has gradients.
+
+Note [Preludes]: such a graph is compiled as two, called one after the other, where all that the second reads of the
+first is the inputs it has written to. In one graph, second derivatives would need what these inputs were before, the
+state of the optimizer too: a copy of each in each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from framesmith_aot.torch_adapter import unstable
+from framesmith_aten.contract import EFFECTS, EXAMPLE
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import Effects
+
+#: Fewer copies than this cost less than the call of another graph.
+LEAST_WRITTEN: Final = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the two graphs, and which of the whole one's inputs it takes."""
+
+    module: fx.GraphModule
+    takes: tuple[int, ...]
+
+
+def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
+    """The two graphs that `gm` is compiled as, or None: it is one then."""
+    if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        return None
+    calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
+    first = calls[: _end_of_prelude(calls)]
+    rest = [*calls[len(first) :], *gm.graph.find_nodes(op="output")]
+    if not first or any(_effects(node).may_fail for node in calls) or not _are_apart(gm, first, rest):
+        return None
+    return _part(gm, first), _part(gm, rest)
+
+
+def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
+    """How many calls come before the first that is recorded, the switches of the grad mode around them included."""
+    end, records = 0, True
+    for at, node in enumerate(calls):
+        if node.target is unstable.set_grad_enabled:
+            records = node.args[0] is True
+            end = at + 1 if records else end
+        elif records or EFFECTS not in node.meta or _acts_beside(_effects(node)):
+            break
+    return end
+
+
+def _effects(node: fx.Node) -> Effects:
+    found: Effects = node.meta.get(EFFECTS, Effects(may_fail=node.target is not unstable.set_grad_enabled))
+    return found
+
+
+def _acts_beside(effects: Effects) -> bool:
+    """Whether a call does more than compute and write to tensors."""
+    return effects.random or effects.lasting or effects.reshaped or effects.unproven
+
+
+def _are_apart(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:
+    """Whether the rest, with gradients, reads nothing of what comes first but inputs that are written to, and many."""
+    inside = {*first}
+    if any(user not in inside for node in first for user in node.users):
+        return False
+    if not any(one.requires_grad for node in rest for one in tensors_in(node.meta.get(EXAMPLE))):
+        return False
+    strided = [one for node in first for one in _effects(node).written if one.layout is torch.strided]
+    places = {storage_id(one) for one in strided}
+    written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(node.meta.get(EXAMPLE), places)]
+    return len(written) >= LEAST_WRITTEN and any(user not in inside for node in written for user in node.users)
+
+
+def _lies_in(example: Any, places: set[int]) -> bool:
+    tensors = [one for one in tensors_in(example) if one.layout is torch.strided]
+    return any(storage_id(one) in places for one in tensors)
+
+
+def _part(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Part:
+    """A graph of these nodes, of what they read, and of nothing else."""
+    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    read = {operand for node in nodes for operand in node.all_input_nodes}
+    takes = []
+    for at, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        if node in read:
+            takes.append(at)
+            made[node] = graph.node_copy(node)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        if node in read:
+            made[node] = graph.node_copy(node)
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+    if not nodes or nodes[-1].op != "output":
+        graph.output(())
+    return Part(new_module(gm, graph), tuple(takes))
