@@ -332,3 +332,9 @@ def test_what_torch_refuses_is_refused_in_its_words() -> None:
         with pytest.raises(type(want.value)) as got:
             framesmith.compile(fn)(q.clone(), k, v)
         assert str(got.value) == str(want.value)
+
+
+def test_under_vmap_torch_has_the_word() -> None:
+    compiled = framesmith.compile(lambda q: torch.vmap(lambda one: flex_attention(one, one, one))(q), fullgraph=True)
+    with pytest.raises(Exception, match=r"\[flex-attention-refused\]"):
+        compiled(torch.randn(2, 1, 2, 8, 16))

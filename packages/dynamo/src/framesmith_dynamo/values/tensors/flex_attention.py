@@ -53,6 +53,7 @@ def _named(tr: Tracer, function: Any, args: Args, kwargs: Kwargs) -> dict[str, V
 @handles(flex.flex_attention)
 def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`flex_attention(query, key, value, score_mod, block_mask, ...)`."""
+    _refuse_transforms(tr)
     given = _named(tr, flex.flex_attention, args, kwargs)
     query, key, value, block_mask = (given[name] for name in ("query", "key", "value", "block_mask"))
     tensors = [one.fake for one in _tensors(query, key, value)]
@@ -81,6 +82,7 @@ def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(unstable.flex_attention)
 def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """torch's operator: its logarithms are to base 2."""
+    _refuse_transforms(tr)
     given = _named(tr, unstable.flex_attention.__call__, args, kwargs)
     query, key, value = (given[name] for name in ("query", "key", "value"))
     tensors = [one.fake for one in _tensors(query, key, value)]
@@ -90,6 +92,12 @@ def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     mask_mod = given["block_mask"].unpack(tr)[-1]
     results = _attend(tr, tensors, (query, key, value), given["score_mod"], mask_mod, given["scale"])
     return tr.call(tr.constant(written_out.to_base_2), results.unpack(tr), {})
+
+
+def _refuse_transforms(tr: Tracer) -> None:
+    """Break in the body of a function transform: torch has no rule for the operator there."""
+    if tr.memo.transforms:
+        raise GraphBreak(REFUSED, "a function transform of torch is at work")
 
 
 def _tensors(*values: Value) -> list[TensorValue]:
