@@ -273,6 +273,16 @@ def test_no_place_is_refused(function):
     assert [why_no_continuation(known, index, own_cells=True) for index in reached] == [None] * len(reached)
 
 
+@pytest.mark.parametrize("function", [loops, shadowed, Derived.replaced], ids=lambda f: f.__name__)
+def test_items_of_loops_come_to_each_other(function):
+    known = Analyses(decode(function.__code__))
+    count = len(known.bytecode.instructions)
+    after = [known.kept_items(index) for index in range(count)]
+    for index in range(count):
+        others = {at for at in range(count) if at != index and at in after[index] and index in after[at]}
+        assert known.loop_items(index) - {index} == others
+
+
 def place(bytecode, op, arg=None):
     return next(
         i

@@ -87,10 +87,23 @@ class Analyses:
 
     def kept_items(self, index: int) -> set[int]:
         """Items that can run when control starts at `index`."""
-        home = next(number for number, block in enumerate(self.blocks) if block.start <= index < block.end)
+        home = self._block_of(index)
         wanted = reachable(self.blocks, self.blocks[home].successors)
-        kept = {i for number in wanted for i in range(self.blocks[number].start, self.blocks[number].end)}
-        return kept | set(range(index, self.blocks[home].end))
+        return self._items_of(wanted) | set(range(index, self.blocks[home].end))
+
+    def loop_items(self, index: int) -> set[int]:
+        """Items of the loops around item `index`, with itself; none where control does not come to it again."""
+        home = self._block_of(index)
+        behind = reachable(self.blocks, self.blocks[home].successors)
+        if home not in behind:
+            return set()
+        return self._items_of({at for at in behind if home in reachable(self.blocks, self.blocks[at].successors)})
+
+    def _block_of(self, index: int) -> int:
+        return next(number for number, block in enumerate(self.blocks) if block.start <= index < block.end)
+
+    def _items_of(self, blocks: set[int]) -> set[int]:
+        return {item for number in blocks for item in range(self.blocks[number].start, self.blocks[number].end)}
 
 
 def analysed(function: Bytecode | Analyses, taker: str) -> Analyses:

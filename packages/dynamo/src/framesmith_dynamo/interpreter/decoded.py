@@ -96,6 +96,5 @@ def decoded(code: CodeType) -> DecodedCode:
 
 def again_from(code: DecodedCode, index: int) -> set[int]:
     """The instructions of the loops around instruction `index`, if any: it comes to them, and they to it."""
-    kept, item = code.analyses.kept_items, code.items[index]
-    after = kept(item)
-    return {at for at, one in enumerate(code.items) if at != index and one in after and item in kept(one)}
+    around = code.analyses.loop_items(code.items[index])
+    return {at for at, item in enumerate(code.items) if at != index and item in around} if around else set()
