@@ -38,6 +38,14 @@ def behind_other_work(x):
     return x * 2
 
 
+def behind_a_mapped_function(x):
+    x = torch.vmap(lambda row: row.square().exp().neg().sum(0))(x)
+    for at in range(3):
+        x = work(x)
+        print(at)
+    return x * 2
+
+
 def numbered(x):
     found = []
     for at, (row, other) in enumerate(zip(x, reversed(list(x)), strict=True)):
@@ -170,6 +178,7 @@ def sometimes(x, loops=(False, True, False)):
 PROGRAMS: dict[Callable[..., Any], int] = {
     pieces: 1,
     behind_other_work: 1,
+    behind_a_mapped_function: 1,
     numbered: 1,
     nested: 1,
     in_a_later_round: 4,  # the three rounds that come first, and `work` for the rest

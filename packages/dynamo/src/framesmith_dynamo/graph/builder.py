@@ -185,7 +185,8 @@ class GraphBuilder:
         self.numbers = NumberNodes(self.graph, EXAMPLE)
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
-        self.operations = 0
+        #: Of each operation recorded: whether it was in a function that the frame calls.
+        self._inlined: list[bool] = []
         #: Numbers that are computed in the graph.
         self.computed = 0
         #: How many assumptions of operations about data are checked in the graph, or were.
@@ -352,12 +353,17 @@ class GraphBuilder:
                 self.writes.setdefault(storage_id(one), []).append(one)
         self.may_fail |= effects.may_fail and not effects.elsewhere
         self.acts_elsewhere |= effects.elsewhere
-        self.operations += 1
+        location = node.meta.get("location")
+        self._inlined.append(location is not None and location.outer is not None)
+
+    @property
+    def operations(self) -> int:
+        """How many operations were recorded, those included whose nodes have become part of a body."""
+        return len(self._inlined)
 
     def has_inlined(self, start: int, end: int) -> bool:
         """Whether functions that the frame calls have made some of these operations."""
-        places = [node.meta.get("location") for node in self.graph.nodes if EFFECTS in node.meta]
-        return any(place is not None and place.outer is not None for place in places[start:end])
+        return any(self._inlined[start:end])
 
     def _placed(self, node: fx.Node) -> fx.Node:
         """`node`, told where in the user's program it comes from."""
