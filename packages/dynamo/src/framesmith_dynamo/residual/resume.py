@@ -291,9 +291,11 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     """Run what is to run on the spot; call the continuation, if any, with the stack and the live variables."""
     codegen = residual.codegen
     continuation = way.continuation
+    position = codegen.position
     for instr in way.on_the_spot:
         codegen.position = instr.position
         codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
+    codegen.position = position
     if continuation is None:
         return
     stack = [codegen.new_temp("stack") for _ in way.nulls]
