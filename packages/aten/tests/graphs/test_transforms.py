@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import fx
 
-from framesmith_aten.graphs.transforms import differentiated, vmapped
+from framesmith_aten.graphs.transforms import BodyInterpreter, differentiated, vmapped
 
 
 def body(a, w):
@@ -48,3 +49,35 @@ def test_a_dimension_that_a_common_result_does_not_have(dim):
         with pytest.raises(ValueError, match="the same for all"):
             vmapped(lambda a, w: (a, w), (0, None), (0, dim), "error", torch.ones(4), one)
     assert vmapped(lambda a, w: (w,), (0, None), (0,), "error", torch.ones(4), w)[0].shape == (4, 2, 3)
+
+
+def held(target):
+    """A graph that calls a function, or a graph that it holds, with its operand."""
+    graph = fx.Graph()
+    operand = graph.placeholder("a")
+    if isinstance(target, fx.GraphModule):
+        called = graph.call_function(lambda body, *given: body(*given), (graph.get_attr("body"), operand))
+    else:
+        called = graph.call_function(target, (operand,))
+    graph.output((called,))
+    return fx.GraphModule({"body": target} if isinstance(target, fx.GraphModule) else {}, graph)
+
+
+def test_graphs_in_graphs_run_alike_and_errors_keep_their_words():
+    ran = []
+
+    class Noting(BodyInterpreter):
+        def run_node(self, n):
+            ran.append(n.op)
+            return super().run_node(n)
+
+    [[found]] = Noting(held(held(torch.sin))).run(torch.ones(2))
+    assert torch.equal(found, torch.ones(2).sin())
+    assert ran.count("placeholder") == 2 and ran.count("call_function") == 2
+
+    def fails(a):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError) as info:
+        BodyInterpreter(held(held(fails))).run(torch.ones(2))
+    assert info.value.args == ("mine",)

@@ -18,6 +18,7 @@ from framesmith_aten import tensor_methods
 from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.operators import op_name
@@ -90,12 +91,8 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
     raise AotUnsupported("no-output", "a graph without an output node", "there is nothing to return")
 
 
-class _Body(fx.Interpreter):
-    """A graph that a node holds, run as it was captured: what is above the tracer, functorch, sees what it saw then."""
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        held = super().get_attr(target, args, kwargs)
-        return _Body(held).run if isinstance(held, fx.GraphModule) else held
+class _Body(BodyInterpreter):
+    """A graph that a node holds, run as it was captured: functorch, above the tracer, sees what it saw then."""
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("call_function", "call_method"):

@@ -6,8 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from framesmith_aten.torch_adapter import unstable
+
+
+class BodyInterpreter(fx.Interpreter):
+    """Runs the graph that a node holds, and those held in it, operation by operation; errors stay as they are."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.extra_traceback = False
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        held = super().get_attr(target, args, kwargs)
+        return type(self)(held).run if isinstance(held, fx.GraphModule) else held
 
 
 def vmapped(

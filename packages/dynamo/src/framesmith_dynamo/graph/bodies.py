@@ -16,6 +16,7 @@ from torch import fx
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.symbolic import all_equal, is_symbolic
@@ -142,12 +143,8 @@ def _held(builder: GraphBuilder, module: fx.GraphModule) -> fx.Node:
     return node
 
 
-class _Compared(fx.Interpreter):
+class _Compared(BodyInterpreter):
     """Runs a body under its transform, on fakes, and compares what is seen of each result with what the trace saw."""
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        found = super().get_attr(target, args, kwargs)
-        return _Compared(found).run if isinstance(found, fx.GraphModule) else found
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
