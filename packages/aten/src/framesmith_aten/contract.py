@@ -58,9 +58,9 @@ def writes_last(run: Callable[..., Any]) -> bool:
 
 
 class AssumptionFailed(RuntimeError):
-    """Raised by what runs a graph that takes something for granted of what data tell, at a call in which it is not so.
+    """Raised at a call in which data are not as the graph assumes.
 
-    What was captured is right there, and is to be run instead. The message says what was taken for granted.
+    What was captured is right there, and is to be run instead. The message says what was assumed.
     """
 
 

@@ -85,12 +85,11 @@ def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
 
 
 def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
-    """Take for granted, of numbers that data tell, what is usual of the condition that was asked; whether that is news.
+    """Assume, of unbacked numbers, what is usual of the condition that was asked; whether that is news.
 
     Torch's formulas have ways of their own for a factor of one, for what is empty and for a single row. Usual are
     other factors and many rows: what holds of a large number. A call checks it: see `Facts`. `captured`: the symbols
-    with which the graph came; others are made anew each time that it is traced, and what is taken for granted of them
-    is forgotten.
+    with which the graph came; others are made anew each time that it is traced, and their assumptions are forgotten.
     """
     condition: Any = getattr(error, "asked", getattr(error, "cond", None))
     env = fake_mode.shape_env
@@ -155,7 +154,7 @@ def refusing_news(env: Any) -> Iterator[None]:
     yield
     for symbol in symbols & (set(env.replacements) - known):
         if unstable.symbol_is_type(symbol, unstable.SymT.UNBACKED_INT):
-            why = f"its gradients take for granted that {symbol} is {env.replacements[symbol]}"
+            why = f"its gradients assume that {symbol} is {env.replacements[symbol]}"
             raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
 
 
@@ -168,7 +167,7 @@ def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
 
 
 class Facts:
-    """What is taken for granted of numbers that only a call knows, checked at a call: what torch defers to it."""
+    """Assumptions about numbers that only a call knows, checked at a call: those that torch defers to it."""
 
     def __init__(self, tracer: GraphTracer, graph: fx.Graph) -> None:
         self._tracer = tracer
@@ -221,7 +220,7 @@ class Facts:
         self._messages[unstable.canonicalize_bool_expr(condition.node._expr)] = message
 
     def check(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
-        """Record the checks of what the call `node` has taken for granted. Raises AotUnsupported.
+        """Record the checks of what the call `node` has assumed. Raises AotUnsupported.
 
         `values` are those of the nodes.
         """
@@ -237,7 +236,7 @@ class Facts:
             unsaid = message is None and relied.expr not in self._checked
             exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_all_that_is_told(node, values)
             if unsaid and _may_broadcast(relied.expr) and not exact:
-                why = f"it is taken for granted that {relied.expr}, but one element would do as well"
+                why = f"it is assumed that {relied.expr}, but one element would do as well"
                 raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
             self._check_once(relied.expr, message or assumed(f"{relied.msg}: {relied.expr}"))
 

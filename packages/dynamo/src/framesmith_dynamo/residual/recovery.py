@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Bytecode, Codegen
     from framesmith_dynamo.graph.builder import FinishedGraph
 
-#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own, or says that
-#: something was taken for granted of data.
+#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own, or an assumption
+#: about data that fails.
 OnError = Callable[[Exception], object]
 
 #: Nothing is known or gained by trying once more after these.
@@ -113,7 +113,7 @@ class Recovery:
 
 
 def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Exception | None:
-    """What the graph raises, if anything, run operation by operation on copies of its inputs."""
+    """The error, if any, of the graph run operation by operation on copies of its inputs."""
     random = random_state()
     try:
         with ambient.preserved(), torch.no_grad(), deactivated():

@@ -47,7 +47,7 @@ class _Stack:
         self.above.append(known)
 
     def pop(self, count: int = 1) -> list[Value | str | None]:
-        """What is known of so many slots, from the bottom up."""
+        """Take so many slots off: the facts known of each, from the bottom up."""
         taken: list[Value | str | None] = []
         for _ in range(count):
             if self.above:
@@ -59,7 +59,7 @@ class _Stack:
 
 
 def stretch_at(frame: Frame, start: int, nulls: Sequence[bool], bound: Sequence[str]) -> Stretch:
-    """What runs on the spot from `start` on, with these stack slots NULL and these locals bound; often nothing."""
+    """The stretch from `start` on, often an empty one, with these stack slots NULL and these locals bound."""
     stack = _Stack(nulls)
     instrs = frame.code.instrs
     found = Stretch((), start, tuple(nulls))
@@ -92,7 +92,7 @@ def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
 
 
 def _follow(stack: _Stack, instr: Instr, frame: Frame) -> str | None:
-    """What an instruction does to the stack; the method that it calls, if any, or `_UNKNOWN` for any other call."""
+    """Apply an instruction to the stack. Return the method it calls, if any, or `_UNKNOWN` for any other call."""
     if instr.op in ("LOAD_CONST", "LOAD_FAST"):
         stack.push(frame.locals.get(instr.arg) if instr.op == "LOAD_FAST" else None)
     elif instr.op == "LOAD_METHOD":

@@ -104,7 +104,7 @@ def _with_examples(tr: Tracer, trees: Sequence[_Tree], examples: Sequence[Value]
 
 
 def _positions(trees: Sequence[_Tree], argument: int) -> list[int]:
-    """Which of all tensors an argument has."""
+    """The places, among all tensors, of those in an argument."""
     counts = [sum(isinstance(one, TensorValue) for one in tree.leaves) for tree in trees]
     before = sum(counts[:argument])
     return [*range(before, before + counts[argument])]

@@ -1,4 +1,4 @@
-"""What torch's function transforms share in a trace: their bodies are traced, and become a call of the graph."""
+"""Function transforms in a trace: their bodies are traced, and become a call of the graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
-    """What a function gives under a transform for `arguments()`, whose containers are its own to change."""
+    """The result of a function under a transform, for `arguments()`, whose containers are its own to change."""
     tr.memo.transforms += 1
     try:
         with tr.journal.nested("a function under a transform"):

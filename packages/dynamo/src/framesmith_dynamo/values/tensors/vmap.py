@@ -31,7 +31,7 @@ NO_EXAMPLE = register_break(
 
 
 class _Removal(Value):
-    """What stands for vmap's level where the batch dimension is removed from each result of the body.
+    """The level of vmap, as a value, where the batch dimension is removed from each result of the body.
 
     Once to learn of the results and their dimensions; and once, with the batches at hand, to give those.
     """
@@ -59,7 +59,7 @@ class _Removal(Value):
 
 
 class _Name(Value):
-    """What vmap calls a function that has no name of its own: text that is read where vmap refuses something."""
+    """The name of a function that has none of its own: text that is read where vmap refuses something."""
 
     python_types = (str,)
     __slots__ = ()
