@@ -201,6 +201,8 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
     "no pair": ("function-not-differentiated", grad(lambda x: x.sum(), has_aux=True)),
     "another argument": ("function-not-differentiated", grad(lambda x: x.sum(), argnums=5)),
     "an argument twice": ("function-not-differentiated", grad(lambda x: x.sum(), argnums=(0, 0))),
+    "no number of an argument": ("function-not-differentiated", grad(lambda x: x.sum(), argnums="x")),  # type: ignore[arg-type]
+    "a list of arguments": ("function-not-differentiated", grad(lambda x: x.sum(), argnums=[0])),  # type: ignore[arg-type]
     "gradients off around": ("function-not-differentiated", around),
     "tensors as keywords": ("function-not-differentiated", keywords),
     "integers": ("operation-failed", lambda x: grad(lambda y: (y * 2).sum())(x.long())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import fx
+from torch.nn.modules.module import register_module_forward_hook
 
 from framesmith_aten.graphs.transforms import BodyInterpreter, differentiated, vmapped
 
@@ -81,3 +82,23 @@ def test_graphs_in_graphs_run_alike_and_errors_keep_their_words():
     with pytest.raises(KeyError) as info:
         BodyInterpreter(held(held(fails))).run(torch.ones(2))
     assert info.value.args == ("mine",)
+
+
+def test_a_body_is_no_module_of_the_program(capfd):
+    """Hooks of all modules are not called, and FX reports nothing of errors."""
+    module = fx.symbolic_trace(lambda a: (torch.linalg.cholesky(a).sum(),))
+    called = []
+    hook = register_module_forward_hook(lambda module, args, result: called.append(module))
+    try:
+        vmapped(module, (0,), (0,), "error", torch.eye(3).expand(2, 3, 3))
+        differentiated(module, 1, (0,), torch.eye(3))
+        for run in (
+            lambda: vmapped(module, (0,), (0,), "error", -torch.eye(3)[None]),
+            lambda: differentiated(module, 1, (0,), -torch.eye(3)),
+        ):
+            with pytest.raises(torch.linalg.LinAlgError):
+                run()
+    finally:
+        hook.remove()
+    assert not called
+    assert capfd.readouterr().err == ""

@@ -36,8 +36,10 @@ def vmapped(
     ValueError where torch would expand a result that is the same for all examples at a place it does not have.
     """
 
+    run = _plain(body)
+
     def function(*examples: Any) -> tuple[torch.Tensor, ...]:
-        found = body(*examples)
+        found = run(*examples)
         for result, dim in zip(found, out_dims, strict=True):
             _check_dimension(result, dim)
         return found
@@ -46,6 +48,12 @@ def vmapped(
     mapped = torch.vmap(function, tuple(in_dims), results, randomness)
     batches: tuple[torch.Tensor, ...] = mapped(*operands)
     return batches
+
+
+def _plain(body: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return the function that a body is: of a module, without the hooks of all modules and FX's report of errors."""
+    function: Callable[..., tuple[torch.Tensor, ...]] = body.forward if isinstance(body, fx.GraphModule) else body
+    return function
 
 
 def _check_dimension(result: torch.Tensor, dim: int | None) -> None:
@@ -63,10 +71,10 @@ def differentiated(
     The first `arguments` of the operands are the function's own, of which `argnums` are those to differentiate; it
     captures the others.
     """
-    captured = operands[arguments:]
+    captured, run = operands[arguments:], _plain(body)
 
     def function(*given: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        value, *others = body(*given, *captured)
+        value, *others = run(*given, *captured)
         return value, tuple(others)
 
     differentiate = torch.func.grad_and_value(function, tuple(argnums), has_aux=True)

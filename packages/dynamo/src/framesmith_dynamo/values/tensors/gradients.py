@@ -89,7 +89,10 @@ def _items(tr: Tracer, mapping: Value) -> list[list[Value]]:
 def _chosen(argnums: Value, count: int) -> list[int]:
     """The arguments to differentiate, which torch has to agree with."""
     given = argnums.as_plain()
-    places = [at + count if at < 0 else at for at in (given if isinstance(given, tuple) else (given,))]
+    numbers = given if isinstance(given, tuple) else (given,)
+    if not all(type(at) is int for at in numbers):
+        raise GraphBreak(NOT_DIFFERENTIATED, f"argnums is {given!r}")
+    places = [at + count if at < 0 else at for at in numbers]
     if not places or len({*places}) != len(places) or not all(0 <= at < count for at in places):
         raise GraphBreak(NOT_DIFFERENTIATED, f"argnums is {given} for {count} arguments")
     return places
