@@ -104,10 +104,16 @@ class Recorder:
         """Two gradients reach one node."""
         return self._result(self._call(calls.add, (first, second)))
 
-    def accumulate_grad(self, variable: torch.Tensor, *args: Any) -> torch.Tensor:
-        """A gradient reaches a leaf."""
-        grad, has_post_hooks = args[-2:]
-        node = self._call(_node_function("AccumulateGrad"), ([grad], variable, args[0], has_post_hooks))
+    def accumulate_grad(self, variable: torch.Tensor, *args: Any) -> torch.Tensor | None:
+        """A gradient reaches a leaf.
+
+        The engine gives the gradient that the leaf has, this one and whether there are hooks, and takes what the leaf
+        has then; without the first, as releases before 2.13 do, it takes nothing.
+        """
+        *before, grad, has_post_hooks = args
+        node = self._call(_node_function("AccumulateGrad"), ([grad], variable, *(before or [None]), has_post_hooks))
+        if not before:
+            return None
         result = self._stand_in(variable)
         self._bind(result, node)
         return result
