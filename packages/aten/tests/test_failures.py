@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from op_database import Watch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten import failures, operators
@@ -142,7 +145,7 @@ def test_the_call_fails_on_real_tensors_only(name):
     named = {key: mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for key, a in kwargs.items()}
     assert failures.may_fail(op, fakes, named)
     if not name.endswith("_scalar") and args[0] is not ODD:  # numbers, and where fixed sizes begin, are known
-        with mode:
+        with mode, contextlib.suppress(DataDependentOutputException):  # as `quantile` of 2.11, it asks for the data
             op(*fakes, **named)
 
 
