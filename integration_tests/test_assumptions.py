@@ -5,7 +5,9 @@ With `fullgraph=True` it raises EagerNotAllowed with the reason and the line; th
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -295,6 +297,25 @@ def test_effects_of_operators_happen_once(function: Callable[..., Any]) -> None:
             assert TOLD == [3]
             function(eager, torch.tensor(factor)).sum().backward()
             torch.testing.assert_close(x.grad, eager.grad)
+
+
+def test_inputs_of_such_a_call_are_freed_with_it() -> None:
+    framesmith.reset()
+    run = framesmith.compile(lambda x: max(x.sum(), 0) * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", framesmith.FramesmithWarning)
+        for values in (POSITIVE, NEGATIVE):
+            run(torch.tensor(values))
+        gc.collect()
+        gc.disable()
+        try:
+            x = torch.tensor(NEGATIVE)
+            seen = weakref.ref(x)
+            run(x)
+            del x
+            assert seen() is None
+        finally:
+            gc.enable()
 
 
 def test_words_like_the_compilers_own_are_the_programs() -> None:

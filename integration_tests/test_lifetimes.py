@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import framesmith
 from integration_tests.differential import run
@@ -39,6 +39,34 @@ def test_a_trace_of_a_training_graph_is_freed() -> None:
     del run, x
     framesmith.reset()
     assert fake_modes() <= before and texts() <= lines
+
+
+def with_dead_code(x: torch.Tensor) -> torch.Tensor:
+    x.exp().t()
+    return x.sin()
+
+
+HELD = {
+    "dead code": with_dead_code,
+    "vmap": torch.vmap(lambda a: a.sin().sum()),
+    "vmap in vmap": torch.vmap(torch.vmap(lambda a: a.sin() * 2)),
+    "grad": torch.func.grad(lambda a: a.sin().sum()),
+    "grad in vmap": lambda x: torch.vmap(lambda a: torch.func.grad(lambda b: (b * b).sum())(a))(x) + 1,
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_no_fakes_stay_with_what_is_compiled(name: str) -> None:
+    def fakes() -> int:
+        gc.collect()
+        return sum(type(one) is FakeTensor for one in gc.get_objects())
+
+    framesmith.reset()
+    before = fakes()
+    run = framesmith.compile(HELD[name])
+    run(torch.ones(3, 4))
+    assert framesmith.stats()["breaks"] == 0 < framesmith.stats()["graphs"]
+    assert fakes() <= before
 
 
 def test_an_input_that_is_changed_from_its_results_is_freed() -> None:

@@ -212,12 +212,13 @@ class Session:
 def _forget_trace(gm: fx.GraphModule) -> None:
     """Let go of what only compiling reads of a graph that stays, to be run where compiled code cannot: fakes, texts.
 
-    Where its operations come from stays, as locations, of which the texts are made.
+    Where its operations come from stays, as locations, of which the texts are made. Graphs that it holds stay, too.
     """
-    for node in gm.graph.nodes:
-        node.meta.pop(EXAMPLE, None)
-        if "location" in node.meta:
-            node.meta.pop("stack_trace", None)
+    for held in gm.modules():
+        for node in held.graph.nodes if isinstance(held, fx.GraphModule) else ():
+            node.meta.pop(EXAMPLE, None)
+            if "location" in node.meta:
+                node.meta.pop("stack_trace", None)
 
 
 _sessions: dict[object, Session] = {}

@@ -82,11 +82,12 @@ def cut_out(builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], r
     captured = [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
     _check_writes(nodes, [*examples, *captured])
     module = _module(builder, nodes, [*examples, *captured], results)
+    effects = [effects_of(node) for node in nodes]
     for node in reversed(nodes):
-        builder.graph.erase_node(node)
+        builder.erase(node)
     for ref in builder.refs.values():
         ref.forget_in(inside)
-    return Body(_held(builder, module), captured, [effects_of(node) for node in nodes])
+    return Body(_held(builder, module), captured, effects)
 
 
 def _recorded(last: fx.Node) -> list[fx.Node]:

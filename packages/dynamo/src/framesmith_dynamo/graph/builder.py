@@ -419,12 +419,17 @@ class GraphBuilder:
                     node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
         return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, changed)
 
+    def erase(self, node: fx.Node) -> None:
+        """Take a node out of the graph. FX keeps it, for its name, as long as the graph: what it knows is let go of."""
+        self.graph.erase_node(node)
+        node.meta.clear()
+
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output" or is_effect(node):
                 continue
-            self.graph.erase_node(node)
+            self.erase(node)
         live = {node for node in self.graph.nodes if node.op == "placeholder"}
         self.inputs = [ref for ref in self.inputs if ref.node in live]
         self.number_inputs = [(node, ref) for node, ref in self.number_inputs if node in live]

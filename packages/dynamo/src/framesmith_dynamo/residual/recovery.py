@@ -104,12 +104,15 @@ class Recovery:
             if isinstance(cause, AssumptionFailed) and not self.plain.assumes:
                 self.on_error(cause)  # of the compiler's below, which the program is not run for to tell
             elif not isinstance(cause, NOT_TRIED_AGAIN):
-                raised = error_of(self.plain, inputs)
-                if raised is None or isinstance(raised, AssumptionFailed):
-                    self.on_error(raised or cause)
+                self._report(cause, error_of(self.plain, inputs))
         except BaseException as told:
             return told
         return None
+
+    def _report(self, cause: Exception, raised: Exception | None) -> None:
+        """Tell of an error that is not the program's. As a local of the caller's, `raised` would keep the inputs."""
+        if raised is None or isinstance(raised, AssumptionFailed):
+            self.on_error(raised or cause)
 
 
 def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Exception | None:

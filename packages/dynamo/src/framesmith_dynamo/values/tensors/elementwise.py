@@ -103,7 +103,7 @@ class _Replay:
         if result.fake.dim() != 0:
             raise GraphBreak(NOT_ELEMENTWISE, f"it gives {result.describe()}")
         for node in reversed(dependent):
-            self.builder.graph.erase_node(node)
+            self.builder.erase(node)
         return found
 
     def _record(self, node: fx.Node) -> None:
