@@ -36,6 +36,7 @@ from framesmith_aten.operators import (
     is_random,
     is_view,
     is_view_by_strides,
+    op_name,
     reads_workspace,
     tensors_in,
     written,
@@ -167,7 +168,7 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if not made or all(_has_no_choice(tensor) for tensor in tensors if _is_plain(tensor)):
+    if not made or (not _orders_by_arguments(op) and all(map(_has_no_choice, filter(_is_plain, tensors)))):
         return out
     if (
         is_custom(op)
@@ -187,6 +188,11 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         if all(one is None or one.tells(result.shape) for one, result in zip(layouts, made, strict=True)):
             break
     return _relaid(out, iter(layouts), tensors)
+
+
+def _orders_by_arguments(op: OpOverload) -> bool:
+    """Whether contiguous tensors are laid out anew, too: by Fourier transforms. Fakes of torch 2.11 are not."""
+    return op_name(op).startswith("_fft_")
 
 
 def _is_told(tensor: torch.Tensor) -> bool:
