@@ -75,8 +75,11 @@ class GraphBreak(Exception):
         return f"{self}{places}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 
-def forget_frames(error: BaseException) -> None:
-    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames."""
+def forget_frames(error: BaseException, outside: BaseException | None) -> None:
+    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames.
+
+    What was being handled around the call that is traced (`outside`) is the program's: errors no longer lead to it.
+    """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -84,6 +87,8 @@ def forget_frames(error: BaseException) -> None:
         if found is not None and id(found) not in seen:
             seen.add(id(found))
             found.__traceback__ = None
+            if found.__context__ is outside:
+                found.__context__ = None
             waiting += [found.__cause__, found.__context__]
 
 

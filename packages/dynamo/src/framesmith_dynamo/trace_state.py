@@ -29,12 +29,13 @@ class RestartTrace(Exception):
 class SpeculationLog:
     """What failed attempts found out: the number of the outermost frame's instruction at which the graph must end.
 
-    `called_for_real`: see `Memo`.
+    `called_for_real`: see `Memo`. `outside`: the exception that is being handled around the call.
     """
 
     break_at: int | None = None
     reason: GraphBreak | None = None
     called_for_real: set[int] = field(default_factory=set)
+    outside: BaseException | None = field(default_factory=sys.exception)
     #: Whether the program has said, where it broke, that a graph break is an error.
     is_error: bool = False
 
@@ -70,8 +71,6 @@ class TraceState:
 
     `policy` says which sizes and numbers are symbols.
 
-    `called_in_handler`: whether an exception is being handled around the call.
-
     `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
     closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
     """
@@ -92,7 +91,6 @@ class TraceState:
     tensors: dict[TensorRef, Value] = field(default_factory=dict)
     constants: dict[int, Value] = field(default_factory=dict)
     handled: Value | None = None
-    called_in_handler: bool = field(default_factory=lambda: sys.exc_info()[1] is not None)
     depth: int = 0
     running: list[OpenFrame] = field(default_factory=list)
     suspended: list[Value] = field(default_factory=list)

@@ -271,7 +271,7 @@ class FrameConverter:
             except GuardsRefused:  # another thread may have changed what the trace has read
                 if refused:
                     raise
-                refused, log = True, SpeculationLog()
+                refused, log = True, SpeculationLog(outside=log.outside)
             except RestartTrace:
                 if log.reason is None:
                     continue
@@ -282,7 +282,7 @@ class FrameConverter:
     def _take_break(self, log: SpeculationLog, code: CodeType) -> None:
         """Note the break that an attempt has come to; raises BreakNotAllowed where none may be."""
         assert log.reason is not None
-        forget_frames(log.reason)
+        forget_frames(log.reason, log.outside)
         if self.fullgraph or log.is_error:
             raise BreakNotAllowed(log.reason, ERROR_ON_BREAK if log.is_error else FULLGRAPH) from log.reason
         self._note_callee(log.reason, code)
@@ -300,10 +300,10 @@ class FrameConverter:
                     self._tell_break(info, told)
                 return self._finish(info, frame, ending)
         except EscapedException as escaped:
-            forget_frames(escaped)
+            forget_frames(escaped, log.outside)
             return self._raises(info, escaped)
         except GraphBreak as broken:
-            forget_frames(broken)
+            forget_frames(broken, log.outside)
             return self._leave(info, broken, told=broken is told)
         except NotMadeHere as error:
             log.called_for_real.add(id(error.maker.obj))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import GraphBreak, forget_frames, register_break
 from framesmith_dynamo.interpreter import inlining
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
@@ -188,7 +188,7 @@ class Frame:
         """The exception that the program is handling; see `Tracer.exception_now`."""
         if self.state.handled is not None:
             return self.state.handled
-        if self.state.called_in_handler:
+        if self.state.log.outside is not None:
             raise GraphBreak(CALLERS_EXCEPTION)
         self.guard(HandledExceptionSource(), "NONE_MATCH")
         return None
@@ -241,6 +241,7 @@ class Frame:
     def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
         """What cannot be traced may still be passed along: the break waits for its first use."""
         self.guard(source, "TYPE_MATCH", type(obj))
+        forget_frames(broken, self.state.log.outside)
         return OpaqueValue(type(obj), source, broken)
 
     def constant(self, obj: object) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak, forget_frames, register_break
+from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.wrap_registry import wraps_family
 
@@ -29,7 +29,6 @@ class OpaqueValue(Value):
         super().__init__(source=source)
         self.cls = cls
         self.reason = reason
-        forget_frames(reason)
 
     def python_type(self) -> type:
         return self.cls
