@@ -193,7 +193,8 @@ class Session:
     def _on_event(self, event: FrameEvent) -> None:
         if event.kind in COUNTERS:
             count(COUNTERS[event.kind])
-        log_event(event, again=event.broken is not None and not count_break(event.broken.site))
+        is_new = event.broken is None or count_break(event.broken.site)
+        log_event(event, again=not is_new)
         if self._observe is not None:
             self._observe(event)
         if event.kind == "limit":

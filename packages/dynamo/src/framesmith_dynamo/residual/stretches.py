@@ -25,6 +25,8 @@ CHEAP: Final = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_V
 #: Methods of tensors that compute nothing, whatever else has a method of the name.
 NO_COMPUTATION: Final = frozenset(op_name(op) for op in IDENTITY_VIEWS)
 LONGEST: Final = 16
+#: In the place of a method's name: a call of anything else, at which a stretch ends.
+_UNKNOWN: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,6 @@ def stretch_at(frame: Frame, start: int, nulls: Sequence[bool], bound: Sequence[
             found = Stretch(tuple(instrs[start : index + 1]), index + 1, tuple(stack.nulls))
             engine = False
     return found
-
-
-_UNKNOWN: Final = "?"
 
 
 def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
