@@ -147,3 +147,41 @@ def test_a_view_beyond_the_end_raises_whatever_else_there_is(result: Callable[[t
         with pytest.raises(RuntimeError, match="out of bounds"):
             run(torch.zeros(4))
         assert run(torch.zeros(8)[:4].clone().resize_(8)[:4]).numel() > 0
+
+
+#: What torch refuses for sizes, wherever it finds out: in Python, in a kernel, in one that other operators make up.
+REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "linear": lambda x: F.linear(x, torch.ones(2, 9)),
+    "matmul": lambda x: x @ torch.ones(7),
+    "einsum": lambda x: torch.einsum("ij,jk->ik", x, torch.ones(9, 2)),
+    "reshape": lambda x: x.reshape(7, -1),
+    "conv1d": lambda x: F.conv1d(x[None], torch.ones(1, 9, 1)),
+    "layer_norm": lambda x: F.layer_norm(x, (9,)),
+    "group_norm": lambda x: F.group_norm(x[None], 7),
+    "tensordot": lambda x: torch.tensordot(x, torch.ones(9, 2), dims=1),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, torch.ones(9, 2)]),
+    "bilinear": lambda x: F.bilinear(x, x, torch.ones(2, 9, 9)),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.ones(9).long()),
+    "trapezoid": lambda x: torch.trapezoid(x, x, dim=5),
+    "a tensor of inference mode": lambda x: F.linear(INFERENCE, torch.ones(2, 3, requires_grad=True)) + x.sum(),
+}
+with torch.inference_mode():
+    INFERENCE = torch.ones(4, 3)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_the_programs_error(name: str, dynamic: bool | None) -> None:
+    def caught(x: torch.Tensor) -> str:
+        try:
+            return str(REFUSED[name](x * 2).shape)
+        except (RuntimeError, ValueError, IndexError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    framesmith.reset()
+    x = torch.ones(4, 3)
+    for function in (REFUSED[name], caught):
+        compiled = framesmith.compile(function, dynamic=dynamic, strict=True)
+        for _ in range(2):
+            assert outcome(lambda log, x: compiled(x), (x,)) == outcome(lambda log, x: function(x), (x,))
+    assert compiled(x) == caught(x)

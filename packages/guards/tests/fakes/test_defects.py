@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from framesmith_guards import LocalSource, is_defect, new_fake_mode
-from framesmith_guards.fakes import symbolic_results
+from framesmith_guards.fakes import memory_reads, symbolic_results
+from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.fakes.symbols import attach_shape_env, symbolic_fake
 
 
@@ -44,3 +46,33 @@ def test_the_end_of_the_stack_is_none(monkeypatch):
     with mode, pytest.raises(RecursionError) as caught:
         x + 1
     assert not is_defect(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: torch.tensordot(x, torch.ones(9, 2), dims=1),
+        lambda x: F.bilinear(x, x, torch.ones(2, 9, 9)),
+        lambda x: F.cross_entropy(x, torch.ones(9).long()),
+        lambda x: torch.trapezoid(x, x, dim=5),
+        lambda x: F.group_norm(x[None], 7),
+        lambda x: F.linear(x, torch.ones(2, 9)),
+    ],
+)
+def test_what_kernels_in_cpp_refuse_is_none(wrong):
+    mode, x = symbolic()
+    with mode, python_kernels(mode), pytest.raises((RuntimeError, ValueError, IndexError)) as caught:
+        wrong(x)
+    assert not is_defect(caught.value)
+
+
+def test_a_failure_in_trying_a_kernel_is_a_defect(monkeypatch):
+    mode, x = symbolic()
+
+    def fail(*args):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(memory_reads, "_may_be_read", fail)
+    with mode, python_kernels(mode), pytest.raises(ValueError, match="planted") as caught:
+        torch.tensordot(x, torch.ones(9, 2), dims=1)
+    assert is_defect(caught.value)

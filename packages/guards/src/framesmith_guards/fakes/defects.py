@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from typing import Final
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeVar, cast
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _OWN: Final = __name__.rpartition(".")[0]
 _TORCHS: Final = "torch"
@@ -12,11 +16,21 @@ _TORCHS: Final = "torch"
 def is_defect(error: BaseException) -> bool:
     """Whether what was changed of torch's fakes failed, not torch's own rules or the operation.
 
-    It did where of torch's functions and those of this folder the last one called is of this folder. Running out of
-    the stack is nobody's.
+    It did where of torch's functions and those of this folder the last one called is of this folder, and is none that
+    hands calls on to a kernel in C++. Running out of the stack is nobody's.
     """
     if isinstance(error, RecursionError):
         return False
-    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    whose = [name for name in names if name.startswith(_OWN) or name.partition(".")[0] == _TORCHS]
-    return bool(whose) and whose[-1].startswith(_OWN)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    named = [(frame.f_globals.get("__name__", ""), frame.f_code) for frame in frames]
+    whose = [one for one in named if one[0].startswith(_OWN) or one[0].partition(".")[0] == _TORCHS]
+    return bool(whose) and whose[-1][0].startswith(_OWN) and whose[-1][1] not in _HANDING_ON
+
+
+def hands_on(function: _Function) -> _Function:
+    """Mark a function that hands its call on to torch: errors that arise in it, and no deeper, are the operator's."""
+    _HANDING_ON.add(cast(FunctionType, function).__code__)
+    return function
+
+
+_HANDING_ON: Final[set[CodeType]] = set()

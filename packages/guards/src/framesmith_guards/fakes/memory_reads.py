@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from framesmith_guards.fakes.defects import hands_on
 from framesmith_guards.torch_adapter import (
     DataDependentOutputException,
     DispatchKey,
@@ -193,6 +194,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 def tried(op: Any, run: Callable[..., Any], asked: Callable[[], bool]) -> Callable[..., Any]:
     """`run`, which calls the operator's own kernel, behind the check where `asked`."""
 
+    @hands_on
     def checked(*args: Any, **kwargs: Any) -> Any:
         if asked():
             check(op, args, kwargs)
