@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import framesmith
+from framesmith_backends import CpuBackend
 
 
 class World:
@@ -236,3 +237,35 @@ def test_steps(program: Program, kind: str, rows: tuple[int, ...], told: pytest.
     if kind == "adam":
         roles = [record.getMessage().split()[0] for record in told.records if record.name == "framesmith.aot"]
         assert ("inference" in roles) is PROGRAMS[program], roles
+
+
+class Fails(CpuBackend):
+    """A backend one of whose graphs, of this role, fails at each call from the third on."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self.role, self.failures = role, 0
+
+    def compile(self, gm: Any, inputs: Any, role: Any = "inference", *rest: Any, **more: Any) -> Any:
+        run = super().compile(gm, inputs, role, *rest, **more)
+        calls = 0
+
+        def failing(args: list[Any]) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 2:
+                self.failures += 1
+                raise RuntimeError("planted")
+            return run(args)
+
+        return failing if role == self.role else run
+
+
+@pytest.mark.filterwarnings("ignore::framesmith.FramesmithWarning")
+@pytest.mark.parametrize("role", ["inference", "forward"])
+@pytest.mark.parametrize("program", [gan, second_derivatives, averaged])
+def test_a_part_that_fails_runs_as_it_is_and_once(program: Program, role: str) -> None:
+    backend = Fails(role)
+    wanted = ran(program, lambda fn: fn, "adam", (6,) * 6)
+    assert_like(ran(program, lambda fn: framesmith.compile(fn, backend=backend), "adam", (6,) * 6), wanted)
+    assert backend.failures

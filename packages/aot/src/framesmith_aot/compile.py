@@ -26,7 +26,7 @@ from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
 from framesmith_aten.assumptions import is_assumption
-from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, assumes, mark_as_assuming
+from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, assumes, mark_as_assuming, writes_last
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.plain_tensors import is_inference_leaf, with_bits_of
@@ -65,11 +65,14 @@ def compile_graph(
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
     _refuse_modes()
-    apart = prelude_of(gm) if training is None else None
-    if apart is not None:
+    parts = prelude_of(gm) if training is None else None
+    if parts is not None:
         settings: dict[str, Any] = {"whole": whole, "keep_input_mutations": keep_input_mutations, "on_error": on_error}
-        compile = partial(compile_graph, compiler=compiler, lay_out=lay_out, **settings)
-        return _compile_apart(*apart, inputs, compile)
+        apart = _compile_apart(
+            parts, inputs, partial(compile_graph, compiler=compiler, lay_out=lay_out, **settings), on_error
+        )
+        if apart is not None:
+            return apart
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
@@ -99,25 +102,36 @@ def compile_graph(
 
 
 def _compile_apart(
-    first: Part, second: Part, inputs: Sequence[Any], compile: Callable[..., CompiledGraph]
-) -> CompiledGraph:
-    """Two graphs as one function of the `inputs` of both: see Note [Preludes]."""
-    given = [[inputs[at] for at in part.takes] for part in (first, second)]
-    before = compile(first.module, given[0], training=False)
-    behind = compile(second.module, given[1], training=True)
+    parts: tuple[Part, Part], inputs: Sequence[Any], compile: Callable[..., CompiledGraph], on_error: OnError | None
+) -> CompiledGraph | None:
+    """Two graphs as one function of the `inputs` of both, or None where one may fail half-way: see Note [Preludes]."""
+    compiled = []
+    for part, training in zip(parts, (False, True), strict=True):
+        graph = compile(part.module, [inputs[at] for at in part.takes], training=training)
+        if assumes(graph.function) or not writes_last(graph.function):
+            return None
+        compiled.append(graph)
+    before, behind = compiled
     text = FunctionText("compiled_graph", input_names(len(inputs)))
-    names = [", ".join(f"in{at}" for at in part.takes) for part in (first, second)]
-    text.line(f"{text.bind('before', before.function)}({names[0]})")
-    text.line(f"return {text.bind('behind', behind.function)}({names[1]})")
-    written = {part.takes[at] for part, graph in ((first, before), (second, behind)) for at in graph.overwritten}
+    for part, graph, what, use in zip(parts, compiled, ("before", "behind"), ("", "return "), strict=True):
+        names = ", ".join(f"in{at}" for at in part.takes)
+        text.line("try:")
+        text.line(f"{use}{text.bind(what, graph.function)}({names})", 2)
+        text.line("except Exception as error:")
+        text.line(f"{text.bind('tell', partial(_tell, on_error))}(error)", 2)
+        text.line(f"{use}{text.bind(f'plain_{what}', part.module.forward)}({names})", 2)
+    written = {part.takes[at] for part, graph in zip(parts, compiled, strict=True) for at in graph.overwritten}
     whole_text = "\n".join((before.text, behind.text, text.text))
-    function = text.build()
-    if assumes(before.function) or assumes(behind.function):
-        mark_as_assuming(function)
     overwritten = tuple(sorted(written))
     return CompiledGraph(
-        function, whole_text, behind.forward_graph, behind.backward_passes, overwritten, writes_last=False
+        text.build(), whole_text, behind.forward_graph, behind.backward_passes, overwritten, writes_last=False
     )
+
+
+def _tell(on_error: OnError | None, error: Exception) -> None:
+    if on_error is None:
+        raise error
+    on_error("a part of a graph", error)
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:

@@ -2,7 +2,8 @@
 
 Note [Preludes]: such a graph is compiled as two, called one after the other, where all that the second reads of the
 first is the inputs it has written to. In one graph, second derivatives would need what these inputs were before, the
-state of the optimizer too: a copy of each in each call.
+state of the optimizer too: a copy of each in each call. Where compiled code fails, the part whose it is runs as it is:
+what the first has written stands. So each is to write last and to assume nothing, or the graph is compiled as one.
 """
 
 from __future__ import annotations
