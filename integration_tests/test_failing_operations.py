@@ -163,6 +163,9 @@ REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bilinear": lambda x: F.bilinear(x, x, torch.ones(2, 9, 9)),
     "cross_entropy": lambda x: F.cross_entropy(x, torch.ones(9).long()),
     "trapezoid": lambda x: torch.trapezoid(x, x, dim=5),
+    "squeeze": lambda x: x.squeeze(7),
+    "squeeze of several": lambda x: x.squeeze((0, -9)),
+    "squeeze in place": lambda x: x.squeeze_(2),
     "a tensor of inference mode": lambda x: F.linear(INFERENCE, torch.ones(2, 3, requires_grad=True)) + x.sum(),
 }
 with torch.inference_mode():

@@ -240,7 +240,8 @@ def may_drop_ones(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
         return False
     tensor, dims = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
     wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
-    lengths = [tensor.shape[dim] for dim in wanted if tensor.dim()]
+    rank = tensor.dim()
+    lengths = [tensor.shape[dim] for dim in wanted if -rank <= dim < rank]  # the operator refuses others
     return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
