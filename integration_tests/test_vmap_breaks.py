@@ -351,3 +351,14 @@ def test_between_breaks() -> None:
         [got], [want] = (torch.autograd.grad(call(x).sum(), x) for call in (compiled, f))
         torch.testing.assert_close(got, want)
     assert framesmith.stats()["graphs"] == 3
+
+
+@pytest.mark.parametrize("transform", [vmap, lambda f: torch.func.grad(lambda a: f(a).sum())])
+def test_as_a_backend_of_torch_compile(transform: Callable[..., Any]) -> None:
+    """Its graphs enter transforms by nodes, which are not compiled: the graph runs eagerly, and no level is left."""
+    x = torch.randn(2, 3)
+    torch._dynamo.reset()
+    with pytest.warns(framesmith.FramesmithWarning):
+        found = torch.compile(transform(lambda a: a.sin()), backend="framesmith")(x)
+    torch.testing.assert_close(found, transform(lambda a: a.sin())(x))
+    assert torch._C._functorch.peek_interpreter_stack() is None

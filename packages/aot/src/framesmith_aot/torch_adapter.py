@@ -10,6 +10,7 @@ from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
 _HISTORY: Final = "what autograd knows of views cannot be asked"
+_LEVELS: Final = "function transforms stay active that a graph of torch.compile enters and that is not compiled"
 _UNBACKED: Final = "sizes that depend on data are not compiled"
 
 unstable: Final = Needs(
@@ -38,6 +39,8 @@ unstable: Final = Needs(
             instead=is_none,
         ),
         need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
+        need("torch._C._functorch.get_dynamic_layer_stack_depth", _LEVELS, instead=lambda: 0),
+        need("torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth", _LEVELS, instead=lambda depth: None),
         need("torch.utils._sympy.symbol.SymT", _UNBACKED, members=("UNBACKED_INT", "UNBACKED_FLOAT")),
         need("torch.utils._sympy.symbol.symbol_is_type", _UNBACKED),
         need("torch.fx.experimental.symbolic_shapes.canonicalize_bool_expr", _UNBACKED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,18 @@ class Ran:
     writers: Mapping[int, str]
 
 
+@contextmanager
+def _transforms_left() -> Iterator[None]:
+    """Leave the function transforms that a graph (one of torch.compile's) has entered when it fails within."""
+    depth = unstable.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        unstable.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        raise
+
+
+@_transforms_left()
 def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any], tracer: GraphTracer) -> Ran:
     """Runs `gm` on `args`; `attributes` gives the values of its `get_attr` nodes."""
     env: dict[fx.Node, Any] = {}
