@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
+from framesmith.torch_backend import framesmith_backend
 from integration_tests.transforms import Tensor, outcome
 
 vmap = torch.vmap
@@ -359,6 +360,6 @@ def test_as_a_backend_of_torch_compile(transform: Callable[..., Any]) -> None:
     x = torch.randn(2, 3)
     torch._dynamo.reset()
     with pytest.warns(framesmith.FramesmithWarning):
-        found = torch.compile(transform(lambda a: a.sin()), backend="framesmith")(x)
+        found = torch.compile(transform(lambda a: a.sin()), backend=framesmith_backend)(x)
     torch.testing.assert_close(found, transform(lambda a: a.sin())(x))
     assert torch._C._functorch.peek_interpreter_stack() is None
