@@ -48,8 +48,20 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
         lengths = [_left(item, length) for item, length in zip(masked, lengths, strict=True)]
         rest = []
     for at in reversed(symbols):
-        tensor = tr.call_torch("select", (tensor, tr.constant(sum(lengths[:at])), items[at]), {})
+        dim = sum(lengths[:at])
+        tensor = tr.call_torch("select", (tensor, tr.constant(dim), _there(tr, tensor, dim, items[at])), {})
     return tensor, TupleValue(rest) if rest else None
+
+
+def _there(tr: Tracer, tensor: Value, dim: int, place: Any) -> Value:
+    """A symbol as an index, guarded to be within the dimension; its number where it is not: `select` refuses that.
+
+    Fakes of torch 2.11 do not look whether it is.
+    """
+    if not isinstance(tensor, TensorObject) or is_told_by_data(place.number):
+        return place  # type: ignore[no-any-return]
+    size = tensor.fake.shape[dim]
+    return place if -size <= place.number < size else tr.constant(int(place.number))
 
 
 def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
