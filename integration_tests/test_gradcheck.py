@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +101,11 @@ def test_derivatives_are_those_of_numbers(at: int) -> None:
     inputs = [torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3), (2, 3), (3,))]
     compiled = framesmith.compile(FUNCTIONS[at], strict=True)
     assert torch.autograd.gradcheck(compiled, inputs)
-    assert torch.autograd.gradgradcheck(compiled, inputs)
+    try:
+        assert torch.autograd.gradgradcheck(compiled, inputs)
+    except RuntimeError as error:  # attention's second derivative, which torch 2.15 lacks
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            torch.autograd.gradgradcheck(FUNCTIONS[at], inputs)
 
 
 def test_a_module_in_float64() -> None:

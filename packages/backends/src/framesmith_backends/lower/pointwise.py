@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float, nearest
+from framesmith_backends.ir.dtypes import DTYPES, compute_type, holds, is_float, is_integer, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
@@ -423,6 +423,8 @@ def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Te
     bools = s.result.dtype == "b1"
     if bools and not all(b is None or isinstance(b, Tensor) for b in (low, high)):
         raise Decline("bools clamped by numbers, which ATen refuses")
+    if any(type(b) is int and is_integer(s.result.dtype) and not holds(s.result.dtype, b) for b in (low, high)):
+        raise Decline("a bound that the type does not hold: releases of torch differ in what it means")
     names = ("or", "and") if bools else ("max", "min")
     bounds = [(n, b) for n, b in zip(names, (low, high), strict=True) if b is not None]
 
