@@ -105,9 +105,10 @@ def test_only_frames_with_tensors_are_compiled(program: Callable[[torch.Tensor],
         assert rest == expected[1] or str(rest) == str(expected[1])
         if call == 0:
             first = framesmith.stats()
-    # The function itself and what follows each of its breaks: pandas alone would have more than a thousand.
+    # The function itself and what follows each of its breaks: pandas alone would have more than a thousand. What
+    # follows the last one may compute nothing of tensors: it is left to plain Python.
     assert first["frames_seen"] <= 15, first
-    assert first["frames_failed"] == first["frames_skipped"] == first["frames_run_once"] == 0, first
+    assert first["frames_failed"] == first["frames_run_once"] == 0 and first["frames_skipped"] <= 1, first
     assert framesmith.stats() == first, "the steady state asks nothing and compiles nothing"
 
 

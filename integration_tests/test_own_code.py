@@ -66,7 +66,7 @@ def detector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Detector]:
         return asked(self, frame)
 
     monkeypatch.setattr(framesmith.session.Session, "__call__", call)
-    monkeypatch.setattr(framesmith.session, "log_event", found.events.append)
+    monkeypatch.setattr(framesmith.session, "log_event", lambda event, **more: found.events.append(event))
     framesmith.reset()
     yield found
     framesmith.reset()
