@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -108,6 +108,36 @@ def on_a_branch(x, y):
     return y + 1
 
 
+class Feed:
+    """Counts how often it is asked for a tensor."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self.asked == len(self.tensors):
+            raise StopIteration
+        self.asked += 1
+        return self.tensors[self.asked - 1]
+
+
+def behind_what_the_call_has_done(x, y):
+    z = y * 2
+    feed = Feed([z, z + 1])
+    return len(list(map(torch.Tensor.numpy, feed))), feed.asked, z + 1
+
+
+def said_of_gradients(x, y):
+    z = (y * 2).detach()
+    z.requires_grad_()
+    (z * x).sum().backward()
+    return z.grad
+
+
 #: program -> the attempts after the first that its frames take
 PROGRAMS: dict[Callable[..., Any], int] = {
     in_front: 0,
@@ -123,6 +153,8 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     called_in_a_callee: 1,
     in_a_loop: 0,
     on_a_branch: 0,
+    behind_what_the_call_has_done: 1,
+    said_of_gradients: 0,
 }
 
 

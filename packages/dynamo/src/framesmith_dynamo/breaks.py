@@ -45,13 +45,15 @@ def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
 class GraphBreak(Exception):
     """The current instruction cannot be traced. `detail` says what exactly was met; `user_location` where."""
 
-    def __init__(self, kind: BreakKind, detail: str = "") -> None:
+    def __init__(self, kind: BreakKind, detail: str = "", *, before_effects: bool = False) -> None:
         super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))
         self.kind = kind
         self.detail = detail
         self.user_location: Location | None = None
         #: (source, kind of guard, expected): without these the instruction might not break.
         self.conditions: tuple[tuple[Source, str, object], ...] = ()
+        #: Whether the instruction, of whichever frame, has done nothing yet.
+        self.before_effects = before_effects
         #: The site of the break that this one is for: in a function that is not interpreted in place because of it.
         self.site_of_cause: Site | None = None
 

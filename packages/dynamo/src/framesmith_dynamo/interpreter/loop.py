@@ -11,14 +11,11 @@ from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import again_from, decoded
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot
 from framesmith_dynamo.torch_switches import places
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
 from framesmith_dynamo.values.functions.cells import CellValue, FoundCellValue
-from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.tensor_tables import BREAKING_METHODS
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_guards import (
     AttrSource,
@@ -139,7 +136,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
                 frame.guard(*condition)
             return Ending(reason=log.reason)
         came.append((frame.pc, frame.state.builder.operations))
-        stack = tuple(frame.stack)
+        stack = frame.operands = tuple(frame.stack)
         try:
             _step(frame)
         except TracedRaise as raised:
@@ -162,11 +159,10 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
 
 
 def _step(frame: Frame) -> None:
-    """Run one instruction, and what becomes due by it."""
+    """Run one instruction, whose operands the frame has, and what becomes due by it."""
     frame.state.memo.step()
     index = frame.pc
     frame.pc = index + 1
-    frame.operands = tuple(frame.stack)
     frame.code.handlers[index](frame, frame.code.instrs[index])
     if frame.state.suspended:
         abandoned.close_abandoned(frame)
@@ -198,23 +194,14 @@ def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
 
 
 def _go_back(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak) -> bool:
-    """Put the frame in front of a call that a method of a tensor has refused before anything was done; else False.
+    """Put the frame in front of an instruction of its own that has broken before it did anything; else False.
 
     `stack` is what it was there. Nothing is to be traced again then: a step with a `backward()` in it, for one.
     """
-    index, _ = came[-1]
-    instr = frame.code.instrs[index]
-    if instr.op != "CALL":
-        return False
-    method = stack[-instr.arg.argc - len(CALLABLE_SLOTS)]
-    if not isinstance(method, MethodSlot) or not isinstance(method.owner, TensorValue):
-        return False
-    if BREAKING_METHODS.get(method.name) is not broken.kind or broken.conditions:
-        return False
     note_location(broken, frame.location())
-    if broken.in_callee or _end_of(frame, came) != len(came) - 1:
+    if not broken.before_effects or broken.in_callee or _end_of(frame, came) != len(came) - 1:
         return False
-    frame.pc = index
+    frame.pc, _ = came[-1]
     frame.stack[:] = stack
     return True
 

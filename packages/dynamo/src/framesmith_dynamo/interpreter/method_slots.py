@@ -40,7 +40,7 @@ class MethodSlot(Value):
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """Called with the owner as the first argument, as the two slots say."""
         assert args and args[0] is self.owner
-        return self.owner.call_method(tr, self.name, args[1:], kwargs)
+        return self.owner.call_method_first(tr, self.name, args[1:], kwargs)
 
     def referents(self) -> Iterable[Value]:
         return (self.owner,)

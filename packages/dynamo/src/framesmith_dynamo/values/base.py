@@ -301,6 +301,10 @@ class Value:
         """`self.name(*args, **kwargs)`, without making a bound method in between."""
         return tr.call(self.getattr_(tr, name), args, kwargs)
 
+    def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """`call_method` as the first thing that an instruction does: its breaks may be `before_effects`."""
+        return self.call_method(tr, name, args, kwargs)
+
     def getitem(self, tr: Tracer, key: Value) -> Value:
         """`self[key]`."""
         self.refuse("indexing")

@@ -76,6 +76,13 @@ class TensorValue(TensorObject):
         tr.raise_(TypeError, f"'{self.cls.__name__}' object is not callable")
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
+        try:
+            return self.call_method_first(tr, name, args, kwargs)
+        except GraphBreak as broken:
+            broken.before_effects = False  # whatever calls the method may have done something
+            raise
+
+    def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         if tr.memo.transforms:
             self.check_asked(tr, name)
         special = C_METHODS.get((torch.Tensor, name))
@@ -85,7 +92,7 @@ class TensorValue(TensorObject):
             return special(tr, self, args, kwargs)
         kind = BREAKING_METHODS.get(name)
         if kind is not None:
-            raise GraphBreak(kind, f"{name}() of {self.describe()}")
+            raise GraphBreak(kind, f"{name}() of {self.describe()}", before_effects=True)
         folded = FOLDED_METHODS.get(name)
         if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
             try:
@@ -222,7 +229,7 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
     if tr.memo.transforms or not self.keeps_flag(flag):  # under a transform torch refuses the method
-        raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}")
+        raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}", before_effects=True)
     return self
 
 
