@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from framesmith_aten.assumptions import assumed, is_assumption, raising_assumptions
+from framesmith_aten.assumptions import Asserted, asserted_by, assumed, is_assumption, raising_assumptions
 from framesmith_aten.contract import AssumptionFailed, assumes, mark_as_assuming
 
 
@@ -29,6 +29,17 @@ def test_a_failed_assumption_is_an_error_of_its_own() -> None:
     with pytest.raises(RuntimeError, match=r"^the program's$") as info:
         run(1, 0)
     assert type(info.value) is RuntimeError
+
+
+def test_messages_say_who_relies_on_a_condition() -> None:
+    module = graph("the program's", assumed("few"), assumed("many", Asserted.CHOICE))
+    checks = module.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+    assert list(map(asserted_by, checks)) == [Asserted.PROGRAM, Asserted.OPERATOR, Asserted.CHOICE]
+    assert list(map(is_assumption, checks)) == [False, True, True]
+    assert assumed(assumed("many", Asserted.CHOICE)) == assumed("many", Asserted.CHOICE)
+    assert asserted_by(next(iter(module.graph.nodes))) is None
+    with pytest.raises(AssumptionFailed, match=r"^many$"):
+        raising_assumptions(module.forward, module.graph.nodes)(1, 1, 0)
 
 
 def test_an_error_of_the_programs_in_such_words_is_the_programs() -> None:

@@ -1,13 +1,15 @@
 """Checks of what a compiler assumes of data, told apart from the program's own.
 
-Note [Assumptions]: in graphs both are calls of `aten._assert_scalar`. The message of an assumption begins as no program
-begins one, wherever the graph goes, and who has a graph run has its failure raised as `AssumptionFailed`: by the very
-messages that the graph holds, so that no error of the program's is taken for it.
+Note [Assumptions]: in graphs both are calls of `aten._assert_scalar`. How the message begins says who relies on the
+condition, and nothing else does: it is what stays of a node wherever the graph goes, and what its failure raises. Who
+has a graph run has the failure of an assumption raised as `AssumptionFailed`: by the very messages that the graph
+holds, so that no error of the program's is taken for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from functools import wraps
 from typing import Final, TypeVar
 
@@ -18,13 +20,29 @@ from framesmith_guards.torch_adapter import aten
 
 _R = TypeVar("_R")
 
-#: How the message of a check begins that is the compiler's own.
-_ASSUMED: Final = "the compiler assumes: "
+
+class Asserted(Enum):
+    """Who relies on a condition that a graph checks, by how the message of the check begins.
+
+    `PROGRAM`: it says so itself, and fails with it. `OPERATOR`: a rule for sizes, which may ask for more than the
+    operator, or for what that checks itself. `CHOICE`: the tracer, which has followed one of two ways.
+    """
+
+    PROGRAM = ""
+    OPERATOR = "the compiler assumes: "
+    CHOICE = "the compiler has chosen a way: "
 
 
-def assumed(what: str) -> str:
+_ASSUMPTIONS: Final = (Asserted.OPERATOR, Asserted.CHOICE)
+
+
+def assumed(what: str, by: Asserted = Asserted.OPERATOR) -> str:
     """The message of a check of an assumption: once however often it is said."""
-    return what if what.startswith(_ASSUMED) else f"{_ASSUMED}{what}"
+    return f"{by.value}{what}" if _relying(what) is Asserted.PROGRAM else what
+
+
+def _relying(message: str) -> Asserted:
+    return next((by for by in _ASSUMPTIONS if message.startswith(by.value)), Asserted.PROGRAM)
 
 
 def is_assertion(node: fx.Node) -> bool:
@@ -32,9 +50,14 @@ def is_assertion(node: fx.Node) -> bool:
     return node.target is aten._assert_scalar.default
 
 
+def asserted_by(node: fx.Node) -> Asserted | None:
+    """Who relies on the condition that the node checks, or None: it checks none."""
+    return _relying(str(node.args[1])) if is_assertion(node) else None
+
+
 def is_assumption(node: fx.Node) -> bool:
     """Whether it checks what a compiler assumes, and the program does not say."""
-    return is_assertion(node) and str(node.args[1]).startswith(_ASSUMED)
+    return asserted_by(node) in _ASSUMPTIONS
 
 
 def raising_assumptions(run: Callable[..., _R], nodes: Iterable[fx.Node]) -> Callable[..., _R]:
@@ -48,8 +71,9 @@ def raising_assumptions(run: Callable[..., _R], nodes: Iterable[fx.Node]) -> Cal
         try:
             return run(*args)
         except RuntimeError as error:
-            if str(error) not in messages:
+            message = str(error)
+            if message not in messages:
                 raise
-            raise AssumptionFailed(str(error).removeprefix(_ASSUMED)) from error
+            raise AssumptionFailed(message.removeprefix(_relying(message).value)) from error
 
     return raising

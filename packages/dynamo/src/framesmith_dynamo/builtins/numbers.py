@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.assumptions import Asserted
 from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
-from framesmith_dynamo.graph.builder import Asserted
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named, one

@@ -9,14 +9,13 @@ import operator
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
-from framesmith_aten.assumptions import assumed
+from framesmith_aten.assumptions import Asserted, assumed
 from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.modules import new_module
@@ -45,21 +44,6 @@ ESCAPED = register_break(
     why="it is part of a graph within the graph, which gives what the function returns",
     hint="return the tensor from the function",
 )
-
-#: Where checks of numbers say, in `meta`, who relies on them.
-ASSERTED: Final = "asserted"
-
-
-class Asserted(Enum):
-    """Who relies on a condition that the graph checks: see Note [Assumptions] of `framesmith_aten.assumptions`.
-
-    `PROGRAM`: it says so itself, and fails with it. `OPERATOR`: a rule for sizes, which may ask for more than the
-    operator, or for what that checks itself. `CHOICE`: the tracer, which has followed one of two ways.
-    """
-
-    PROGRAM = auto()
-    OPERATOR = auto()
-    CHOICE = auto()
 
 
 class TensorRef:
@@ -338,10 +322,9 @@ class GraphBuilder:
         operand = self.numbers.of_expression(condition)
         if by is not Asserted.PROGRAM:
             at = current_location()
-            message = assumed(message if at is None else f"{message} ({at.in_user_code})")
+            message = assumed(message if at is None else f"{message} ({at.in_user_code})", by)
         node = self._placed(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
         node.meta[EXAMPLE] = None
-        node.meta[ASSERTED] = by
         self._note(node, Effects(lasting=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:

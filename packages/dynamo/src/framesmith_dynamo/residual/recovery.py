@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from framesmith_aten.assumptions import is_assumption, raising_assumptions
+from framesmith_aten.assumptions import Asserted, asserted_by, is_assumption, raising_assumptions
 from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
 from framesmith_bytecode import Label
-from framesmith_dynamo.graph.builder import ASSERTED, Asserted, effects_of
+from framesmith_dynamo.graph.builder import effects_of
 from framesmith_dynamo.residual.raising import emit_plain
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import deactivated, without_hook
@@ -149,7 +149,7 @@ class PlainGraph:
 def _without_rules(module: fx.GraphModule) -> Callable[..., Any]:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    for node in [node for node in graph.nodes if node.meta.get(ASSERTED) is Asserted.OPERATOR]:
+    for node in [node for node in graph.nodes if asserted_by(node) is Asserted.OPERATOR]:
         graph.erase_node(node)
     return raising_assumptions(new_module(module, graph).forward, graph.nodes)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from framesmith_aten.assumptions import Asserted
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak
-from framesmith_dynamo.graph.builder import Asserted
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
