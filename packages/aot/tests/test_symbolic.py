@@ -158,6 +158,14 @@ def test_arithmetic_of_floats_in_the_order_of_the_program():
         assert graph(*given)[1:] == gm(*given)[1:]
 
 
+def test_sums_of_many_numbers_as_results():
+    gm = graph_of(lambda x, a, b, c: (x + 1, (a + b + c + 7) // 2))
+    graph = compile_symbolic(gm, [torch.zeros(3), 5, 6, 7])
+    assert "sym_sum" in graph.text
+    for values in ((5, 6, 7), (2, 9, 30)):
+        assert graph(torch.zeros(3), *values)[1] == gm(torch.zeros(3), *values)[1]
+
+
 def test_division_by_zero_is_raised_when_it_is_not_used():
     gm = graph_of(lambda x, a: (1.0 / a, x + 1)[1])
     graph = compile_symbolic(gm, [torch.zeros(3), 0.5])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import fx
+from torch.fx.node import Argument
 
 from framesmith_aot.partition.split import handed_out
 from framesmith_aot.runtime.replay import FunctionText, number_name
@@ -43,14 +44,18 @@ class Numbers:
     ) -> str:
         if node in names or node.op == "placeholder":
             return names.get(node) or inputs[self.inputs[node]]
-        operands = [
-            self._expression(text, arg, inputs, names) if isinstance(arg, fx.Node) else text.literal(arg)
-            for arg in node.args
-        ]
+        operands = [self._operand(text, arg, inputs, names) for arg in node.args]
         name = op_name(node.target)
         if node.target in LAYOUT_QUERIES:  # size, stride, storage_offset, numel
             return f"{operands[0]}.{name.removeprefix('sym_')}({', '.join(operands[1:])})"
         return f"{text.bind(name, node.target)}({', '.join(operands)})"
+
+    def _operand(self, text: FunctionText, arg: Argument, inputs: Sequence[str], names: Mapping[fx.Node, str]) -> str:
+        if isinstance(arg, fx.Node):
+            return self._expression(text, arg, inputs, names)
+        if isinstance(arg, (tuple, list)):  # the terms of `torch.sym_sum`
+            return f"[{', '.join(self._operand(text, one, inputs, names) for one in arg)}]"
+        return text.literal(arg)
 
 
 def numbers_at_calls(joint: JointGraph) -> Numbers:
