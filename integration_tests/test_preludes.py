@@ -162,6 +162,33 @@ def may_fail_on_some_data(world: World, x: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
+def in_parts(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    one, other = world.judge[:4](world.maker(x)).chunk(2, dim=1)
+    loss = (one * other).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def under_autocast(world: World, x: torch.Tensor) -> torch.Tensor:
+    world.first(x)
+    world.update()
+    with torch.autocast("cpu"):
+        loss = world.judge(world.maker(x)).mean()
+    loss.backward()
+    return loss.detach()
+
+
+def all_under_autocast(world: World, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu"):
+        world.first(x)
+        world.update()
+        loss = world.judge(world.maker(x)).mean()
+    loss.backward()
+    return loss.detach()
+
+
 def without_reading(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
@@ -190,6 +217,9 @@ PROGRAMS: dict[Program, bool] = {
     shows_a_parameter: True,
     writes_again: True,
     may_fail_on_some_data: False,
+    in_parts: True,
+    under_autocast: True,
+    all_under_autocast: True,
     without_reading: False,
     without_gradients: True,
 }

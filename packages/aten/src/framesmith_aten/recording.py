@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import fx
 
 from framesmith_aten import limits, trials
+from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
+from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import (
     acts_elsewhere,
@@ -79,6 +82,35 @@ class Effects:
     def forbid_removal(self) -> bool:
         """Whether the call must stay though nothing uses its result."""
         return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
+
+
+_NONE: Final = Effects()
+_UNKNOWN: Final = Effects(may_fail=True, lasting=True)
+
+
+def effects_of(node: fx.Node) -> Effects:
+    """What a node of a torch-level graph does beside giving its result; not to be changed.
+
+    Of a call that is what was noted when it was recorded, `meta[EFFECTS]`. A call without a note may do anything: its
+    graph may come from somebody who notes nothing, and a call that is wrongly taken for pure is dropped or repeated. No
+    note is needed of nodes that are no calls, and of functions of numbers, which are made where a number is asked for:
+    what they refuse, guards exclude.
+    """
+    found: Effects = node.meta.get(EFFECTS, _UNKNOWN if is_call(node) and not computes_number(node) else _NONE)
+    return found
+
+
+def is_call(node: fx.Node) -> bool:
+    """Whether the node calls something."""
+    return node.op in ("call_function", "call_method", "call_module")
+
+
+def computes_number(node: fx.Node) -> bool:
+    """Whether a node of a torch-level graph asks for a number of a tensor's layout, or computes one of others."""
+    if node.target in LAYOUT_QUERIES:
+        return True
+    known = node.target in FUNCTIONS and EXAMPLE in node.meta
+    return known and not any(True for _ in tensors_in(node.meta[EXAMPLE]))
 
 
 #: What the log raises about an operator, and what stands for the depth of the program's own calls.

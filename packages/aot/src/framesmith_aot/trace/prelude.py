@@ -16,11 +16,11 @@ import torch
 from torch import fx
 
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aten.contract import EFFECTS, EXAMPLE
+from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import tensors_in
-from framesmith_aten.recording import Effects
+from framesmith_aten.recording import Effects, computes_number, effects_of, is_call
 
 #: Fewer copies than this cost less than the call of another graph.
 LEAST_WRITTEN: Final = 8
@@ -38,10 +38,10 @@ def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
     """The two graphs that `gm` is compiled as, or None: it is one then."""
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return None
-    calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
+    calls = list(filter(is_call, gm.graph.nodes))
     first = calls[: _end_of_prelude(calls)]
     rest = [*calls[len(first) :], *gm.graph.find_nodes(op="output")]
-    if not first or any(_effects(node).may_fail for node in calls) or not _are_apart(gm, first, rest):
+    if not first or not all(map(_is_sure, calls)) or not _are_apart(gm, first, rest):
         return None
     return _part(gm, first), _part(gm, rest)
 
@@ -53,14 +53,14 @@ def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
         if node.target is unstable.set_grad_enabled:
             records = node.args[0] is True
             end = at + 1 if records else end
-        elif records or EFFECTS not in node.meta or _acts_beside(_effects(node)):
+        elif records or _acts_beside(effects_of(node)):
             break
     return end
 
 
-def _effects(node: fx.Node) -> Effects:
-    found: Effects = node.meta.get(EFFECTS, Effects(may_fail=node.target is not unstable.set_grad_enabled))
-    return found
+def _is_sure(node: fx.Node) -> bool:
+    """Whether a call raises on no data; what computes numbers may: it divides by what is 0."""
+    return not effects_of(node).may_fail and not computes_number(node)
 
 
 def _acts_beside(effects: Effects) -> bool:
@@ -75,7 +75,7 @@ def _are_apart(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.N
         return False
     if not any(one.requires_grad for node in rest for one in tensors_in(node.meta.get(EXAMPLE))):
         return False
-    strided = [one for node in first for one in _effects(node).written if one.layout is torch.strided]
+    strided = [one for node in first for one in effects_of(node).written if one.layout is torch.strided]
     places = {storage_id(one) for one in strided}
     written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(node.meta.get(EXAMPLE), places)]
     return len(written) >= LEAST_WRITTEN and any(user not in inside for node in written for user in node.users)

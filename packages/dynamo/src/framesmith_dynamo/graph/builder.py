@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -24,7 +24,7 @@ from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.overlaps import Overlaps, Part
 from framesmith_aten.plain_tensors import with_bits_of
-from framesmith_aten.recording import Effects, OperatorLog
+from framesmith_aten.recording import Effects, OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.modes import GlobalStateLog
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from framesmith_guards.torch_adapter import FakeTensorMode, TorchDispatchMode
 
 
-NO_EFFECTS: Final = Effects()
 ESCAPED = register_break(
     "body-tensor-escapes",
     what="a tensor that a function under a transform, such as torch.vmap, has computed is used outside of the function",
@@ -359,6 +358,7 @@ class GraphBuilder:
         """The node for one tensor of a call's tuple, list or dict result."""
         got = self._placed(self.graph.call_function(operator.getitem, (node, index)))
         got.meta[EXAMPLE] = fake
+        got.meta[EFFECTS] = Effects()
         return got
 
     def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
@@ -377,16 +377,21 @@ class GraphBuilder:
         """Record a change of torch's global state and make it."""
         node_args = tuple(self.state.node_of(arg) for arg in args)
         result = target(*args)
-        node = self._placed(self.graph.call_function(target, node_args))
-        node.meta["mode"] = True
+        node = self._switch(target, node_args)
         self.state.record(target, args, result, node)
         return result
+
+    def _switch(self, target: Any, args: Sequence[Any]) -> fx.Node:
+        node = self._placed(self.graph.call_function(target, tuple(args)))
+        node.meta["mode"] = True
+        node.meta[EFFECTS] = Effects(lasting=True)
+        return node
 
     def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
         """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
         self.check_assumptions()
         for target, args in self.state.closing_calls():
-            self._placed(self.graph.call_function(target, args)).meta["mode"] = True
+            self._switch(target, args)
         self._placed(self.graph.output(tuple(ref.node for ref in outputs)))
         self.remove_dead_code()
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not outputs:
@@ -410,7 +415,7 @@ class GraphBuilder:
     def remove_dead_code(self) -> None:
         """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
         for node in reversed(list(self.graph.nodes)):
-            if node.users or node.op == "output" or is_effect(node):
+            if node.users or node.op == "output" or effects_of(node).forbid_removal:
                 continue
             self.erase(node)
         live = {node for node in self.graph.nodes if node.op == "placeholder"}
@@ -440,17 +445,6 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
             return leaf
         made = torch.empty_strided(shape, strides, dtype=dtype, device=ref.fake.device)
         return with_bits_of(made, ref.fake).copy_(leaf)
-
-
-def effects_of(node: fx.Node) -> Effects:
-    """What the operators under a node did when it was recorded."""
-    found: Effects = node.meta.get(EFFECTS, NO_EFFECTS)
-    return found
-
-
-def is_effect(node: fx.Node) -> bool:
-    """Whether a node must stay in the graph though nothing uses its result: it changes a mode, or has effects."""
-    return "mode" in node.meta or effects_of(node).forbid_removal
 
 
 def fake_of_node(node: fx.Node) -> Any:

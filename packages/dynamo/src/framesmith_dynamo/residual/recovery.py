@@ -17,8 +17,8 @@ from framesmith_aten.assumptions import Asserted, asserted_by, is_assumption, ra
 from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
+from framesmith_aten.recording import effects_of
 from framesmith_bytecode import Label
-from framesmith_dynamo.graph.builder import effects_of
 from framesmith_dynamo.residual.raising import emit_plain
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import deactivated, without_hook

@@ -8,8 +8,9 @@ import torch
 
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import effects_of
 from framesmith_bytecode import OPS
-from framesmith_dynamo.graph.builder import effects_of, fake_of_node
+from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.residual.continuations import comes_again
 
 if TYPE_CHECKING:

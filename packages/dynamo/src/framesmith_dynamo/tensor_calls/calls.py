@@ -17,11 +17,11 @@ from framesmith_aten.operators import tensors_in
 from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
 from framesmith_aten.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.random_order import RANDOM_ORDER
-from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed
+from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
-from framesmith_dynamo.graph.builder import effects_of, fake_of_node
+from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_dynamo.graph.spelling import Unspeakable
 from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
 from framesmith_dynamo.torch_adapter import unstable

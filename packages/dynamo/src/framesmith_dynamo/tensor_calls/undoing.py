@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from framesmith_aten.layouts import share_storage
+from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.builder import effects_of
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from torch import fx
 
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
+from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.graph.builder import GraphBuilder, effects_of, fake_of_node
+from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.tensors.subscripts import is_read, read_at
 from framesmith_dynamo.values.tensors.tensor import TensorValue

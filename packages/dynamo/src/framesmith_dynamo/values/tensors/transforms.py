@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.bodies import Body
-from framesmith_dynamo.graph.builder import effects_of
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import handles
