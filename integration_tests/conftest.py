@@ -6,8 +6,10 @@ Nothing is kept in the user's cache folder.
 import importlib.util
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 CACHE = tempfile.TemporaryDirectory(prefix="framesmith-tests-")
@@ -32,3 +34,14 @@ def declare_operators() -> None:
 
 
 declare_operators()
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is compiled before a test nor left by it, and random numbers begin anew."""
+    import framesmith  # behind what the environment is told above
+
+    framesmith.reset()
+    torch.manual_seed(0)
+    yield
+    framesmith.reset()

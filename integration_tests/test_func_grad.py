@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,23 +17,7 @@ from torch.func import grad, grad_and_value, vmap
 import framesmith
 from integration_tests.transforms import Program, Tensor, outcome, plain, run, t
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    framesmith.reset()
-    torch.manual_seed(0)
-    yield
-    framesmith.reset()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered() -> None:
-    """What torch registers with its pytrees when it is first used is there: guards of the structures compare it."""
-    x = torch.ones(2, 2, requires_grad=True)
-    vmap(grad(lambda a: a.sin().sum()))(x).sum().backward()
-    framesmith.compile(vmap(torch.sin))(x)
-    torch.testing.assert_close(x, x)
-
+pytestmark = pytest.mark.usefixtures("fresh")
 
 PROGRAMS: dict[str, Callable[[], Program]] = {}
 
@@ -257,3 +243,18 @@ def test_gradients_of_gradients_through_the_call() -> None:
         [first] = torch.autograd.grad(call(x), x, create_graph=True)
         found.append([first.detach(), *torch.autograd.grad(first.sum(), x)])
     torch.testing.assert_close(*found)
+
+
+FIRST_OF_A_PROCESS = """
+import sys, torch, framesmith
+from torch.func import grad, vmap
+compiled = framesmith.compile(vmap(grad(lambda x: (x.sin() * x).sum())), backend="eager", fullgraph=True)
+for _ in range(2):
+    compiled(torch.ones(2, 3))
+print(framesmith.stats()["graphs"], "torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_first_of_a_process_is_compiled_once_and_without_torchs_compiler() -> None:
+    found = subprocess.run([sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["1", "False"]

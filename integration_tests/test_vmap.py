@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,27 +15,10 @@ from torch import nn
 import framesmith
 from integration_tests.transforms import Program, Tensor, close, plain, run, t
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 vmap = torch.vmap
 Pair = namedtuple("Pair", "p q")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    framesmith.reset()
-    torch.manual_seed(0)
-    yield
-    framesmith.reset()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def registered() -> None:
-    """What torch registers with its pytrees when it is first used is there: guards of mapped functions compare it."""
-    x = torch.ones(2, 2, requires_grad=True)
-    vmap(torch.sin)(x).sum().backward()
-    framesmith.compile(vmap(torch.sin))(x)
-    torch.testing.assert_close(x, x)
-
-
 PROGRAMS: dict[str, Callable[[], Program]] = {}
 
 

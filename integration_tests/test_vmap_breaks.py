@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,17 +15,12 @@ import framesmith
 from framesmith.torch_backend import framesmith_backend
 from integration_tests.transforms import Tensor, outcome
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 vmap = torch.vmap
 #: Makes a function of a tensor, with all that it changes.
 Make = Callable[[], Callable[[Tensor], Any]]
 PROGRAMS: dict[str, tuple[str, Make]] = {}
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    framesmith.reset()
-    yield
-    framesmith.reset()
 
 
 def program(kind: str) -> Callable[[Make], Make]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed.tensor  # `assert_close` does, and what that registers with pytrees has guards fail
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import framesmith

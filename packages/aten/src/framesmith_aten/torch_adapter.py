@@ -11,6 +11,7 @@ from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
 _NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
+_GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first compiled"
 
 
 def is_none(tensor: object) -> bool:
@@ -38,6 +39,18 @@ unstable: Final = Needs(
         ),
         need("torch._C._functorch.maybe_current_level", "torch.vmap in graphs fails to compile"),
         need("torch._C._functorch.maybe_get_level", "torch.vmap in graphs fails to compile"),
+        need("torch._functorch.eager_transforms._autograd_grad", _GRADIENTS, instead=None),
+        need(
+            "torch._functorch.eager_transforms.grad_and_value_impl",
+            "torch.func.grad breaks the graph",
+            name="grad_and_value",
+        ),
+        need(
+            "torch._functorch.vmap.doesnt_support_saved_tensors_hooks",
+            _GRADIENTS,
+            name="without_saved_hooks",
+            instead=None,
+        ),
         need(
             "torch._library.simple_registry.singleton", "fakes of operators are not looked up", name="custom_operators"
         ),

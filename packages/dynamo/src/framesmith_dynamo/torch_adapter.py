@@ -59,11 +59,6 @@ unstable: Final = Needs(
         need("torch._functorch.vmap._unwrap_batched", "torch.vmap breaks the graph", name="unwrap_batched"),
         need("torch._functorch.vmap._maybe_remove_batch_dim", "torch.vmap breaks the graph", name="remove_batch_dim"),
         need("torch._functorch.vmap._get_name", "torch.vmap breaks the graph", name="name_of_mapped"),
-        need(
-            "torch._functorch.eager_transforms.grad_and_value_impl",
-            "torch.func.grad breaks the graph",
-            name="grad_and_value",
-        ),
         need("torch.utils._pytree.tree_flatten", "torch.func.grad breaks the graph"),
         need("torch.utils._pytree.tree_unflatten", "torch.vmap breaks the graph"),
         need("torch._functorch.vmap.lazy_load_decompositions", "torch.vmap breaks the graph"),

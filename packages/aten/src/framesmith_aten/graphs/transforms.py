@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from framesmith_aten.torch_adapter import unstable
+from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals
 
 
 class BodyInterpreter(fx.Interpreter):
@@ -77,6 +79,21 @@ def differentiated(
         value, *others = run(*given, *captured)
         return value, tuple(others)
 
-    differentiate = torch.func.grad_and_value(function, tuple(argnums), has_aux=True)
-    gradients, (value, others) = differentiate(*operands[:arguments])
+    gradients, (value, others) = _grad_and_value()(function, tuple(argnums), True, operands[:arguments], {})
     return (*gradients, value, *others)
+
+
+@cache
+def _grad_and_value() -> Callable[..., Any]:
+    """Return torch's own function of (function, argnums, has_aux, args, kwargs), which does not import torch._dynamo.
+
+    It does where it is otherwise than it is known here; see Note [Rebuilt functions] of `framesmith_guards`.
+    """
+    whole: Any = unstable.grad_and_value
+    inner = getattr(whole, "__wrapped__", None)
+    autograd, guarding = unstable.autograd_grad, unstable.without_saved_hooks
+    if inner is None or autograd is None or guarding is None:
+        return cast(Callable[..., Any], whole)
+    names = rebuilt_globals(inner.__globals__)
+    names["_autograd_grad"] = rebuilt(autograd, names)
+    return cast(Callable[..., Any], guarding(rebuilt(inner, names)))

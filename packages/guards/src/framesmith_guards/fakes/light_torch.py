@@ -1,10 +1,11 @@
 """Torch's own functions rebuilt so that they can run without importing torch._dynamo (1.1 s, once per process).
 
 Note [Rebuilt functions]: making a FakeTensorMode, and a fake tensor from a real one, imports torch._dynamo inside
-torch, for two configuration values and a few marker classes. A rebuilt function has the same code and other
-globals, whose `__import__` answers those names with small equivalents while torch._dynamo is not loaded, and with
-torch's own otherwise. Nothing global changes: no entry of `sys.modules`, no attribute of torch, so other threads
-and a later real import are not affected. A name that has no equivalent here is imported for real.
+torch, for two configuration values and a few marker classes; so do gradients under `torch.func`, to switch off what
+only torch._dynamo switches on. A rebuilt function has the same code and other globals, whose `__import__` answers
+those names with small equivalents while torch._dynamo is not loaded, and with torch's own otherwise. Nothing global
+changes: no entry of `sys.modules`, no attribute of torch, so other threads and a later real import are not affected. A
+name that has no equivalent here is imported for real.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
@@ -108,13 +110,15 @@ _SOURCES: Final[dict[str, object]] = {
 _STANDS: Final = {
     "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
     "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
+    # What is not loaded is not switched on.
+    "torch._dynamo.compiled_autograd": _Stand("torch._dynamo.compiled_autograd", {"_disable": nullcontext}),
     "torch.fx.experimental.validator": _Stand(
         "torch.fx.experimental.validator",
         {"translation_validation_enabled": lambda: torch.fx.experimental._config.translation_validation},
     ),
 }
 _DYNAMO: Final = _Stand(
-    _REPLACED, {"config": _STANDS["torch._dynamo.config"], "source": _STANDS["torch._dynamo.source"]}
+    _REPLACED, {name.rpartition(".")[2]: stand for name, stand in _STANDS.items() if name.startswith(_REPLACED)}
 )
 
 
