@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 import framesmith
-from benchmarks.harness import Row, print_rows
+from benchmarks.harness import Row, interleaved, print_rows, ratios, time_steps
 from benchmarks.step_cases import BATCH, CASES, new_step
 
 FIRST = 3
-#: Steps in a measurement of the steady state, and measurements of which the median counts.
-STEPS, TIMES = 50, 7
+#: Steps in a measurement of the steady state, and rounds of such measurements.
+STEPS, ROUNDS = 20, 60
+HOW = ("eager", "apart", "whole")
 
 
 def compiled(how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -23,37 +24,31 @@ def compiled(how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return (lambda function: function) if how == "eager" else framesmith.compile
 
 
-def measured(name: str, how: str) -> tuple[float, float]:
-    """Seconds of the first three steps, and of one in the steady state."""
+def first_steps(name: str, how: str) -> tuple[Callable[[], object], float]:
+    """A step whose first calls are over, and the seconds that the first three took."""
     framesmith.reset()
     step, _ = new_step(name, "apart" if how == "apart" else "whole", compiled(how))
     x = torch.rand(BATCH, requires_grad=name == "gradient penalty")
     begun = time.perf_counter()
     for _ in range(FIRST):
         step(x)
-    first = time.perf_counter() - begun
-    for _ in range(FIRST):
-        step(x)
-    return first, statistics.median(_one(step, x) for _ in range(TIMES))
-
-
-def _one(step: Callable[..., Any], x: torch.Tensor) -> float:
-    begun = time.perf_counter()
-    for _ in range(STEPS):
-        step(x)
-    return (time.perf_counter() - begun) / STEPS
+    return functools.partial(step, x), time.perf_counter() - begun
 
 
 def run() -> list[Row]:
     """All cases of this suite."""
     rows: list[Row] = []
     for name in CASES:
-        found = {how: measured(name, how) for how in ("eager", "apart", "whole")}
-        for what, at in (("first three steps", 0), ("a step", 1)):
-            seconds = {how: times[at] for how, times in found.items()}
-            rows += [
-                Row(f"{name}, {what}", how, took, {other: took / seconds[other] for other in seconds}, TIMES)
-                for how, took in seconds.items()
-            ]
-        print_rows(rows[-2 * len(found) :])
+        begun = {how: first_steps(name, how) for how in HOW}
+        seconds = {how: [took] for how, (_, took) in begun.items()}
+        found = [
+            Row(f"{name}, first three steps", how, took, ratios(seconds[how], seconds, how), 1)
+            for how, [took] in seconds.items()
+        ]
+        for step, _ in begun.values():  # which the other ones' reset may have made forget what was compiled
+            time_steps(step, FIRST)
+        timers = {how: functools.partial(time_steps, step, STEPS) for how, (step, _) in begun.items()}
+        found += interleaved(f"{name}, a step", timers, ROUNDS)
+        print_rows(found)
+        rows += found
     return rows

@@ -368,7 +368,7 @@ def _is_of_onednn(s: Scope) -> bool:
     layout = s.given[0]
     if s.machine.on_gpu or layout is None or not lies_in_rows(layout) or layout.numel == 1:
         return False
-    return layout.dtype in ("f32", "bf16") and _is_nan_at_infinity(layout.dtype, torch.backends.mkldnn.enabled)
+    return _is_nan_at_infinity(layout.dtype, torch.backends.mkldnn.enabled)
 
 
 @functools.cache
