@@ -4,8 +4,13 @@ Machine code is kept in the user's cache folder (`storage`), by its text, what L
 processor: no text holds an address, which another process would have elsewhere.
 
 Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
-hold it (as the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
-function that enters it. An engine's target machine is its own too: LLVM's engines take theirs over.
+hold it (through the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
+function that enters it, or until the garbage that both are part of is collected: a finalizer in the same garbage must
+not call it. An engine's target machine is its own too: LLVM's engines take theirs over.
+
+A builtin method reads its definition when it is freed. So it is bound to a tuple that owns the definition as `bytes`,
+both of which the garbage collector cannot clear while the method is there; a structure of ctypes, or an attribute of the
+module, it clears in any order, and the method would read freed memory.
 """
 
 from __future__ import annotations
@@ -54,13 +59,17 @@ class CompiledModule:
     def __init__(self, engine: Any, entries: list[str]) -> None:
         self.engine = engine
         self.kept: object = None
-        self.methods = {
-            name: MethodDef(name.encode(), engine.get_function_address(name), METH_FASTCALL, None) for name in entries
-        }
+        self.entries = {name: engine.get_function_address(name) for name in entries}
 
     def functions(self) -> Mapping[str, object]:
         """The entries as Python functions taking tensors."""
-        return {name: _bind(ctypes.addressof(method), self, None) for name, method in self.methods.items()}
+        return {name: self._bound(name.encode(), where) for name, where in self.entries.items()}
+
+    def _bound(self, name: bytes, where: int) -> object:
+        """A builtin method that holds its definition: see Note [Lifetime]."""
+        definition = bytes(MethodDef(name, where, METH_FASTCALL, None))
+        place = ctypes.cast(ctypes.c_char_p(definition), ctypes.c_void_p)
+        return _bind(place, (self, definition, name), None)
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ static Py_ssize_t find_slot(PyCodeObject *code, PyObject *name)
     return -1;
 }
 
-/* Each of these answers like bind(). */
+/* Each of these answers like bind_arguments(). */
 
 static int bind_keywords(Target *target, PyObject *const *values, PyObject *kwnames)
 {
@@ -113,10 +113,9 @@ static int bind_positional(Target *target, PyObject *const *args, Py_ssize_t nar
     return 1;
 }
 
-static int bind_slowly(Binding *binding, PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs,
-                       PyObject *kwnames)
+static int bind_slowly(Binding *binding, PyFunctionObject *function, PyCodeObject *code, PyObject *const *args,
+                       Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyCodeObject *code = (PyCodeObject *)function->func_code;
     binding->count = code_argument_count(code);
     binding->owned = binding->small;
     if (binding->count > BOUND_ON_STACK) {
@@ -136,9 +135,9 @@ static int bind_slowly(Binding *binding, PyFunctionObject *function, PyObject *c
     return status > 0 ? bind_defaults(&target) : status;
 }
 
-int bind(Binding *binding, PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+int bind_arguments(Binding *binding, PyFunctionObject *function, PyCodeObject *code, PyObject *const *args,
+                   Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyCodeObject *code = (PyCodeObject *)function->func_code;
     binding->args = args;
     binding->owned = NULL;
     binding->count = 0;
@@ -146,7 +145,7 @@ int bind(Binding *binding, PyFunctionObject *function, PyObject *const *args, Py
         (code->co_flags & (CO_VARARGS | CO_VARKEYWORDS)) == 0) {
         return 1;
     }
-    return bind_slowly(binding, function, args, nargs, kwnames);
+    return bind_slowly(binding, function, code, args, nargs, kwnames);
 }
 
 void bind_release(Binding *binding)

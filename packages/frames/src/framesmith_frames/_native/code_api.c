@@ -157,8 +157,9 @@ static PyObject *py_counts(PyObject *module, PyObject *target)
         sum.left_alone += cache->left_alone;
         reason = reason == NULL ? cache->reason : reason;
     }
-    return Py_BuildValue("KKKKKKKO", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.left_alone,
-                         reason == NULL ? Py_None : reason);
+    PyObject *given = Py_NewRef(reason == NULL ? Py_None : reason); /* making the tuple may collect garbage: a reset */
+    return Py_BuildValue("KKKKKKKN", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.left_alone,
+                         given);
 }
 
 PyMethodDef code_methods[] = {

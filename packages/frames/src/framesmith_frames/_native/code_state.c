@@ -161,10 +161,20 @@ static PyObject *with_first(PyObject *entries, PyObject *first)
 
 int cache_add(Cache *cache, PyObject *entry)
 {
-    PyObject *entries = with_first(cache->entries, entry);
-    if (entries == NULL) {
-        return -1;
-    }
+    PyObject *former, *entries;
+    int is_stale;
+    do { /* making a list may collect garbage, and so run a reset, which replaces the entries */
+        former = Py_XNewRef(cache->entries);
+        entries = with_first(former, entry);
+        is_stale = former != cache->entries;
+        Py_XDECREF(former);
+        if (entries == NULL) {
+            return -1;
+        }
+        if (is_stale) {
+            Py_DECREF(entries);
+        }
+    } while (is_stale);
     Py_XSETREF(cache->entries, entries);
     return 0;
 }

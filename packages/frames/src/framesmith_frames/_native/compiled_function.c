@@ -182,14 +182,14 @@ static int find_for_call(CompiledFunction *self, Activation *activation, PyObjec
     if (cache == NULL || cache->entries == NULL) {
         return 0;
     }
-    int status = bind(binding, (PyFunctionObject *)wrapped, args, PyVectorcall_NARGS(nargsf), kwnames);
+    Py_INCREF(code); /* binding may collect garbage, and a checker runs Python code: resets, another code of the function */
+    cache->users++;
+    int status = bind_arguments(binding, (PyFunctionObject *)wrapped, code, args, PyVectorcall_NARGS(nargsf), kwnames);
     if (status > 0) {
-        Py_INCREF(code); /* a checker may run Python code that gives the function another one */
-        cache->users++;
         status = find_entry(cache, binding->args, code_argument_count(code), wrapped, activation, found);
-        cache_release(cache);
-        Py_DECREF(code);
     }
+    cache_release(cache);
+    Py_DECREF(code);
     if (status > 0) {
         return 1;
     }

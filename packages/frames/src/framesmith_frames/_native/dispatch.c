@@ -119,11 +119,12 @@ static int report_error(Frame *frame, Activation *activation, Found *found)
 
 static PyObject *call_back(Frame *frame, Activation *activation)
 {
+    PyObject *callback = Py_NewRef(activation->callback); /* making the info may collect garbage, and so set another one */
     PyObject *info = frame_info_new(frame_function(frame), frame_code(frame), frame->localsplus, activation->cache);
     if (info == NULL) {
+        Py_DECREF(callback);
         return NULL;
     }
-    PyObject *callback = Py_NewRef(activation->callback);
     activation->busy++;
     PyObject *answer = PyObject_CallOneArg(callback, info);
     activation->busy--;
@@ -231,11 +232,11 @@ static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Lo
     return result;
 }
 
+/* Takes a use of the cache, which the caller has counted. */
 static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
 {
     Found found;
     PyObject *reason = NULL;
-    cache->users++;
     int status = decide(frame, cache, local->activation, &found, &reason);
     int with_calls = cache->skip == SKIPPED_WITH_CALLS;
     cache_release(cache);
@@ -273,6 +274,7 @@ static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject
     else {
         Outer outer = activation_enter(local->activation, callback, id);
         local->activation->first = 0;
+        cache->users++;
         result = dispatch_as_usual(tstate, frame, cache, local, NULL);
         activation_leave(local->activation, outer);
     }
@@ -283,16 +285,25 @@ static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject
 PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
 {
     if (!may_be_diverted()) {
+        cache->users++;
         return dispatch_as_usual(tstate, frame, cache, local, target);
     }
     PyObject *instead;
     Activation *activation = local->activation;
-    int status = divert(activation->callback, frame_function(frame), activation, &instead);
+    cache->users++; /* Python code runs below: a reset would free the cache */
+    PyObject *callback = Py_NewRef(activation->callback);
+    int status = divert(callback, frame_function(frame), activation, &instead);
+    Py_DECREF(callback);
+    if (status != 0) {
+        cache_release(cache);
+    }
     if (status < 0) {
         return abandon_frame(tstate, frame);
     }
-    return status == 0 ? dispatch_as_usual(tstate, frame, cache, local, target)
-                       : dispatch_diverted(tstate, frame, instead, local);
+    if (status > 0) {
+        return dispatch_diverted(tstate, frame, instead, local);
+    }
+    return dispatch_as_usual(tstate, frame, cache, local, target);
 }
 
 /* ---- for Python ---- */

@@ -149,11 +149,13 @@ static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *ca
 {
     unsigned long long seen = local->activation->seen, found = local->activation->found;
     cache->users++;
+    PyObject *code = Py_NewRef(frame_code(frame)); /* the cache goes with it, and from 3.12 on the evaluator lets go of it */
     PyObject *result = evaluate(tstate, frame, 0, local);
     Activation *activation = local->activation;
     cache->calls_inside |= activation->seen != seen;
     cache->quiet_calls = activation->found == found ? cache->quiet_calls + 1 : 0;
     cache_release(cache);
+    Py_DECREF(code);
     return result;
 }
 

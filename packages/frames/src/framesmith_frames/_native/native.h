@@ -249,7 +249,8 @@ typedef struct {
 } Binding;
 
 /* 1: bound; 0: the function does not take these arguments (no exception is set); -1: out of memory. */
-int bind(Binding *binding, PyFunctionObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+int bind_arguments(Binding *binding, PyFunctionObject *function, PyCodeObject *code, PyObject *const *args,
+                   Py_ssize_t nargs, PyObject *kwnames);
 void bind_release(Binding *binding);
 
 /* ---- wrapper.c: what CompiledFunction and without_hook have in common ---- */

@@ -243,6 +243,7 @@ static void clear_instructions(Instruction *instructions, Py_ssize_t count)
 
 void program_clear(Program *program)
 {
+    program->dead = 1; /* first: what is let go of below may run Python code */
     clear_instructions(program->instructions, program->count);
     program->instructions = NULL;
     program->count = 0;
@@ -268,7 +269,6 @@ void program_clear(Program *program)
     program->inputs = NULL;
     program->leaf_count = program->shape_count = program->block_count = program->input_count = 0;
     program->has_state = 0;
-    program->dead = 1;
     Py_CLEAR(program->state.snapshot);
     Py_CLEAR(program->state.renew);
     Py_CLEAR(program->state.rows);
