@@ -187,3 +187,20 @@ def _with(number: Any, many: int) -> int:
     """The number where data tell that there are so many."""
     expr = number.node.expr if isinstance(number, torch.SymInt) else number
     return int(expr.subs(dict.fromkeys(expr.free_symbols, many))) if isinstance(number, torch.SymInt) else int(expr)
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 20, 30), (3, 8, 40, 50), (2, 64, 5, 6, 7)])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_large_group_norms_of_channels_last(shape, groups):
+    memory = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape).to(memory_format=memory)
+    weight = torch.randn(shape[1])
+    numbers = (shape[0], shape[1], x[0, 0].numel(), groups, 1e-5)
+    op = aten.native_group_norm.default
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(one) for one in (x, weight, weight)]
+        found = trials.as_laid_out(op, (*fakes, *numbers), {}, op(*fakes, *numbers))
+        contiguous = [fakes[0].contiguous(), *fakes[1:]]
+        usual = trials.as_laid_out(op, (*contiguous, *numbers), {}, op(*contiguous, *numbers))
+    assert [one.stride() for one in found] == [one.stride() for one in op(x, weight, weight, *numbers)]
+    assert [one.stride() for one in usual] == [one.stride() for one in op(x.contiguous(), weight, weight, *numbers)]

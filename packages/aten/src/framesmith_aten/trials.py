@@ -195,6 +195,18 @@ def _orders_by_arguments(op: OpOverload) -> bool:
     return op_name(op).startswith("_fft_")
 
 
+def _is_given_sizes(op: OpOverload) -> bool:
+    """Whether numbers among the arguments are the lengths of its input. Fakes of torch 2.14 are contiguous."""
+    return op_name(op) == "native_group_norm"
+
+
+def _given_sizes_again(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name, with the lengths of this input, and all channels in one group."""
+    values = arguments(op, args, kwargs)
+    batch, channels, *inner = values["input"].shape
+    return {**values, "N": batch, "C": channels, "HxW": math.prod(inner), "group": 1}
+
+
 def _is_told(tensor: torch.Tensor) -> bool:
     return has_symbols(tensor) and any(map(is_told_by_data, (*tensor.shape, *tensor.stride())))
 
@@ -210,7 +222,8 @@ def _layouts_found(
     """For each of `count` results how it is laid out where data tell that lengths are `told`."""
     elements = _elements(tensors, told)
     exact = elements <= SMALL and any(map(_has_choice_of_one, tensors))
-    small = is_pointwise(op) and not exact and not any(map(is_interleaved, tensors))  # of which no order tells
+    interleaved = any(map(is_interleaved, tensors))  # of which no order tells
+    small = (is_pointwise(op) or _is_given_sizes(op)) and not exact and not interleaved
     if not small and elements > SMALL:
         return (None,) * count
     symbols = any(map(has_symbols, tensors))
@@ -221,6 +234,8 @@ def _layouts_found(
             _results.clear()
         twin = _of_two_elements if small else Twins(told)
         real, named = _mapped(args, twin, told), _mapped(kwargs, twin, told)
+        if small and _is_given_sizes(op):
+            real, named = (), _given_sizes_again(op, real, named)
         layouts = _results[key] = _layouts_of_real(op, real, named, count, exact=exact, keeps=exact and symbols)
     return layouts
 

@@ -8,9 +8,9 @@ hold it (through the object a builtin method is bound to), the cache of modules 
 function that enters it, or until the garbage that both are part of is collected: a finalizer in the same garbage must
 not call it. An engine's target machine is its own too: LLVM's engines take theirs over.
 
-A builtin method reads its definition when it is freed. So it is bound to a tuple that owns the definition as `bytes`,
-both of which the garbage collector cannot clear while the method is there; a structure of ctypes, or an attribute of the
-module, it clears in any order, and the method would read freed memory.
+A builtin method reads its definition when it is freed. So it is bound to a tuple that owns the definition as `bytes`:
+the garbage collector cannot clear these while the method is there. A structure of ctypes, or an attribute of the module,
+it clears in any order, and the method would read freed memory.
 """
 
 from __future__ import annotations
