@@ -4,13 +4,13 @@ Machine code is kept in the user's cache folder (`storage`), by its text, what L
 processor: no text holds an address, which another process would have elsewhere.
 
 Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
-hold it (through the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as a
-function that enters it, or until the garbage that both are part of is collected: a finalizer in the same garbage must
+hold it (through the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as
+a function that enters it, or until the garbage that both are part of is collected: a finalizer in the same garbage must
 not call it. An engine's target machine is its own too: LLVM's engines take theirs over.
 
 A builtin method reads its definition when it is freed. So it is bound to a tuple that owns the definition as `bytes`:
-the garbage collector cannot clear these while the method is there. A structure of ctypes, or an attribute of the module,
-it clears in any order, and the method would read freed memory.
+the garbage collector cannot clear these while the method is there. A structure of ctypes, or an attribute of the
+module, it clears in any order, and the method would read freed memory.
 """
 
 from __future__ import annotations
