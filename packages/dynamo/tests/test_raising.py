@@ -72,11 +72,11 @@ def handled() -> Iterator[None]:
             raise error
         return instead
 
-    frames.set_error_handler(handle)
+    previous = frames.set_error_handler(handle)
     try:
         yield
     finally:
-        frames.set_error_handler(None)
+        frames.set_error_handler(previous)
 
 
 def run_active(converter: FrameConverter, function: Callable[..., Any], log: list[Any]) -> Any:

@@ -31,11 +31,11 @@ def no_collection_callbacks() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean_hook() -> Iterator[None]:
     frames.reset()
-    frames.set_error_handler(raise_it)
+    previous = frames.set_error_handler(raise_it)
     yield
     assert frames.get_callback() is None
     assert frames.hook_state() == {"linked": False, "on_top": False, "active_threads": 0, "suspended": 0}
-    frames.set_error_handler(None)
+    frames.set_error_handler(previous)
     frames.reset()
 
 

@@ -20,9 +20,9 @@ def refuse(function: Any, reason: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_handler() -> Iterator[None]:
-    frames.set_error_handler(lambda error, frame: None)
+    previous = frames.set_error_handler(lambda error, frame: None)
     yield
-    frames.set_error_handler(None)
+    frames.set_error_handler(previous)
 
 
 def make(body: Callable[[], object] = list) -> Callable[[int], int]:
