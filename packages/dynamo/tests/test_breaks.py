@@ -16,6 +16,7 @@ from driver import check, compiled, run_eagerly, same
 
 import framesmith_frames as frames
 from framesmith_dynamo import BREAKS, BreakNotAllowed, FrameConverter, RecompileLimit, disable
+from framesmith_dynamo.breaks import DATA_DEPENDENT, UNSUPPORTED_CALL, GraphBreak
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -543,3 +544,8 @@ def test_untraceable_objects_are_passed_along() -> None:
         return y + 1, lock.locked()
 
     check(held, X)
+
+
+def test_breaks_without_an_instruction_are_one_for_each_kind() -> None:
+    first, second = (GraphBreak(UNSUPPORTED_CALL, f"a call with {count} arguments") for count in (1, 2))
+    assert first.site == second.site != GraphBreak(DATA_DEPENDENT).site

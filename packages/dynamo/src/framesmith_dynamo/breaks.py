@@ -64,10 +64,15 @@ class GraphBreak(Exception):
 
     @property
     def site(self) -> Site:
-        """The instruction and the kind: equal of one break, however often and in whosever frames it is met."""
+        """The instruction and the kind: equal of one break, however often and in whosever frames it is met.
+
+        The kind alone where no instruction is to blame: details hold numbers and names that are others each time.
+        """
         at = self.user_location
-        if self.site_of_cause is not None or at is None:
-            return self.site_of_cause or (self.kind.id, str(self))
+        if self.site_of_cause is not None:
+            return self.site_of_cause
+        if at is None:
+            return (self.kind.id,)
         return self.kind.id, at.filename, at.function.partition(RESUMED)[0], at.lineno, at.column
 
     def explain(self) -> str:
