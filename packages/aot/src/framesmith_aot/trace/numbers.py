@@ -1,4 +1,4 @@
-"""How calls of numbers are traced: those of the torch-level graph, one by one, and what tensors tell of their data."""
+"""How calls of numbers are traced: those of the torch-level graph, one by one, and unbacked ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from framesmith_aten.symbolic import (
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.torch_adapter import OpOverload
 
-#: A number that data tell is taken to be one of which holds what holds of this one.
+#: An unbacked number is assumed to be one of which holds what holds of this one.
 MANY = 1 << 16
 
 #: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
@@ -95,8 +95,8 @@ def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
     env = fake_mode.shape_env
     if env is None or condition is None:
         return False
-    facts = [_usual(one, env) for one in _relations(condition) if _told_in(one)]
-    if any(fact is None or not all(one in captured for one in _told_in(fact)) for fact in facts):
+    facts = [_usual(one, env) for one in _relations(condition) if _unbacked_in(one)]
+    if any(fact is None or not all(one in captured for one in _unbacked_in(fact)) for fact in facts):
         return False
     before = env.num_deferred_runtime_asserts
     for fact in sorted(facts, key=str):
@@ -123,8 +123,8 @@ def _usual(condition: Any, env: Any) -> Any:
     return None if fact is None or fact.rel_op == "==" else fact
 
 
-def _told_in(expr: Any) -> set[Any]:
-    """The symbols in an expression that data tell."""
+def _unbacked_in(expr: Any) -> set[Any]:
+    """The unbacked symbols of an expression."""
 
     return {
         one
@@ -136,13 +136,13 @@ def _told_in(expr: Any) -> set[Any]:
 def _said(fact: Any) -> str:
     if fact.rel_op == "!=" and fact.lhs.is_Symbol and fact.rhs.is_number:
         number = float(fact.rhs) if not fact.rhs.is_integer else fact.rhs
-        return f"{fact.lhs}, which data tell, is not {number}, of which torch has a derivative of its own"
-    return f"{fact.lhs} {fact.rel_op} {fact.rhs}, of what data tell: where it is not so, torch has another derivative"
+        return f"{fact.lhs}, an unbacked number, is not {number}, of which torch has a derivative of its own"
+    return f"{fact.lhs} {fact.rel_op} {fact.rhs}, of unbacked numbers: where it is not so, torch has another derivative"
 
 
 @contextmanager
 def refusing_news(env: Any) -> Iterator[None]:
-    """Raises AotUnsupported where the backward pass takes a number that data told the forward pass for another.
+    """Raises AotUnsupported where the backward pass takes an unbacked number of the forward pass for another.
 
     The forward pass would be compiled as if it were so, and nothing checks it there.
     """
@@ -155,7 +155,7 @@ def refusing_news(env: Any) -> Iterator[None]:
     for symbol in symbols & (set(env.replacements) - known):
         if unstable.symbol_is_type(symbol, unstable.SymT.UNBACKED_INT):
             why = f"its gradients assume that {symbol} is {env.replacements[symbol]}"
-            raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
+            raise AotUnsupported("data-dependent", "an unbacked size", why, "torch._check it")
 
 
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
@@ -237,7 +237,7 @@ class Facts:
             exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_all_that_is_told(node, values)
             if unsaid and _may_broadcast(relied.expr) and not exact:
                 why = f"it is assumed that {relied.expr}, but one element would do as well"
-                raise AotUnsupported("data-dependent", "a size that data tell", why, "torch._check it")
+                raise AotUnsupported("data-dependent", "an unbacked size", why, "torch._check it")
             self._check_once(relied.expr, message or assumed(f"{relied.msg}: {relied.expr}"))
 
 
@@ -252,7 +252,7 @@ def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
 
 
 def _writes_to_all_that_is_told(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
-    """Whether the call writes to the one operand of which data tell a length: what is written to is not broadcast."""
+    """Whether the call writes to the one operand with an unbacked length: what is written to is not broadcast."""
     name = op_name(node.target)
     if node.target is not operator.setitem and not (name.endswith("_") and not name.endswith("__")):
         return False
