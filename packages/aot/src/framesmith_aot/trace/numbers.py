@@ -242,7 +242,7 @@ class Facts:
 
 
 def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
-    """What a call of numbers gives, computed of what tensors tell here."""
+    """What a call of numbers gives, computed of the numbers of this trace."""
     if isinstance(node, (tuple, list)):  # the terms of `torch.sym_sum`
         return [_anew(one, env) for one in node]
     if not isinstance(node, fx.Node) or node.target not in FUNCTIONS:
