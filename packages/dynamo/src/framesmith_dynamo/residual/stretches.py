@@ -25,8 +25,6 @@ CHEAP: Final = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_V
 #: Methods of tensors that compute nothing, whatever else has a method of the name.
 NO_COMPUTATION: Final = frozenset(op_name(op) for op in IDENTITY_VIEWS)
 LONGEST: Final = 16
-#: In the place of a method's name: a call of anything else, at which a stretch ends.
-_UNKNOWN: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +37,15 @@ class Stretch:
 
 
 class _Stack:
-    """The stack along a stretch: the slots left of those that were there, and above them what is known of new ones."""
+    """The stack along a stretch: the slots left of those that were there, and above them what is known of new ones.
+
+    `engine`: whether the autograd engine has run, since somebody has asked last.
+    """
 
     def __init__(self, nulls: Sequence[bool]) -> None:
         self.nulls = list(nulls)
         self.above: list[Value | str | None] = []
+        self.engine = False
 
     def push(self, known: Value | str | None = None) -> None:
         self.above.append(known)
@@ -65,20 +67,17 @@ def stretch_at(frame: Frame, start: int, nulls: Sequence[bool], bound: Sequence[
     stack = _Stack(nulls)
     instrs = frame.code.instrs
     found = Stretch((), start, tuple(nulls))
-    engine = False
     for index in range(start, min(start + LONGEST, len(instrs))):
         instr = instrs[index]
         if not _may_run(frame, index, bound):
             break
         if instr.op == "RETURN_VALUE":
             return found if any(nulls) else Stretch(tuple(instrs[start : index + 1]), None, ())
-        method = _follow(stack, instr, frame)
-        if method is _UNKNOWN:
+        if not _follow(stack, instr, frame):
             break
-        engine = engine or method in ENGINE
-        if engine and not stack.above:
+        if stack.engine and not stack.above:
             found = Stretch(tuple(instrs[start : index + 1]), index + 1, tuple(stack.nulls))
-            engine = False
+            stack.engine = False
     return found
 
 
@@ -90,26 +89,26 @@ def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
     return instr.op in ("LOAD_METHOD", "CALL") and frame.code.protections[index] is None
 
 
-def _follow(stack: _Stack, instr: Instr, frame: Frame) -> str | None:
-    """Apply an instruction to the stack. Return the method it calls, if any, or `_UNKNOWN` for any other call."""
+def _follow(stack: _Stack, instr: Instr, frame: Frame) -> bool:
+    """Apply an instruction to the stack; False where it calls what stretches do not, and one ends."""
     if instr.op in ("LOAD_CONST", "LOAD_FAST"):
         stack.push(frame.locals.get(instr.arg) if instr.op == "LOAD_FAST" else None)
     elif instr.op == "LOAD_METHOD":
         (owner,) = stack.pop()
         computes = not (instr.arg in NO_COMPUTATION or (instr.arg in ENGINE and isinstance(owner, TensorValue)))
         if computes:
-            return _UNKNOWN
+            return False
         stack.push(instr.arg)
         stack.push()
     elif instr.op == "CALL":
         assert isinstance(instr.arg, CallShape)
         called = stack.pop(2 + instr.arg.argc)[0]
         if not isinstance(called, str):
-            return _UNKNOWN
+            return False
         stack.push()
-        return called
+        stack.engine |= called in ENGINE
     elif instr.op in ("POP_TOP", "BUILD_TUPLE"):
         stack.pop(1 if instr.op == "POP_TOP" else instr.arg)
         if instr.op == "BUILD_TUPLE":
             stack.push()
-    return None
+    return True
