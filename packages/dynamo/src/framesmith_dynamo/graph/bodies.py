@@ -72,6 +72,25 @@ def last_node(builder: GraphBuilder) -> fx.Node:
     return last
 
 
+def recorded_behind(last: fx.Node) -> list[fx.Node]:
+    """The nodes behind `last`, in order."""
+    found = []
+    node = last.next
+    while node.op != "root":
+        found.append(node)
+        node = node.next
+    return found
+
+
+def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
+    """Take nodes, in order, out of the graph: what they gave is of no use any more, and breaks the graph if used."""
+    for node in reversed(nodes):
+        builder.erase(node)
+    inside = {*nodes}
+    for ref in builder.refs.values():
+        ref.forget_in(inside)
+
+
 def cut_out(builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], results: Sequence[fx.Node]) -> Body:
     """The body recorded behind `last`, a function of `examples` and of what it captures, that gives `results`.
 
@@ -84,18 +103,14 @@ def cut_out(builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], r
     _check_writes(nodes, [*examples, *captured])
     module = _module(builder, nodes, [*examples, *captured], results)
     effects = [effects_of(node) for node in nodes]
-    for node in reversed(nodes):
-        builder.erase(node)
-    for ref in builder.refs.values():
-        ref.forget_in(inside)
+    erase(builder, nodes)
     return Body(_held(builder, module), captured, effects)
 
 
 def _recorded(last: fx.Node) -> list[fx.Node]:
     """The nodes of the body, in order; numbers computed outside, and what is checked of them, are none of them."""
     found: dict[fx.Node, None] = {}
-    node = last.next
-    while node.op != "root":
+    for node in recorded_behind(last):
         inner = any(one in found for one in node.all_input_nodes)
         number = is_symbolic(node.meta.get(EXAMPLE)) or node.target is aten._assert_scalar.default
         if number and inner:
@@ -104,7 +119,6 @@ def _recorded(last: fx.Node) -> list[fx.Node]:
             raise GraphBreak(MODE_CHANGED, str(node.target))
         if not number:
             found[node] = None
-        node = node.next
     return [*found]
 
 

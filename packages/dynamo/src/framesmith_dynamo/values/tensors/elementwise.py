@@ -19,6 +19,7 @@ from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.bodies import erase, recorded_behind
 from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.tensors.subscripts import is_read, read_at
@@ -86,7 +87,7 @@ class _Replay:
         self.dims = max(whole.fake.dim() for whole in wholes.values())
         #: Reads at fewer places than a tensor has dimensions: of what, and where.
         self.begun: dict[fx.Node, tuple[Any, list[Any]]] = {}
-        self.recorded = _behind(last)
+        self.recorded = recorded_behind(last)
 
     def of(self, result: TensorValue) -> TensorValue:
         """The result for all elements. What was recorded for scalars is erased."""
@@ -103,8 +104,7 @@ class _Replay:
             found = result
         if result.fake.dim() != 0:
             raise GraphBreak(NOT_ELEMENTWISE, f"it gives {result.describe()}")
-        for node in reversed(dependent):
-            self.builder.erase(node)
+        erase(self.builder, dependent)
         return found
 
     def _record(self, node: fx.Node) -> None:
@@ -181,12 +181,3 @@ def _is_elementwise(op: Any) -> bool:
     """Whether each element of the operator's result is made of those at the same place."""
     facts = row(op)
     return torch.Tag.pointwise in op.tags or facts.pointwise or facts.copies or op in IDENTITY_VIEWS
-
-
-def _behind(last: fx.Node) -> list[fx.Node]:
-    found = []
-    node = last.next
-    while node.op != "root":
-        found.append(node)
-        node = node.next
-    return found
