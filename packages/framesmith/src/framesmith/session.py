@@ -122,7 +122,8 @@ class Session:
         known = self._others.get(key)
         if known is None:
             config = replace(self.config, backend=resolve_backend(backend), options={}, mode="default")
-            known = self._others[key] = Session(config, self._observe, goes_on_from=self)
+            made = Session(config, self._observe, goes_on_from=self)
+            known = self._others.setdefault(key, made)  # another thread's, if it was first
         return known
 
     def first_call(self, function: FunctionType) -> Session:
