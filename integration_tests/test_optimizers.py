@@ -66,12 +66,16 @@ def trained(make: Make, compiles: bool) -> list[Any]:
     return [*model.parameters(), *losses, *state]
 
 
+#: Where a variance is the difference of two means, eager mode's seven steps are as far from those in float64.
+CANCELLING = {"RMSprop": 2e-5}
+
+
 @pytest.mark.parametrize("name", [*WHOLE, *BROKEN])
 def test_steps_are_eagers(name: str) -> None:
     framesmith.reset()
     make = WHOLE.get(name) or BROKEN[name]
     for found, wanted in zip(trained(make, True), trained(make, False), strict=True):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(found, wanted, rtol=CANCELLING.get(name), atol=CANCELLING.get(name))
     if name in WHOLE:
         assert framesmith.stats()["frames_compiled"] > 0
 
