@@ -299,3 +299,72 @@ def test_an_iterator_over_a_list_the_trace_changed_is_not_rebuilt_wrongly() -> N
     for _ in range(2):
         xs = [1, 2, 3]
         assert list(subject(xs)) == [2, 3] and xs == [5, 1, 2, 3]
+
+
+class Counted:
+    """An iterator that tells of its `__iter__`, by an attribute of its own."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.left, self.log = 2, log
+
+    def __iter__(self) -> Iterator[int]:
+        self.log.append("iter")
+        return self
+
+    def __next__(self) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+
+class Quiet(Counted):
+    def __iter__(self) -> Iterator[int]:
+        """Return itself."""
+        return self
+
+
+class Bare:
+    """What only an iterable gives: it cannot be iterated over itself."""
+
+    def __init__(self) -> None:
+        self.left = 2
+
+    def __next__(self) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+
+class GivesBare:
+    def __iter__(self) -> Any:
+        return Bare()
+
+
+ADAPTED: dict[str, Callable[[Any], Any]] = {
+    "enumerate": enumerate,
+    "zip": lambda it: zip(it, [5, 6], strict=True),
+    "map": lambda it: map(abs, it),
+    "filter": lambda it: filter(None, it),
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize("kind", [Counted, Quiet, GivesBare])
+@pytest.mark.parametrize("name", ADAPTED)
+def test_the_program_s_own_iterators_are_asked_once(name: str, kind: Any, where: str) -> None:
+    def make(log: list[str]) -> Any:
+        return kind(log) if issubclass(kind, Counted) else kind()
+
+    def run(x: torch.Tensor, log: list[str], given: Any) -> Any:
+        return x + 1, ADAPTED[name](make(log) if given is None else given)
+
+    def found(function: Any) -> Any:
+        log: list[str] = []
+        result, iterator = function(X, log, None if where == "inside" else make(log))
+        return result.tolist(), list(iterator), log
+
+    subject = compiled(run)
+    assert found(subject) == found(run)
+    assert (run.__code__ in {event.code for event in subject.of_kind("entry")}) == (kind is Quiet)

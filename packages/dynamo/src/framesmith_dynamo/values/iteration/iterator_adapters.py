@@ -4,14 +4,44 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from types import FunctionType, WrapperDescriptorType
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.iteration.iterators import IteratorValue, next_or_none, stop
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
+
+T = TypeVar("T")
+
+ITERATOR_CLASS = register_break(
+    "iterator-class",
+    what="an enumerate, zip, map or filter over an iterator of the program's own class is needed outside the trace",
+    why="to make it again there, Python would call the iterator's __iter__ once more",
+    hint="have __iter__ do nothing but `return self`, or iterate over a list of the items",
+)
+
+
+def _itself(self: T) -> T:
+    return self
+
+
+def _is_its_own_iterator(iterator: type) -> bool:
+    """Whether `iter()` of an instance, which is an iterator, is known to give itself and to do nothing else."""
+    method = next((vars(cls)["__iter__"] for cls in iterator.__mro__ if "__iter__" in vars(cls)), None)
+    if isinstance(method, FunctionType):
+        return method.__code__.co_argcount > 0 and method.__code__.co_code == _itself.__code__.co_code
+    return isinstance(method, WrapperDescriptorType)
+
+
+def _given_again(inner: Value) -> Value:
+    """An iterator that is handed to `enumerate` and the like a second time. Raises GraphBreak where that would show."""
+    if not isinstance(inner, IteratorValue) and not _is_its_own_iterator(inner.python_type()):
+        raise GraphBreak(ITERATOR_CLASS, inner.describe())
+    return inner
 
 
 class EnumerateIterator(IteratorValue):
@@ -36,7 +66,7 @@ class EnumerateIterator(IteratorValue):
         return (self.inner,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(enumerate, (self.inner,), (self.count,))
+        codegen.push_call(enumerate, (_given_again(self.inner),), (self.count,))
 
 
 class ZipIterator(IteratorValue):
@@ -81,7 +111,7 @@ class ZipIterator(IteratorValue):
     def reconstruct(self, codegen: Codegen) -> None:
         codegen.push_function(zip)
         for inner in self.inners:
-            codegen(inner)
+            codegen(_given_again(inner))
         if self.strict:
             codegen.load_const(True)
         codegen.call(len(self.inners) + self.strict, ("strict",) if self.strict else ())
@@ -106,7 +136,7 @@ class MapIterator(IteratorValue):
         return (self.function, *self.inners)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(map, (self.function, *self.inners))
+        codegen.push_call(map, (self.function, *map(_given_again, self.inners)))
 
 
 class FilterIterator(IteratorValue):
@@ -134,7 +164,7 @@ class FilterIterator(IteratorValue):
         return (self.function, self.inner)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(filter, (self.function, self.inner))
+        codegen.push_call(filter, (self.function, _given_again(self.inner)))
 
 
 class SentinelIterator(IteratorValue):
