@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import framesmith
+from framesmith_dynamo import EagerNotAllowed
 
 Case = tuple[Callable[..., Any], list[tuple[torch.Tensor, ...]]]
 
@@ -250,3 +251,36 @@ def test_a_factor_that_is_what_it_was_taken_not_to_be(program: Callable[..., Any
     )
     stats = framesmith.stats()
     assert (stats["frames_run_once"], stats["frames_failed"], stats["graphs"]) == (2, 0, 1)
+
+
+def _written_before(x, t):
+    n = t.item()
+    x.mul_(2)
+    return x[:n] + torch.ones(4)
+
+
+def _written_behind(x, t):
+    y = x[: t.item()]
+    x.mul_(2)
+    return y + torch.ones(4)
+
+
+def _itself_written(x, t):
+    y = x[: t.item()]
+    y.mul_(2)
+    return y + torch.ones(4)
+
+
+@pytest.mark.parametrize("program", [_written_before, _written_behind, _itself_written])
+def test_a_slice_of_unbacked_length_of_what_is_written(program):
+    """Made again of what is there after the write, it is as long as the program has found out."""
+    compiled = framesmith.compile(program, fullgraph=True, strict=True)
+    for length in (4, 4, 1, 3):
+        x = torch.randn(8)
+        mine, count = x.clone(), torch.tensor(length)
+        if length == 4:
+            torch.testing.assert_close(compiled(mine, count), program(x, count))
+            assert torch.equal(mine, x)
+            continue
+        with pytest.raises(EagerNotAllowed if length == 1 else RuntimeError):
+            compiled(mine, count)

@@ -192,6 +192,14 @@ def is_the_same(new: Any, old: Any) -> list[tuple[Any, Any]]:
     return [pair for mine, theirs in _pairs(new, old) if (pair := _become(mine, theirs)) is not None]
 
 
+def take_known(new: Sequence[Any], old: Sequence[Any]) -> None:
+    """Say that numbers of one computation are what has come to be known of them since it was made for the first time."""
+    for mine, before in zip(new, old, strict=True):
+        known = known_value(before) if is_symbolic(before) else None
+        if known is not None and is_told_by_data(mine) and mine.node.expr.is_Symbol:
+            mine.node.shape_env._set_replacement(mine.node.expr, before.node.expr, "it was computed before")
+
+
 def _pairs(new: Any, old: Any) -> Iterator[tuple[Any, Any]]:
     """What is symbolic in both of two results of a call, number by number."""
     if isinstance(new, (list, tuple)) and isinstance(old, (list, tuple)):

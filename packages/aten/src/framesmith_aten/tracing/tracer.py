@@ -40,6 +40,7 @@ from framesmith_aten.symbolic import (
     is_symbolic,
     is_the_same,
     is_told_by_data,
+    take_known,
 )
 from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
@@ -128,7 +129,9 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(map(is_told_by_data, told)):
             whole = parts[0][1]
             taken = (func, whole.key, as_expressions(args[1:]), as_expressions(sorted(kwargs.items())))
-            is_the_same(told, self._told.setdefault(taken, told))
+            former = self._told.setdefault(taken, told)
+            is_the_same(told, former)
+            take_known(told, former)
 
     def _laid_out(self, result: Any, operator_result: Any) -> Any:
         """The result of a decomposition, laid out as that of the operator."""
