@@ -193,7 +193,7 @@ def is_the_same(new: Any, old: Any) -> list[tuple[Any, Any]]:
 
 
 def take_known(new: Sequence[Any], old: Sequence[Any]) -> None:
-    """Say that numbers of one computation are what has come to be known of them since it was made for the first time."""
+    """Say that numbers of one computation are what has come to be known of them since it was first made."""
     for mine, before in zip(new, old, strict=True):
         known = known_value(before) if is_symbolic(before) else None
         if known is not None and is_told_by_data(mine) and mine.node.expr.is_Symbol:
