@@ -204,3 +204,25 @@ def test_large_group_norms_of_channels_last(shape, groups):
         usual = trials.as_laid_out(op, (*contiguous, *numbers), {}, op(*contiguous, *numbers))
     assert [one.stride() for one in found] == [one.stride() for one in op(x, weight, weight, *numbers)]
     assert [one.stride() for one in usual] == [one.stride() for one in op(x.contiguous(), weight, weight, *numbers)]
+
+
+IMAGES: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
+    "reflect": (aten.reflection_pad2d.default, (2, 3, 40, 60), ([2, 0, 3, 1],)),
+    "reflect, cropped": (aten.reflection_pad2d.default, (2, 3, 40, 60), ([-1, 2, 11, 1],)),
+    "reflect, 3d": (aten.reflection_pad3d.default, (2, 3, 8, 20, 30), ([2, 1, 2, 3, 1, 1],)),
+    "replicate": (aten.replication_pad2d.default, (3, 4, 40, 60), ([2, 30, 3, 1],)),
+    "replicate, 3d": (aten.replication_pad3d.default, (1, 3, 8, 20, 30), ([2, 1, 2, 3, 1, 1],)),
+    "shuffle": (aten.channel_shuffle.default, (2, 6, 40, 60), (3,)),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("last", [True, False])
+def test_large_images_are_laid_out_as_the_real_ones(name, last):
+    op, shape, rest = IMAGES[name]
+    memory = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape).to(memory_format=memory if last else torch.contiguous_format)
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        found = trials.as_laid_out(op, (fake, *rest), {}, op(fake, *rest))
+    assert found.stride() == op(x, *rest).stride()

@@ -58,6 +58,11 @@ from framesmith_guards.torch_adapter import OpOverload, no_dispatch
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
+#: Operators that lay out large images otherwise than fakes of some release do: asked of few pixels.
+CROPPED: Final = frozenset((
+    "channel_shuffle", "native_group_norm", "reflection_pad2d", "reflection_pad3d", "replication_pad2d",
+    "replication_pad3d",
+))  # fmt: skip
 #: What lengths that data tell are in a trial; the second where, of the first, a result's length came to be 1 or 0.
 TOLD: Final = (2, 8)
 #: Answers kept, about 2 KiB each; a large model asks a few hundred different questions.
@@ -195,16 +200,34 @@ def _orders_by_arguments(op: OpOverload) -> bool:
     return op_name(op).startswith("_fft_")
 
 
-def _is_given_sizes(op: OpOverload) -> bool:
-    """Whether numbers among the arguments are the lengths of its input. Fakes of torch 2.14 are contiguous."""
-    return op_name(op) == "native_group_norm"
+def _padding(args: Sequence[Any]) -> int:
+    """The largest number in the lists among the arguments; paddings have to be less than what they pad."""
+    return max((abs(size) for value in args if isinstance(value, (list, tuple)) for size in _ints(value)), default=0)
+
+
+def _ints(values: Sequence[Any]) -> list[int]:
+    return [value for value in map(hint, values) if type(value) is int]
+
+
+def _cropped(padding: int, told: int, tensor: torch.Tensor) -> torch.Tensor:
+    """An image of few pixels, and at most two of a batch, in the order of the fake's strides; else as it is."""
+    _, size, strides = _laid_out(tensor, told)
+    if len(size) >= 4:
+        most = max(padding + 1, 2)
+        size = (min(size[0], 2), size[1], *[min(length, most) for length in size[2:]])
+    with _real():
+        order = dims_by_stride(strides)
+        made = torch.zeros([size[dim] for dim in order], dtype=tensor.dtype, device=tensor.device)
+        return made.permute([order.index(dim) for dim in range(len(size))])
 
 
 def _given_sizes_again(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name, with the lengths of this input, and all channels in one group."""
+    """Arguments by name; of those that are the lengths of its input, the lengths that this input has."""
     values = arguments(op, args, kwargs)
-    batch, channels, *inner = values["input"].shape
-    return {**values, "N": batch, "C": channels, "HxW": math.prod(inner), "group": 1}
+    if "HxW" in values:
+        batch, channels, *inner = values["input"].shape
+        values |= {"N": batch, "C": channels, "HxW": math.prod(inner)}
+    return values
 
 
 def _is_told(tensor: torch.Tensor) -> bool:
@@ -223,8 +246,9 @@ def _layouts_found(
     elements = _elements(tensors, told)
     exact = elements <= SMALL and any(map(_has_choice_of_one, tensors))
     interleaved = any(map(is_interleaved, tensors))  # of which no order tells
-    small = (is_pointwise(op) or _is_given_sizes(op)) and not exact and not interleaved
-    if not small and elements > SMALL:
+    small = is_pointwise(op) and not exact and not interleaved
+    cropped = op_name(op) in CROPPED and elements > SMALL and not interleaved
+    if not small and not cropped and elements > SMALL:
         return (None,) * count
     symbols = any(map(has_symbols, tensors))
     key = (exact, symbols, op, _kind(args, told), _kind(kwargs, told), _layouts(tensors, told))
@@ -232,9 +256,9 @@ def _layouts_found(
     if layouts is None:
         if len(_results) >= MOST:
             _results.clear()
-        twin = _of_two_elements if small else Twins(told)
+        twin = _of_two_elements if small else partial(_cropped, _padding(args), told) if cropped else Twins(told)
         real, named = _mapped(args, twin, told), _mapped(kwargs, twin, told)
-        if small and _is_given_sizes(op):
+        if cropped:
             real, named = (), _given_sizes_again(op, real, named)
         layouts = _results[key] = _layouts_of_real(op, real, named, count, exact=exact, keeps=exact and symbols)
     return layouts
