@@ -168,8 +168,8 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """The fake result of a call, with the strides that the real kernel gives it.
 
     Meta kernels lay results of arguments that are not contiguous out in ways of their own, and along dimensions of one
-    element those of all arguments. Asked are pointwise operators, of two elements along each dimension, and small calls
-    of others, or with such dimensions.
+    element those of all arguments. Asked are pointwise operators, of two elements along each dimension, those of
+    CROPPED, of few pixels, and small calls of others, or with such dimensions.
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
