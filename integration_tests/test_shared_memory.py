@@ -211,3 +211,29 @@ def test_an_error_leaves_the_memory_as_it_was() -> None:
     with pytest.raises(IndexError):
         compiled(base[:4], base[2:], torch.tensor([9]))
     assert same(base, torch.tensor([0.0, 4.0, 8.0, 12.0, 4.0, 5.0]))  # multiplied once by each call, as in eager mode
+
+
+def _both_written(x, y):
+    y.add_(1)
+    x.mul_(3)
+    return x + y
+
+
+def _read_and_written(x, y):
+    z = y * 2
+    x.mul_(3)
+    return z + y
+
+
+@pytest.mark.filterwarnings("ignore:.*operation by operation")
+@pytest.mark.parametrize("program", [_both_written, _read_and_written])
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_views_of_as_many_elements(program, length, dynamic):
+    """Of one element each, their sizes are numbers where others' are symbols, too: their fakes lie apart."""
+    framesmith.reset()
+    compiled = framesmith.compile(program, dynamic=dynamic)
+    for _ in range(2):
+        x, mine = torch.full((length,), 2.0), torch.full((length,), 2.0)
+        assert torch.equal(compiled(mine, mine.t()), program(x, x.t()))
+        assert torch.equal(mine, x)

@@ -23,7 +23,7 @@ from framesmith_aten.contract import (
     writes_last,
 )
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.layouts import storage_id
+from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput, state_of
 from framesmith_guards import Guard, TensorPropertySource, all_apart, no_overlap
@@ -107,6 +107,8 @@ def _why_no_base(group: Sequence[TensorRef], all_refs: Sequence[TensorRef]) -> s
     kinds = {(ref.fake.dtype, ref.real is not None and ref.real.is_inference()) for ref in group}
     if len(kinds) > 1:
         return "they are of several types"
+    if not all(share_storage(ref.fake, group[0].fake) for ref in group):  # a view and its memory would be taken for two
+        return "they are traced apart, for dynamic shapes"
     if max(_end(ref.real) for ref in group) > SMALL + PART * sum(ref.fake.numel() for ref in group):
         return "they are a small part of their memory, all of which a compiled graph would read"
     return next((reason for ref in group for reason in _obstacles(ref)), None)
