@@ -115,7 +115,7 @@ def test_a_failure_in_a_layer_is_an_error(layer: str, setting: str, monkeypatch:
 def test_a_failure_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     from framesmith_dynamo.values.tensors.tensor import TensorValue
 
-    monkeypatch.setattr(TensorValue, "call_method", fail)
+    monkeypatch.setattr(TensorValue, "call_method_first", fail)
     check_fallback()
     check_strict()
 
