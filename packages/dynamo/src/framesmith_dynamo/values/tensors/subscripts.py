@@ -54,14 +54,17 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
 
 
 def _there(tr: Tracer, tensor: Value, dim: int, place: Any) -> Value:
-    """A symbol as an index, guarded to be within the dimension; its number where it is not: `select` refuses that.
+    """A symbol as an index, guarded to be within the dimension; the program's IndexError where it is not.
 
-    Fakes of torch 2.11 do not look whether it is.
+    Fakes of torch 2.11 do not look whether it is, nor whether a number is, of symbolic sizes.
     """
     if not isinstance(tensor, TensorObject) or is_told_by_data(place.number):
         return place  # type: ignore[no-any-return]
     size = tensor.fake.shape[dim]
-    return place if -size <= place.number < size else tr.constant(int(place.number))
+    if -size <= place.number < size:
+        return place  # type: ignore[no-any-return]
+    where = f"dimension {dim} with size {int(size)}"
+    tr.raise_(IndexError, f"index {int(place.number)} is out of bounds for {where}")
 
 
 def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
