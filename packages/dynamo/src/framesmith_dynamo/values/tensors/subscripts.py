@@ -61,10 +61,10 @@ def _there(tr: Tracer, tensor: Value, dim: int, place: Any) -> Value:
     if not isinstance(tensor, TensorObject) or is_told_by_data(place.number):
         return place  # type: ignore[no-any-return]
     size = tensor.fake.shape[dim]
-    if -size <= place.number < size:
-        return place  # type: ignore[no-any-return]
-    where = f"dimension {dim} with size {int(size)}"
-    tr.raise_(IndexError, f"index {int(place.number)} is out of bounds for {where}")
+    if not -size <= place.number < size:
+        where = f"dimension {dim} with size {int(size)}"
+        tr.raise_(IndexError, f"index {int(place.number)} is out of bounds for {where}")
+    return place  # type: ignore[no-any-return]
 
 
 def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
