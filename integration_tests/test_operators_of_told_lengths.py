@@ -73,7 +73,8 @@ def seen(run: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor] | s
         (result.square() * weights).sum().backward()
     except RuntimeError:
         return [result.detach()]
-    assert x.grad is not None
+    if x.grad is None:  # of no rows, with torch 2.11
+        return [result.detach()]
     return [result.detach(), x.grad]
 
 
