@@ -39,7 +39,7 @@ declare_operators()
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing is compiled before a test nor left by it, and random numbers begin anew."""
-    import framesmith  # behind what the environment is told above
+    import framesmith  # after the environment variables are set above
 
     framesmith.reset()
     torch.manual_seed(0)
