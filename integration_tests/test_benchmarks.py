@@ -19,10 +19,13 @@ from benchmarks.kernel_cases import Case
 from benchmarks.selection import Selection
 from benchmarks.summary import slower_than
 from benchmarks.zoo import MODELS, Model, make_step, select
+from framesmith_backends.launch.libraries import why_no_products
 from integration_tests.sweeps import LONG
 
 pytest.importorskip("transformers")
 
+#: The products of small_mlp, where torch's library does not show what it calls for one, and its operator is called.
+CALLED_PRODUCTS = 0 if why_no_products() is None else 3
 KERNELS_IN_TYPES = [(case, dtype) for case in KERNELS for dtype in case.dtypes]
 #: Each type and each mode of a model, but both together in long runs alone: in bfloat16 a CPU trains slowly.
 CASES = [
@@ -134,7 +137,7 @@ def test_memory_suite_measures_in_processes_of_their_own(capsys: pytest.CaptureF
     assert not eager.reason and not ours.reason
     assert ours.figures[memory.ADDED] > eager.figures[memory.ADDED]
     assert 0 < ours.figures[memory.PEAK] < 1 << 20
-    assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS]
+    assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS] + CALLED_PRODUCTS
     assert "compiling adds at most" in capsys.readouterr().out
 
 
@@ -152,8 +155,8 @@ def test_models_suite_measures_in_processes_of_their_own(
     assert ours.seconds > 0 and ours.ratio_to["eager"] == pytest.approx(
         1 / eager.ratio_to["framesmith"]
     )  # of one round
-    assert ours.figures["operator calls"] == 0 < eager.figures["operator calls"]
-    assert "operator calls: 5 eager  0 framesmith" in capsys.readouterr().out
+    assert ours.figures["operator calls"] == CALLED_PRODUCTS < eager.figures["operator calls"]
+    assert f"operator calls: 5 eager  {CALLED_PRODUCTS} framesmith" in capsys.readouterr().out
 
 
 def test_a_candidate_apart_says_why_it_cannot() -> None:

@@ -10,6 +10,8 @@ import torch
 from driver import active, check, compiled, outcome, same
 
 import framesmith_frames as frames
+from framesmith_dynamo.conversion.refusals import NotRaised
+from framesmith_dynamo.values.callables import handles
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -328,3 +330,26 @@ def test_an_exception_after_a_graph_keeps_its_line() -> None:
     with pytest.raises(KeyError) as caught:
         subject(X, {})
     assert traceback.extract_tb(caught.value.__traceback__)[-1].line == 'return d["missing"], y'
+
+
+def is_misunderstood(x):
+    return x
+
+
+@handles(is_misunderstood)
+def _misunderstood(tr, args, kwargs):
+    tr.raise_(TypeError, "what the program does not raise")
+
+
+def calls_what_is_misunderstood(x):
+    return is_misunderstood(x) + 1
+
+
+def test_an_exception_that_the_program_does_not_raise_is_told() -> None:
+    """The call has run eagerly, for a reason that was none."""
+    frames.reset()
+    subject = compiled(calls_what_is_misunderstood)
+    assert torch.equal(subject(X), X + 1)
+    [told] = subject.of_kind("error")
+    assert isinstance(told.error, NotRaised)
+    assert "TypeError is raised at" in told.detail and "calls_what_is_misunderstood" in told.detail

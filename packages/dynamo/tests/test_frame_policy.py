@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib
 import inspect
 import logging
 import random
@@ -87,6 +88,8 @@ def test_what_the_standard_library_generates_is_not_compiled() -> None:
 
 
 OF_OTHERS = [
+    "sympy.core.cache",
+    "typing_extensions",
     "framesmith_backends.launch.source",
     "framesmith",
     "torch",
@@ -135,6 +138,14 @@ def test_only_the_engines_pass_is_left_with_its_calls(function: types.FunctionTy
     assert why_not_compiled(function.__code__, function.__globals__) is not None
     is_engine = function is torch.autograd.graph._engine_run_backward
     assert is_left_with_calls(function.__code__, function.__globals__) == is_engine
+
+
+def test_what_torch_compile_calls_while_it_compiles_is_left_alone() -> None:
+    """A program may run under torch.compile inside: torch's eager flex_attention is one."""
+    function = importlib.import_module("torch._dynamo.convert_frame").ConvertFrame.__call__
+    assert is_left_with_calls(function.__code__, function.__globals__)
+    called = importlib.import_module("torch._dynamo.eval_frame").OptimizeContext.__call__
+    assert not is_left_with_calls(called.__code__, called.__globals__), "it calls what has been compiled"
 
 
 def test_generated_code_of_these_packages_is_left_with_its_calls() -> None:

@@ -83,6 +83,52 @@ def test_quiet_answers_are_nobodys_affair() -> None:
             assert [compiled(1), compiled(1)] == [2, 2]
 
 
+def test_who_asks_for_it_hears_that_a_call_returned() -> None:
+    """Not of one that raises; what is raised then reaches the caller, behind the call."""
+    log: list[str] = []
+
+    def body() -> None:
+        log.append("ran")
+        if fails:
+            raise KeyError("of the program")
+
+    def returned() -> None:
+        log.append("returned")
+        if objects:
+            raise Refused("it returned")
+
+    def callback(frame: frames.FrameInfo) -> Any:
+        whole = frame.code is function.__code__
+        return frames.RUN_ONCE("so", quiet=True, returned=returned) if whole else frames.SKIP("a part")
+
+    function = make(body)
+    compiled = frames.CompiledFunction(function, callback)
+    fails, objects = False, False
+    assert [compiled(1), compiled(2)] == [2, 4] and log == ["ran", "returned"] * 2
+    objects = True
+    with pytest.raises(Refused, match="it returned"):
+        compiled(1)
+    log.clear()
+    fails = True
+    with pytest.raises(KeyError, match="of the program"):
+        compiled(1)
+    assert log == ["ran"]
+
+
+def test_what_hears_of_a_return_is_called() -> None:
+    assert frames.RUN_ONCE("so").returned is None
+    assert frames.RUN_ONCE("so", returned=list).returned is list
+    with pytest.raises(TypeError, match="returned is a callable or None, not int"):
+        frames.RUN_ONCE("so", returned=1)  # type: ignore[arg-type]
+
+
+def test_what_hears_of_a_return_may_reset() -> None:
+    function = make()
+    answer = frames.RUN_ONCE("so", returned=frames.reset)
+    compiled = frames.CompiledFunction(function, lambda frame: answer)
+    assert [compiled(n) for n in range(3)] == [0, 2, 4]
+
+
 def test_marks_are_refused_while_they_last() -> None:
     function = make()
     compiled = frames.CompiledFunction(function, lambda frame: entry_for(function), on_eager=refuse, refuses=True)

@@ -68,6 +68,8 @@ def ask(kind):
         "wrong inputs": lambda frame: with_inputs(NativeExtracting(lambda *_: [[]])),
         "skip": lambda frame: frames.SKIP("".join(["a", " reason"])),
         "run once": lambda frame: frames.RUN_ONCE("".join(["a", " reason"])),
+        "returned": lambda frame: frames.RUN_ONCE("so", returned=lambda: frame),
+        "not to return": lambda frame: frames.RUN_ONCE("so", returned=lambda: frame.nothing),
         "failing": fail,
         "nonsense": lambda frame: object(),
     }[kind]
@@ -75,6 +77,7 @@ def ask(kind):
 
 KINDS = [
     *("entry", "complete", "raising", "rejected", "failing check", "skip", "run once", "failing", "nonsense"),
+    *("returned", "not to return"),
     *("inputs", "complete inputs", "native inputs", "rejected inputs", "failing inputs", "wrong inputs"),
 ]
 
@@ -89,7 +92,7 @@ def one_round(callback, argument, compiled):
             try:
                 with frames.activated(callback):
                     call(argument, argument, key=argument)
-            except ValueError:
+            except (ValueError, AttributeError):
                 pass
     frames.reset()
 

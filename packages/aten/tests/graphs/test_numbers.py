@@ -97,6 +97,8 @@ def test_expressions(expression, sizes):
         lambda s: -s,
         lambda s: s & 3,
         lambda s: torch.sym_sum([s, s // 2, s // 3, 1]),
+        lambda s: torch.sym_ite(s > 4, s * 2, s),
+        lambda s: torch.sym_ite(s > 4, torch.sym_ite(s > 8, s // s * 3, s), s + 1),
     ],
 )
 def test_other_functions(function):

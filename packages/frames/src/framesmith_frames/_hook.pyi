@@ -43,7 +43,8 @@ class RUN_ONCE:
 
     reason: str
     quiet: bool
-    def __new__(cls, reason: str, *, quiet: bool = False) -> RUN_ONCE: ...
+    returned: Callable[[], object] | None
+    def __new__(cls, reason: str, *, quiet: bool = False, returned: Callable[[], object] | None = None) -> RUN_ONCE: ...
 
 @final
 class FrameInfo:

@@ -227,6 +227,17 @@ def _analysis() -> Any:
         ceil = staticmethod(lambda x: called(float, called(math.ceil, x)))
         abs = staticmethod(lambda x: called(operator.abs, x))
 
+        # torch 2.11 makes these expressions of booleans and has no handlers for them
+        expr_cond_pair = staticmethod(lambda expr, condition: (expr, condition))
+
+        @staticmethod
+        def piecewise(*pairs: tuple[Any, Any]) -> Any:
+            """The first expression whose condition holds; that of the last pair is always true."""
+            *others, (chosen, _) = pairs
+            for expr, condition in reversed(others):
+                chosen = called(torch.sym_ite, condition, expr, chosen)
+            return chosen
+
         @staticmethod
         def sym_sum(terms: Sequence[Any]) -> Any:
             """One node, however many terms: one for each partial sum would hold all expressions on the way."""
@@ -249,7 +260,16 @@ def place_behind(node: fx.Node) -> fx.Node:
 def _value(node: fx.Node, key: str) -> Any:
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda operand: operand.meta[key])
     function: Any = node.target
-    return function(*args, **kwargs)
+    return function(*(_alike(*args) if function is torch.sym_ite else args), **kwargs)
+
+
+def _alike(condition: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+    """The operands of torch.sym_ite, which takes none that is known beside one that is not."""
+    of = next(filter(is_symbolic, (first, second)), None)
+    if of is None:
+        return condition, first, second
+    wrap = {torch.SymInt: "wrap_int", torch.SymFloat: "wrap_float", torch.SymBool: "wrap_bool"}[type(of)]
+    return condition, *(x if is_symbolic(x) else type(of)(getattr(of.node, wrap)(x)) for x in (first, second))
 
 
 def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from framesmith_bytecode.codegen.emission import Emitter, expect, start_of
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode, expect_names
 
-_unique = itertools.count()
-
 
 class Reconstructable(Protocol):
     """Anything that can emit the instructions which push it."""
@@ -51,6 +49,7 @@ class Codegen(Emitter):
         self._outputs_local: str | None = None
         self._template = Bytecode("<generated>", argcount=len(self.argnames))
         self._alive: list[object] = []
+        self._numbers = itertools.count()
 
     @classmethod
     def like(cls, template: Bytecode) -> Codegen:
@@ -177,10 +176,10 @@ class Codegen(Emitter):
     # -- values and temporaries
 
     def new_temp(self, prefix: str = "tmp") -> str:
-        """A fresh local."""
-        name = f"__{prefix}_{next(_unique)}"
+        """A fresh local, by a name that other code has, too: CPython 3.12 keeps every name that it has met for good."""
+        name = f"__{prefix}_{next(self._numbers)}"
         while name in self.varnames or self.is_cell(name):
-            name = f"__{prefix}_{next(_unique)}"
+            name = f"__{prefix}_{next(self._numbers)}"
         self.varnames.append(name)
         return name
 

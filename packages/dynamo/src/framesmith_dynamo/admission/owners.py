@@ -32,24 +32,29 @@ class Parts:
 
 
 def module_of(code: CodeType, names: Mapping[str, object]) -> str:
-    """The module of torch or of these packages that a function with this code and these globals belongs to; or ""."""
+    """The module that a function with this code and these globals belongs to; "" where nothing says it.
+
+    What its file says counts for torch and these packages, where the globals name another module or none.
+    """
     name = names.get("__name__") or names.get("__package__")
-    if isinstance(name, str) and (_package(name) == _TORCH or _package(name) in OWN_PACKAGES):
-        return name
-    return _module_of_file(code.co_filename)
+    named = name if isinstance(name, str) else ""
+    if package_of(named) == _TORCH or package_of(named) in OWN_PACKAGES:
+        return named
+    return _module_of_file(code.co_filename) or named
 
 
 def part_of_torch(module: str) -> str | None:
     """The module's name within torch, or None for one that is not torch's."""
-    return module[len(_TORCH) + 1 :] if _package(module) == _TORCH else None
+    return module[len(_TORCH) + 1 :] if package_of(module) == _TORCH else None
 
 
 def is_own(module: str) -> bool:
     """Whether the module is one of these packages'."""
-    return _package(module) in OWN_PACKAGES
+    return package_of(module) in OWN_PACKAGES
 
 
-def _package(module: str) -> str:
+def package_of(module: str) -> str:
+    """The top-level package of a module."""
     return module.partition(".")[0]
 
 

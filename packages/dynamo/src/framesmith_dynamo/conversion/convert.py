@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -25,6 +26,7 @@ from framesmith_dynamo.conversion.refusals import (
     FULLGRAPH,
     BreakNotAllowed,
     EagerNotAllowed,
+    NotRaised,
     RecompileLimit,
 )
 from framesmith_dynamo.conversion.switches import answer_of_marks, note_call, why_not_by_stance
@@ -332,7 +334,8 @@ class FrameConverter:
         self._raised[info.code] = times = self._raised.get(info.code, 0) + 1
         if times <= MAX_RAISED or self.fullgraph:
             self._tell("run-once", info.code, why, location=location_of(escaped))
-            return RUN_ONCE(why, quiet=True)
+            unforeseen = NotRaised(f"tracing came to an exception that the program did not raise: {why}")
+            return RUN_ONCE(why, quiet=True, returned=functools.partial(_teller(self, info.code), unforeseen))
         reason = f"{MAX_RAISED} calls raised an exception; the last: {why}"
         self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
@@ -452,7 +455,10 @@ def _remedy(guard: Guard | None) -> str:
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
-    """What residual code tells of errors. It hangs on `code`, out of the collector's sight, and so holds neither."""
+    """What residual code, and a call that has run eagerly, tell of errors.
+
+    It hangs on `code`, out of the collector's sight, and so holds neither.
+    """
     converter_alive, code_alive = weakref.ref(converter), weakref.ref(code)
 
     def tell(error: Exception) -> None:

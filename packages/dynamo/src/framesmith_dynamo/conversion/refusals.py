@@ -1,4 +1,4 @@
-"""Errors for callers that asked not to have calls run eagerly: by `fullgraph`, or by `strict`."""
+"""Errors for callers that asked not to have calls run eagerly, by `fullgraph` or by `strict`; and why one did."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class EagerNotAllowed(RuntimeError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"fullgraph=True, but {name} runs eagerly: {reason}")
         self.reason = reason
+
+
+class NotRaised(RuntimeError):
+    """Tracing came to an exception, so that the call ran eagerly, and the program raised none."""
 
 
 class RecompileLimit(RuntimeError):

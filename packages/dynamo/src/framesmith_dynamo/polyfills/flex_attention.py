@@ -104,10 +104,14 @@ def create_mask(
     return everywhere(mod_fn, None, places).expand(sizes).contiguous()
 
 
-def ordered_to_dense(num_blocks_in_row: Tensor, col_indices: Tensor, num_cols: int) -> Tensor:
-    """For lists of columns, of which so many count, which columns of each row are listed: ones, in int32."""
-    entries = torch.arange(col_indices.shape[-1], dtype=torch.int32, device=col_indices.device)
-    columns = torch.arange(num_cols, dtype=torch.int32, device=col_indices.device)
+def ordered_to_dense(num_blocks_in_row: Tensor, col_indices: Tensor, num_cols: int | None = None) -> Tensor:
+    """For lists of columns, of which so many count, which columns of each row are listed: ones, in int32.
+
+    Without `num_cols` there are as many columns as a list has entries, which is so in torch 2.11.
+    """
+    length = col_indices.shape[-1]
+    entries = torch.arange(length, dtype=torch.int32, device=col_indices.device)
+    columns = torch.arange(length if num_cols is None else num_cols, dtype=torch.int32, device=col_indices.device)
     counts = entries < num_blocks_in_row.unsqueeze(-1)
     listed = col_indices.unsqueeze(-1) == columns
     return (listed & counts.unsqueeze(-1)).any(-2).to(torch.int32)

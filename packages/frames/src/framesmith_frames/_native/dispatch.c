@@ -185,6 +185,7 @@ static int ask(Frame *frame, Cache *cache, Activation *activation, Found *found,
     else if (Py_IS_TYPE(answer, &Skip_Type) || Py_IS_TYPE(answer, &RunOnce_Type)) {
         take_refusal(cache, (Answer *)answer);
         *reason = reason_to_report(cache);
+        found->returned = Py_XNewRef(((Answer *)answer)->returned);
     }
     else {
         PyErr_Format(PyExc_TypeError, "a frame callback must answer Entry, SKIP or RUN_ONCE, not %.200s",
@@ -232,10 +233,26 @@ static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Lo
     return result;
 }
 
+/* A call has run eagerly: whoever wants to know that it returned is called, and may raise. Takes `returned`. */
+static PyObject *tell_returned(PyObject *result, PyObject *returned, Activation *activation)
+{
+    if (result != NULL) {
+        activation->busy++;
+        PyObject *answer = PyObject_CallNoArgs(returned);
+        activation->busy--;
+        if (answer == NULL) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(answer);
+    }
+    Py_DECREF(returned);
+    return result;
+}
+
 /* Takes a use of the cache, which the caller has counted. */
 static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
 {
-    Found found;
+    Found found = {0};
     PyObject *reason = NULL;
     int status = decide(frame, cache, local->activation, &found, &reason);
     int with_calls = cache->skip == SKIPPED_WITH_CALLS;
@@ -252,9 +269,11 @@ static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *c
     }
     Py_XDECREF(reason);
     if (status < 0) {
+        Py_XDECREF(found.returned);
         return abandon_frame(tstate, frame);
     }
-    return with_calls ? evaluate_paused(tstate, frame, local) : evaluate(tstate, frame, 0, local);
+    PyObject *result = with_calls ? evaluate_paused(tstate, frame, local) : evaluate(tstate, frame, 0, local);
+    return found.returned == NULL ? result : tell_returned(result, found.returned, local->activation);
 }
 
 /* The frame of a call that goes another way: see call_diverted() in compiled_function.c. Takes the callback. */

@@ -183,6 +183,7 @@ typedef struct {
     PyObject *reason;
     char quiet; /* not reported to on_eager */
     char calls_too; /* of a SKIP: the hook is off in what the code calls */
+    PyObject *returned; /* of a RUN_ONCE: called without arguments when the call returns and does not raise; or NULL */
 } Answer;
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
@@ -198,6 +199,7 @@ PyObject *entry_flat_code(Entry *entry); /* borrowed */
 typedef struct {
     Entry *entry;     /* strong: it applies */
     PyObject *inputs; /* strong: the tuple that its check gave; NULL if it has no inputs */
+    PyObject *returned; /* strong: with no entry, what is called when the call returns; or NULL */
 } Found;
 
 /* 1: *found is filled; 0: no entry applies; -1: a checker raised. */

@@ -307,20 +307,24 @@ PyObject *entry_flat_code(Entry *entry)
 
 static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reason", "quiet", NULL}, *names_of_skip[] = {"reason", "quiet", "calls_too", NULL};
-    PyObject *reason;
+    static char *names[] = {"reason", "quiet", "returned", NULL}, *names_of_skip[] = {"reason", "quiet", "calls_too", NULL};
+    PyObject *reason, *returned = Py_None;
     int quiet = 0, calls_too = 0;
     int parsed = type == &Skip_Type
                      ? PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pp", names_of_skip, &reason, &quiet, &calls_too)
-                     : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$p", names, &reason, &quiet);
+                     : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pO", names, &reason, &quiet, &returned);
     if (!parsed) {
         return NULL;
+    }
+    if (returned != Py_None && !PyCallable_Check(returned)) {
+        return PyErr_Format(PyExc_TypeError, "RUN_ONCE: returned is a callable or None, not %.200s", Py_TYPE(returned)->tp_name);
     }
     Answer *answer = (Answer *)type->tp_alloc(type, 0);
     if (answer != NULL) {
         answer->reason = Py_NewRef(reason);
         answer->quiet = (char)quiet;
         answer->calls_too = (char)calls_too;
+        answer->returned = returned == Py_None ? NULL : Py_NewRef(returned);
     }
     return (PyObject *)answer;
 }
@@ -328,6 +332,7 @@ static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void answer_dealloc(Answer *answer)
 {
     Py_CLEAR(answer->reason);
+    Py_CLEAR(answer->returned);
     Py_TYPE(answer)->tp_free(answer);
 }
 
@@ -336,9 +341,10 @@ static PyObject *answer_repr(Answer *answer)
     return PyUnicode_FromFormat("%s(%R)", strrchr(Py_TYPE(answer)->tp_name, '.') + 1, answer->reason);
 }
 
-static PyMemberDef answer_members[] = {
+static PyMemberDef run_once_members[] = {
     {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
     {"quiet", T_BOOL, offsetof(Answer, quiet), READONLY, NULL},
+    {"returned", T_OBJECT, offsetof(Answer, returned), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -368,8 +374,9 @@ PyTypeObject RunOnce_Type = {
     .tp_new = answer_new,
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
-    .tp_members = answer_members,
-    .tp_doc = "RUN_ONCE(reason, *, quiet=False): run this call eagerly, ask again at the next.",
+    .tp_members = run_once_members,
+    .tp_doc = "RUN_ONCE(reason, *, quiet=False, returned=None): run this call eagerly, ask again at the next; call `returned` "
+              "if the call returns and does not raise.",
 };
 
 /* ---- FrameInfo ---- */

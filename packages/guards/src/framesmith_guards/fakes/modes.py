@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes import elementwise, packed_numbers, padding, upsampling, views
+from framesmith_guards.fakes import elementwise, packed_numbers, padding, reductions, upsampling, views
 from framesmith_guards.fakes.light_fakes import plain_fake
 from framesmith_guards.fakes.light_refs import lighten
 from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals, report_slow, tell_nobody
@@ -256,10 +256,10 @@ def _within(mode: FakeTensorMode, run: Callable[[Any], Any]) -> Callable[[Any], 
 
 def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], Any]) -> Any:
     """What an operator gives for symbols, by a rule of this folder where there is one."""
-    for rule in (views.view, padding.padded):
+    for rule in (views.view, padding.padded, reductions.softmax):
         if (result := rule(mode, func, args)) is not None:
             return result
-    return run(args)
+    return run(reductions.with_dimensions(func, args))
 
 
 def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) -> Any:

@@ -209,7 +209,7 @@ for _theirs, _ours in (
     (flex._dense_to_ordered, written_out.dense_to_ordered),
 ):
 
-    def _handler(tr: Tracer, args: Args, kwargs: Kwargs, ours: Any = _ours) -> Value:
-        return tr.call(tr.constant(ours), args, kwargs)
+    def _handler(tr: Tracer, args: Args, kwargs: Kwargs, theirs: Any = _theirs, ours: Any = _ours) -> Value:
+        return tr.call(tr.constant(ours), (), _named(tr, theirs, args, kwargs))
 
     handles(_theirs)(_handler)
