@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from driver import compiled
+from driver import compiled, same
+
+import framesmith_frames as frames
 
 
 class Holder:
@@ -145,3 +147,43 @@ def test_a_hidden_method_is_the_program_s_own() -> None:
     x.sum = lambda: 5
     subject = compiled(lambda x: (x + 1, x.sum()))
     assert subject(x)[1] == 5
+
+
+def stores_by_dictionary(x, entries, owner):
+    entries["there"] = 2
+    return x + owner.there
+
+
+def stores_by_attribute(x, entries, owner):
+    owner.there = 3
+    return x + len(entries), sorted(entries)
+
+
+def stores_beside_what_is_read(x, entries, owner):
+    old = owner.old
+    entries["old"] = old + 4
+    return x + owner.old + old, vars(owner)["old"]
+
+
+def takes_from_dictionary(x, entries, owner):
+    entries.pop("old")
+    return x + 1, hasattr(owner, "old")
+
+
+@pytest.mark.parametrize("parameter", [False, True])
+@pytest.mark.parametrize(
+    "program", [stores_by_dictionary, stores_by_attribute, stores_beside_what_is_read, takes_from_dictionary]
+)
+def test_a_tensors_dictionary_met_by_itself(program, parameter):
+    """It is another dictionary first, from the second call on the tensor's."""
+    frames.reset()
+    subject = compiled(program)
+    for own in (False, True, True, False):
+        seen = []
+        for run in (program, subject):
+            owner = torch.nn.Parameter(torch.ones(2)) if parameter else torch.ones(2)
+            owner.old, owner.there = 1, 0
+            entries = owner.__dict__ if own else {"old": 7}
+            seen.append((run(torch.ones(2), entries, owner), dict(entries), dict(owner.__dict__)))
+        assert same(*seen)
+    assert not subject.of_kind("error")

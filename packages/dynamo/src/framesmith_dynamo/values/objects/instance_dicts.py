@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.holders import type_lookup
@@ -100,6 +102,8 @@ def wrap_attribute_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Valu
     owner = tr.memo.instance_dicts.get(id(obj))
     if owner is not None:
         assert owner.source is not None
+        if issubclass(owner.python_type(), torch.Tensor):
+            raise GraphBreak(INSTANCE_DICT, f"the __dict__ of {owner.describe()} is used by itself")
         tr.guard(source, "DUPLICATE_INPUT", InstanceDictSource(owner.source))
         return InstanceDictValue(tr, owner)
     if obj is not tr.root_globals and import_name(obj) is None:

@@ -6,7 +6,7 @@ Metadata folds to constants (the tensor's guards cover it); what a program puts 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -15,6 +15,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.holders import class_dict, mro, type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry
+from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.tensors.tensor_tables import (
     ASKED_IN_BODY,
     AUTOGRAD_STATE,
@@ -160,13 +161,19 @@ class TensorObject(Value):
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is not None:
             return None if pending is DELETED else pending
-        if self.ref.real is None or self.source is None:
+        entries = self.entries()
+        if entries is None:
             return None
-        entries = self.ref.real.__dict__
+        assert self.source is not None
+        note_instance_dict(tr, self)
         if name in entries:
             return tr.wrap(entries[name], AttrSource(self.source, name))
         tr.guard(self.source, "NO_HASATTR", name)
         return None
+
+    def entries(self) -> dict[str, Any] | None:
+        """The dictionary of what programs have put on the tensor; None for one that the trace makes."""
+        return None if self.ref.real is None or self.source is None else self.ref.real.__dict__
 
     def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
         tr.raise_(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
@@ -184,6 +191,7 @@ class TensorObject(Value):
             kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
             raise GraphBreak(kind, f"setting {name!r} of {self.describe()}")
         else:
+            note_instance_dict(tr, self)
             self._track(tr)
             tr.journal.store_attr(self, name, value)
 
