@@ -170,18 +170,25 @@ def takes_from_dictionary(x, entries, owner):
     return x + 1, hasattr(owner, "old")
 
 
-@pytest.mark.parametrize("parameter", [False, True])
+OWNERS = {
+    "tensor": lambda: torch.ones(2),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2)),
+    "function": lambda: lambda: None,
+}
+
+
+@pytest.mark.parametrize("make", OWNERS.values(), ids=OWNERS.keys())
 @pytest.mark.parametrize(
     "program", [stores_by_dictionary, stores_by_attribute, stores_beside_what_is_read, takes_from_dictionary]
 )
-def test_a_tensors_dictionary_met_by_itself(program, parameter):
-    """It is another dictionary first, from the second call on the tensor's."""
+def test_a_dictionary_of_attributes_met_by_itself(program, make):
+    """It is another dictionary first, from the second call on that of the tensor or function."""
     frames.reset()
     subject = compiled(program)
     for own in (False, True, True, False):
         seen = []
         for run in (program, subject):
-            owner = torch.nn.Parameter(torch.ones(2)) if parameter else torch.ones(2)
+            owner = make()
             owner.old, owner.there = 1, 0
             entries = owner.__dict__ if own else {"old": 7}
             seen.append((run(torch.ones(2), entries, owner), dict(entries), dict(owner.__dict__)))

@@ -21,6 +21,7 @@ from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
+from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED
@@ -173,6 +174,7 @@ class FunctionValue(Value):
     def rely_on_absence(self, tr: Tracer, name: str) -> None:
         """Rely on the function having no such attribute of its own; a library's gets none."""
         if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+            note_instance_dict(tr, self)
             tr.guard(InstanceDictSource(self.where), "DICT_NOT_CONTAINS", name)
 
     def _default(self, tr: Tracer, index: int) -> Value:
@@ -251,7 +253,10 @@ class FunctionValue(Value):
             return tr.constant(self.function.__code__)
         if name in _COMPUTED and self.made:
             return self._own_part(tr, name)
-        if name in _COMPUTED or (not self.made and name in self.function.__dict__):
+        if name in _COMPUTED:
+            return value_at(tr, getattr(self.function, name), self._part(name))
+        if not self.made and name in self.function.__dict__:
+            note_instance_dict(tr, self)
             return value_at(tr, getattr(self.function, name), self._part(name))
         special = _SPECIAL.get(name)
         if special is not None:
@@ -276,15 +281,21 @@ class FunctionValue(Value):
         if not issubclass(value.python_type(), _TYPES.get(name, object)):
             refused(tr, setattr, self, tr.constant(name), value)
         if self.mutation is None:
+            note_instance_dict(tr, self)
             tr.journal.track_existing(self, self.function)
         if name == "__annotations__" and value.python_type() is type(None):
             value = new_dict(tr)
         tr.journal.store_attr(self, name, value)
 
+    def entries(self) -> dict[str, Any] | None:
+        """The function's `__dict__`; None for one that the trace makes."""
+        return None if self.made else self.function.__dict__
+
     def own_attributes(self, tr: Tracer) -> list[tuple[str, Value]]:
         """The contents of the function's `__dict__`, which are relied on to be all."""
         found = () if self.made else tuple(self.function.__dict__)
         if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+            note_instance_dict(tr, self)
             tr.guard(InstanceDictSource(self.where), "DICT_KEYS", found)
         pending = tr.journal.pending_attrs(self)
         names = [name for name in found if pending.get(name) is not DELETED]

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.containers import DictValue, MappingValue, new_dict
+from framesmith_dynamo.values.owned_dicts import INSTANCE_DICT
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
-
-INSTANCE_DICT = register_break(
-    "instance-dict",
-    what="an object's __dict__ is used in a way that cannot be followed",
-    why="the tracer keeps attributes in its journal, not in a dictionary",
-    hint="use getattr and setattr",
-)
 
 
 class AttributeDictValue(MappingValue):

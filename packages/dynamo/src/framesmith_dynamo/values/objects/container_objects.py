@@ -26,9 +26,9 @@ from framesmith_dynamo.values.objects.contents import (
     SetContents,
     build_container,
 )
-from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.layouts import has_python_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, ItemSource, MembersSource, StoredItemSource, is_constant, members_of
 

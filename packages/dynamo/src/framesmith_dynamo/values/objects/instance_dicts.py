@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FunctionType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,13 +11,18 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.namespaces import import_name, namespace_source
-from framesmith_dynamo.values.objects.attribute_dicts import INSTANCE_DICT, AttributeDictValue, ModuleDictValue
+from framesmith_dynamo.values.objects.attribute_dicts import AttributeDictValue, ModuleDictValue
+from framesmith_dynamo.values.owned_dicts import INSTANCE_DICT
 from framesmith_guards import InstanceDictSource
 from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
+
+
+#: Objects with attributes of which there is no InstanceDictValue: what they have beside these is in the journal, too.
+_WITHOUT_VALUE = (torch.Tensor, FunctionType)
 
 
 class InstanceDictValue(AttributeDictValue):
@@ -78,31 +83,12 @@ class InstanceDictValue(AttributeDictValue):
         codegen.load_attr("__dict__")
 
 
-def note_instance_dict(tr: Tracer, owner: Any) -> None:
-    """Remember whose attributes a dictionary holds, should it be met by itself."""
-    entries = owner.entries()
-    if entries is None:
-        return
-    if tr.journal.value_of(entries) is not None:
-        raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was, by itself")
-    other = tr.memo.instance_dicts.setdefault(id(entries), owner)
-    if other is not owner:
-        tr.memo.shared_dicts.add(id(entries))
-        if other.mutation is not None:
-            refuse_shared(owner)
-
-
-def refuse_shared(owner: Any) -> NoReturn:
-    """Break where an object changes whose attributes are another object's too."""
-    raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} has the same __dict__ as another object")
-
-
 def wrap_attribute_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value | None:
     """The value of a dict that holds the attributes of a module, or of an object that the trace knows; else None."""
     owner = tr.memo.instance_dicts.get(id(obj))
     if owner is not None:
         assert owner.source is not None
-        if issubclass(owner.python_type(), torch.Tensor):
+        if issubclass(owner.python_type(), _WITHOUT_VALUE):
             raise GraphBreak(INSTANCE_DICT, f"the __dict__ of {owner.describe()} is used by itself")
         tr.guard(source, "DUPLICATE_INPUT", InstanceDictSource(owner.source))
         return InstanceDictValue(tr, owner)

@@ -36,8 +36,9 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.dataclass_keys import RecordKey, fields_compared, make_hashable
-from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue, refuse_shared
+from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
+from framesmith_dynamo.values.owned_dicts import refuse_shared
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 from framesmith_sideeffects import DELETED, has_own_attribute

@@ -19,9 +19,9 @@ from framesmith_dynamo.values.holders import (
 )
 from framesmith_dynamo.values.known import Known
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
-from framesmith_dynamo.values.objects.instance_dicts import note_instance_dict
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
+from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import ItemSource
 
