@@ -1,7 +1,9 @@
 """Compiled functions whose own frames run eagerly: refused before, or reported after."""
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -127,6 +129,20 @@ def test_what_hears_of_a_return_may_reset() -> None:
     answer = frames.RUN_ONCE("so", returned=frames.reset)
     compiled = frames.CompiledFunction(function, lambda frame: answer)
     assert [compiled(n) for n in range(3)] == [0, 2, 4]
+
+
+def test_an_answer_is_collected_with_the_callable_that_holds_it() -> None:
+    class Hearer:
+        answer: object
+
+        def __call__(self) -> None: ...
+
+    hearer = Hearer()
+    hearer.answer = frames.RUN_ONCE("so", returned=hearer)
+    alive = weakref.ref(hearer)
+    del hearer
+    gc.collect()
+    assert alive() is None
 
 
 def test_marks_are_refused_while_they_last() -> None:

@@ -329,8 +329,15 @@ static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)answer;
 }
 
+static int answer_traverse(Answer *answer, visitproc visit, void *arg)
+{
+    Py_VISIT(answer->returned);
+    return 0;
+}
+
 static void answer_dealloc(Answer *answer)
 {
+    PyObject_GC_UnTrack(answer);
     Py_CLEAR(answer->reason);
     Py_CLEAR(answer->returned);
     Py_TYPE(answer)->tp_free(answer);
@@ -358,8 +365,9 @@ static PyMemberDef skip_members[] = {
 PyTypeObject Skip_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.SKIP",
     .tp_basicsize = sizeof(Answer),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = answer_new,
+    .tp_traverse = (traverseproc)answer_traverse,
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = skip_members,
@@ -370,8 +378,9 @@ PyTypeObject Skip_Type = {
 PyTypeObject RunOnce_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.RUN_ONCE",
     .tp_basicsize = sizeof(Answer),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = answer_new,
+    .tp_traverse = (traverseproc)answer_traverse,
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = run_once_members,
