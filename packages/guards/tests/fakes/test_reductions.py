@@ -1,4 +1,4 @@
-"""Reductions over lengths that only a call knows: nothing is asked of them that the operators do not ask."""
+"""Reductions over unbacked lengths: nothing is asked of them that the operators do not ask."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ REDUCTIONS = {
     "softmax": lambda x: F.softmax(x, 0),
     "softmax of rows": lambda x: F.softmax(x.t(), 0),
     "log_softmax": lambda x: F.log_softmax(x, -2),
+    "logsumexp": lambda x: x.logsumexp(0),
+    "logsumexp of rows": lambda x: x.logsumexp(-1, keepdim=True),
+    "logsumexp of all": lambda x: x.logsumexp((0, 1)),
+    "logsumexp, transposed": lambda x: x.t()[None].logsumexp(1),
+    "cummax": lambda x: x.t().cummax(-1)[0],
+    "indices of cummin": lambda x: x.cummin(0)[1],
     "norm": lambda x: torch.linalg.vector_norm(x),
     "norm kept": lambda x: torch.linalg.vector_norm(x, 3, keepdim=True),
     "norm of dimensions": lambda x: torch.linalg.vector_norm(x, dim=[0]),
@@ -24,7 +30,7 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_nothing_is_asked_of_unknown_lengths(name: str, dtype: torch.dtype) -> None:
+def test_nothing_is_asked_of_unbacked_lengths(name: str, dtype: torch.dtype) -> None:
     reduce = REDUCTIONS[name]
     env: Any = new_shape_env()
     mode = new_fake_mode(env)
