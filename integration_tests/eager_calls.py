@@ -26,6 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import framesmith
 import framesmith_frames
+from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
+from framesmith_dynamo.values.callables import handles
 
 Program = Callable[[Callable[..., Any]], Any]
 PROGRAMS: dict[str, tuple[Program, str]] = {}
@@ -492,3 +494,17 @@ def data_that_are_not_as_they_were(compile: Callable[..., Any]) -> Any:
     compiled = compile(lambda x, y, factor: torch.add(x, x.sin(), alpha=factor.item()) + y)
     x = X.clone().requires_grad_()
     return [compiled(x, X, torch.tensor(factor)) for factor in (2.5, 1.0)]
+
+
+def misunderstood(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+@handles(misunderstood)
+def _raises(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    tr.raise_(TypeError, "what the program does not raise")
+
+
+@program("tracing came to an exception that the program did not raise")
+def of_an_exception_that_is_not_raised(compile: Callable[..., Any]) -> Any:
+    return compile(lambda x: misunderstood(x) + 1)(X)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import heapq
+import inspect
 import itertools
 import math
 import operator
 import random
 import re
+import typing
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -281,3 +283,56 @@ def test_a_frame_that_is_looked_at_is_left_to_python() -> None:
 
     for look in (vars, locals, dir):
         assert compiled(program)(X, look)[0] == program(X, look)[0]
+
+
+def _asserted(*args: Any, **kwargs: Any) -> None:
+    torch._assert(*args, **kwargs)
+
+
+def _cast(*args: Any, **kwargs: Any) -> Any:
+    return typing.cast(*args, **kwargs)
+
+
+def _is_tensor(*args: Any, **kwargs: Any) -> Any:
+    return torch.is_tensor(*args, **kwargs)
+
+
+def _signature(*args: Any, **kwargs: Any) -> Any:
+    return len(inspect.signature(*args, **kwargs).parameters)
+
+
+def _assert_type(*args: Any, **kwargs: Any) -> Any:
+    return typing.assert_type(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "kwargs"),
+    [
+        (_asserted, (True, "no"), {}),
+        (_asserted, (False, "no"), {}),
+        (_asserted, (True,), {"message": "no"}),
+        (_asserted, (), {"condition": False, "message": "no"}),
+        (_asserted, (True,), {}),
+        (_asserted, (True, "no"), {"message": "no"}),
+        (_is_tensor, (1,), {}),
+        (_is_tensor, (), {"obj": 1}),
+        (_is_tensor, (), {}),
+        (_is_tensor, (1, 2), {}),
+        (_cast, (int, 1), {}),
+        (_cast, (int,), {"val": 1}),
+        (_cast, (), {"typ": int, "val": 1}),
+        (_cast, (int,), {}),
+        (_assert_type, (1,), {"typ": int}),
+        (_assert_type, (1,), {}),
+        (_signature, (function,), {}),
+        (_signature, (), {"obj": function}),
+        (_signature, (), {}),
+        (_signature, (function, function), {}),
+        (_signature, (function,), {"obj": function}),
+    ],
+)
+def test_arguments_of_library_functions(
+    call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """By name and by position, too few and too many."""
+    assert not differences(call, args, **kwargs)

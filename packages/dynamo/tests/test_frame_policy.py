@@ -10,6 +10,7 @@ import inspect
 import logging
 import random
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from driver import compiled
 
 from framesmith_dynamo import FrameConverter, admit, disable, is_disabled
 from framesmith_dynamo.admission.frame_policy import is_left_with_calls, why_not_compiled, why_not_inlined
+from framesmith_dynamo.admission.owners import inside_stdlib
 
 
 def plain(x):
@@ -88,6 +90,7 @@ def test_what_the_standard_library_generates_is_not_compiled() -> None:
 
 
 OF_OTHERS = [
+    "coverage.pytracer",
     "sympy.core.cache",
     "typing_extensions",
     "framesmith_backends.launch.source",
@@ -114,6 +117,23 @@ def test_generated_code_of_users_is_compiled(module: str) -> None:
     exec(compile("def call(x): return x + 1", "<string>", "exec"), space)
     assert why_not_compiled(space["call"].__code__, space) is None
     assert why_not_compiled(space["call"].__code__, {}) is None, "nothing says whose it is"
+
+
+STDLIB = sysconfig.get_paths()["stdlib"]
+
+
+@pytest.mark.parametrize(
+    ("file", "inside"),
+    [
+        (f"{STDLIB}/json/decoder.py", "json/decoder.py"),
+        (f"{STDLIB}/site-packages/users.py", None),
+        (f"{STDLIB}/dist-packages/users.py", None),
+        (f"{STDLIB}-of-users/json.py", None),
+        ("users.py", None),
+    ],
+)
+def test_what_is_installed_in_its_folder_is_no_standard_library(file: str, inside: str | None) -> None:
+    assert inside_stdlib(file) == inside
 
 
 NAMES_OF_TORCH = [

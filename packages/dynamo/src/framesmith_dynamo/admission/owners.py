@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sysconfig
 from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType
@@ -18,6 +19,9 @@ OWN_PACKAGES = frozenset(
     )
 )  # fmt: skip
 _TORCH = torch.__name__
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+#: What lies in the standard library's folder without being of it.
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Parts:
@@ -56,6 +60,12 @@ def is_own(module: str) -> bool:
 def package_of(module: str) -> str:
     """The top-level package of a module."""
     return module.partition(".")[0]
+
+
+def inside_stdlib(filename: str) -> str | None:
+    """The path of a file of the standard library within its folder; None for other files."""
+    inside = filename.removeprefix(_STDLIB)
+    return None if inside == filename or inside.startswith(_INSTALLED) else inside
 
 
 @lru_cache(maxsize=1)

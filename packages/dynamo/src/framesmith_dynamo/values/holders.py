@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import torch
 
+from framesmith_dynamo.admission.owners import inside_stdlib
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Found
 from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
@@ -144,7 +144,6 @@ def is_immutable(obj: Any) -> bool:
 #: Distributions whose functions and classes are taken to stay as they are inside, like the standard library's.
 TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
 _OWN: Final = "sys.modules['framesmith_dynamo"
-_STDLIB: Final = sysconfig.get_paths()["stdlib"]
 #: Parts of a function or class that are guarded with it.
 PARTS: Final = frozenset({
     "__annotations__", "__base__", "__bases__", "__closure__", "__code__", "__defaults__", "__doc__", "__kwdefaults__",
@@ -165,7 +164,7 @@ def _is_library(name: str) -> bool:
     if name in TRUSTED or name not in sys.stdlib_module_names:
         return name in TRUSTED
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    return origin in (None, "built-in", "frozen") or str(origin).startswith(_STDLIB)
+    return origin in (None, "built-in", "frozen") or inside_stdlib(str(origin)) is not None
 
 
 def is_in_library(source: Source) -> bool:

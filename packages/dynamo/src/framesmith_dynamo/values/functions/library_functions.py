@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
-from framesmith_dynamo.values.callables import Handler, folding, handles
+from framesmith_dynamo.values.callables import Handler, between, folding, handles, named
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.constants.folded import fold_texts
 from framesmith_dynamo.values.functions.functions import FunctionValue
@@ -83,13 +83,13 @@ for _function in FOLDED:
 @handles(typing.cast)
 def cast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.cast(type, value)`: the value."""
-    return args[1] if len(args) > 1 else kwargs["val"]
+    return named(tr, typing.cast, args, kwargs, ("typ", "val"), 2)["val"]
 
 
 @handles(typing.assert_type)
 def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`typing.assert_type(value, type)`: the value."""
-    return args[0]
+    return between(tr, typing.assert_type, args, kwargs, 2, 2)[0]
 
 
 def _folding_texts(function: Callable[..., Any]) -> Handler:

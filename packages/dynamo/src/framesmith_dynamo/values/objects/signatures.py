@@ -12,6 +12,7 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import new_dict
+from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
 from framesmith_dynamo.values.functions.library_functions import INTROSPECTION
 from framesmith_dynamo.values.objects.mapping_proxies import MappingProxyValue
@@ -94,6 +95,8 @@ class ParameterValue(Value):
 @handles(inspect.signature)
 def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`inspect.signature(function)` of functions and methods that exist."""
+    if len(args) + ("obj" in kwargs) != 1:
+        refuse(tr, inspect.signature, args, kwargs)
     target = args[0] if args else kwargs["obj"]
     if len(args) + len(kwargs) != 1:
         raise GraphBreak(INTROSPECTION, f"{target.describe()} with options")

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed
@@ -18,7 +18,17 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.polyfills import gradients, normalization
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.callables import HANDLERS, Handler, answering, breaking, folding, handles, inlining
+from framesmith_dynamo.values.callables import (
+    HANDLERS,
+    Handler,
+    answering,
+    breaking,
+    folding,
+    handles,
+    inlining,
+    named,
+    one,
+)
 from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.tensors import torch_tables as tables
@@ -106,16 +116,19 @@ def _load() -> None:
 @handles(torch.is_tensor)
 def is_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch.is_tensor(x)`."""
-    value = args[0] if args else kwargs["obj"]
+    value = one(tr, torch.is_tensor, args, kwargs)
     return tr.constant(issubclass(value.python_type(), torch.Tensor))
 
 
-@handles(of_torch("torch._assert"))
+_ASSERT: Final = of_torch("torch._assert")
+
+
+@handles(_ASSERT)
 def assert_(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`torch._assert(condition, message)` on a condition known while tracing."""
-    condition, message = args
-    if not condition.bool_(tr):
-        tr.raise_(AssertionError, message)
+    given = named(tr, _ASSERT, args, kwargs, ("condition", "message"), 2)
+    if not given["condition"].bool_(tr):
+        tr.raise_(AssertionError, given["message"])
     return tr.constant(None)
 
 
