@@ -37,7 +37,7 @@ def _softmax(tensor: torch.Tensor, dim: int, in_float32: bool) -> torch.Tensor |
 
 def _logsumexp(tensor: torch.Tensor, dims: Sequence[int], keepdim: bool = False) -> torch.Tensor | None:
     """Laid out as a sum over these dimensions."""
-    return torch.sum(tensor, dims, keepdim) if tensor.is_floating_point() else None
+    return torch.sum(tensor, tuple(dims), keepdim) if tensor.is_floating_point() else None
 
 
 def _cumulative_extreme(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
