@@ -336,7 +336,7 @@ class FrameConverter:
             self._tell("run-once", info.code, why, location=location_of(escaped))
             unforeseen = NotRaised(f"tracing came to an exception that the program did not raise: {why}")
             return RUN_ONCE(why, quiet=True, returned=functools.partial(_teller(self, info.code), unforeseen))
-        reason = f"{MAX_RAISED} calls raised an exception; the last: {why}"
+        reason = f"tracing came to an exception in {MAX_RAISED} calls; the last: {why}"
         self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
         return SKIP(reason)
