@@ -48,6 +48,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "norm": lambda a: torch.linalg.vector_norm(a),
     "cummax": lambda a: a.t().cummax(1)[0],
     "cummin": lambda a: a.cummin(0)[0],
+    "logsigmoid": lambda a: F.logsigmoid(a),
     "svdvals": lambda a: torch.linalg.svdvals(a),
     "qr": lambda a: torch.linalg.qr(a)[1].abs(),
     "det": lambda a: torch.linalg.det(a @ a.t()),
@@ -106,6 +107,19 @@ def test_operators_of_told_lengths(name: str) -> None:
         assert isinstance(found, list)
         assert found[0].stride() == expected[0].stride()
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["logsigmoid", "logsumexp", "log_softmax of rows", "softmax", "norm"])
+def test_nothing_is_assumed_of_how_many_rows_there_are(name: str) -> None:
+    operator = OPERATORS[name]
+
+    def program(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return operator(x[mask])
+
+    framesmith.reset()
+    run = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for count in (3, 1, 0):
+        torch.testing.assert_close(seen(run, count), seen(program, count), equal_nan=True)
 
 
 def test_a_size_that_a_derivative_divides_by_may_change() -> None:

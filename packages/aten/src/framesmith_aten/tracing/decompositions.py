@@ -21,6 +21,7 @@ import torch
 from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
 from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import recurrent
+from framesmith_guards.fakes.symbols import has_unbacked_length
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
 Whole = Callable[[OpOverload], bool]
@@ -115,6 +116,14 @@ def binary_cross_entropy(
     return loss
 
 
+def log_sigmoid_backward(gradient: torch.Tensor, input: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
+    """torch's decomposition; for unbacked lengths as if nothing were saved, since it asks whether that has elements."""
+    if has_unbacked_length(saved):
+        saved = saved.new_empty(0)
+    result: torch.Tensor = unstable.decomposition_table[aten.log_sigmoid_backward.default](gradient, input, saved)
+    return result
+
+
 def eigenvalues(input: torch.Tensor) -> Any:
     """The operator itself, after the check that `linalg_eigvals` makes: without it, the process ends on a NaN."""
     aten._assert_async.default(input.isfinite().all())
@@ -173,6 +182,7 @@ def with_packed_numbers(
 #: Rules of our own, in place of torch's.
 OWN: dict[Any, Rule] = {
     aten.binary_cross_entropy.default: binary_cross_entropy,
+    aten.log_sigmoid_backward.default: log_sigmoid_backward,
     aten._foreach_norm.Scalar: norms,
     aten._foreach_addcdiv.Tensor: functools.partial(with_packed_numbers, aten.div),
     aten._foreach_addcmul.Tensor: functools.partial(with_packed_numbers, aten.mul),

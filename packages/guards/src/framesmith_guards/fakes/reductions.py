@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_guards.fakes.symbols import hint_of
+from framesmith_guards.fakes.symbols import has_unbacked_length
 from framesmith_guards.torch_adapter import FakeTensorMode, aten
 
 
@@ -22,7 +22,7 @@ def reduced(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> Any:
     It does for types other than these rules know. Dimensions that are not there are refused by the operator's kernel.
     """
     rule = _RULES.get(op)
-    if rule is None or not _has_unbacked_length(args[0]):
+    if rule is None or not has_unbacked_length(args[0]):
         return None
     with mode:
         return rule(*args)
@@ -57,11 +57,7 @@ _RULES: Final[dict[Any, Callable[..., Any]]] = {
 
 def with_dimensions(op: Any, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a norm of all elements with all dimensions by number; those of others as they are."""
-    if op is not aten.linalg_vector_norm.default or not _has_unbacked_length(args[0]):
+    if op is not aten.linalg_vector_norm.default or not has_unbacked_length(args[0]):
         return args
     tensor, order, dims, *rest = args if len(args) > 2 else (*args, *(2, None)[len(args) - 1 :])
     return args if dims else (tensor, order, list(range(tensor.dim())), *rest)
-
-
-def _has_unbacked_length(tensor: torch.Tensor) -> bool:
-    return None in map(hint_of, tensor.shape)

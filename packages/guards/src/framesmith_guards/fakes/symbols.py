@@ -364,6 +364,11 @@ def hint_of(number: Any) -> Any:
     return number.node.hint if number.node.has_hint() else None
 
 
+def has_unbacked_length(tensor: torch.Tensor) -> bool:
+    """Whether a length of the tensor has no value now."""
+    return None in map(hint_of, tensor.shape)
+
+
 def type_of(number: Any) -> type:
     """What Python's type of a number is, symbolic or not."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
