@@ -100,6 +100,11 @@ unstable: Final = Needs(
             "torch._subclasses.fake_tensor.UnsupportedOperatorException",
             "operators without a rule for fakes are reported as failures", instead=NeverRaised,
         ),
+        need(
+            "torch._C._ensureCUDADeviceGuardSet",
+            "compiling in threads may end the process where CUDA is built in and there is no GPU",
+            instead=lambda: None, name="ensure_device_guard",
+        ),
         need("torch._C._DisableTorchDispatch", "each operator's fake result is computed by torch"),
         need("torch._C._get_default_device", "each operator's fake result is computed by torch"),
         need("torch._compile._disable_dynamo", _LIGHT, instead=None),

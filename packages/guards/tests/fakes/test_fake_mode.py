@@ -19,6 +19,23 @@ def run(script):
     return done.stdout.split()
 
 
+def test_modes_are_entered_by_threads_that_end():
+    """The first in the process, too: see Note [The thread that sets the device guard]."""
+    script = """
+        import threading, torch
+        from framesmith_guards import new_fake_mode
+        def trace():
+            with new_fake_mode():
+                torch.empty(2)
+        for _ in range(20):
+            threads = [threading.Thread(target=trace) for _ in range(4)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+        print("done")
+    """
+    assert run(script) == ["done"]
+
+
 USE = """
     import sys, threading, torch
     from framesmith_guards import new_fake_mode

@@ -8,11 +8,16 @@ give the running statistics the type in which they are computed, where they have
 memory as its fake says. Its rule for dropout that drops nothing gives the argument itself, where kernels give a copy.
 The primitive by which they view what has no elements says that it writes: torch's memory of results takes it for no
 view, and gave it a storage of its own from the second time on.
+
+Note [The thread that sets the device guard]: a torch built with CUDA, on a machine without a GPU, has the first mode
+that is entered replace the guard of CUDA devices. In torch 2.11 the new one belongs to the thread that did it, and all
+threads use it after that thread has ended: a crash. So a thread sets it that does not end.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -287,7 +292,28 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
         FakeTensorMode.cache_clear()
     mode = _made(shape_env, options)
     refuse_memory(mode)
+    if mode.avoid_device_init and torch.backends.cuda.is_built():
+        _set_device_guard()
     return mode
+
+
+@cache
+def _set_device_guard() -> None:
+    """Set what every mode sets as it is entered; see Note [The thread that sets the device guard]."""
+    if threading.current_thread() is threading.main_thread():
+        unstable.ensure_device_guard()
+        return
+    is_set = threading.Event()
+
+    def stay() -> None:
+        try:
+            unstable.ensure_device_guard()
+        finally:
+            is_set.set()
+        threading.Event().wait()
+
+    threading.Thread(target=stay, name="framesmith-device-guard", daemon=True).start()
+    is_set.wait()
 
 
 def _made(shape_env: Any, options: Mapping[str, Any]) -> FakeTensorMode:
