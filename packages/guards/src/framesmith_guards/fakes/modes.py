@@ -292,7 +292,7 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
         FakeTensorMode.cache_clear()
     mode = _made(shape_env, options)
     refuse_memory(mode)
-    if mode.avoid_device_init and torch.backends.cuda.is_built():
+    if mode.avoid_device_init and torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         _set_device_guard()
     return mode
 
