@@ -3,7 +3,9 @@
 import warnings
 
 import pytest
+import torch
 
+import framesmith
 from framesmith.failures import Failures, FramesmithError, FramesmithWarning
 from framesmith.stats import clear, stats
 
@@ -29,3 +31,17 @@ def test_strict_raises_with_the_cause() -> None:
     with pytest.raises(FramesmithError) as again:
         Failures(strict=True).report("g", caught.value)
     assert again.value is caught.value
+
+
+def raises_in_traces_alone(x: torch.Tensor) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        raise RuntimeError("not where it is compiled")
+    framesmith.reset()
+    return x + 1
+
+
+@pytest.mark.parametrize("options", [{"fullgraph": True}, {"strict": True}], ids=str)
+def test_an_exception_that_was_expected_is_missed_after_a_reset(options: dict[str, bool]) -> None:
+    compiled = framesmith.compile(raises_in_traces_alone, **options)
+    with pytest.raises(FramesmithError, match="NotRaised: tracing came to an exception"):
+        compiled(torch.ones(2))

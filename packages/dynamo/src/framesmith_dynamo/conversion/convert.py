@@ -335,7 +335,8 @@ class FrameConverter:
         if times <= MAX_RAISED or self.fullgraph:
             self._tell("run-once", info.code, why, location=location_of(escaped))
             unforeseen = NotRaised(f"tracing came to an exception that the program did not raise: {why}")
-            return RUN_ONCE(why, quiet=True, returned=functools.partial(_teller(self, info.code), unforeseen))
+            # held strongly, for as long as the call: the program may reset what compiles it
+            return RUN_ONCE(why, quiet=True, returned=functools.partial(self.tell_error, info.code, unforeseen))
         reason = f"tracing came to an exception in {MAX_RAISED} calls; the last: {why}"
         self._tell_costly(info.code, reason)
         self._tell("skip", info.code, reason, location=location_of(escaped))
@@ -455,10 +456,7 @@ def _remedy(guard: Guard | None) -> str:
 
 
 def _teller(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
-    """What residual code, and a call that has run eagerly, tell of errors.
-
-    It hangs on `code`, out of the collector's sight, and so holds neither.
-    """
+    """What residual code tells of errors. It hangs on `code`, out of the collector's sight, and so holds neither."""
     converter_alive, code_alive = weakref.ref(converter), weakref.ref(code)
 
     def tell(error: Exception) -> None:
