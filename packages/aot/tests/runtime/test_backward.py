@@ -108,6 +108,21 @@ def test_result_overwritten_before_backward_is_an_error_as_in_eager():
         out.sum().backward()
 
 
+def test_one_of_several_views_kept_before_its_base_changes_is_an_error_as_in_eager():
+    def fn(x, w):
+        whole = x * w
+        kept = whole.unbind()[1].sin().sum()
+        whole[0].mul_(2)
+        return kept
+
+    x, w = parameters((3, 2), (2,))
+    [total] = compiled(graph_of(fn), [x, w])(x, w)
+    torch.testing.assert_close(total, fn(x, w))
+    for result in (total, fn(x, w)):
+        with pytest.raises(RuntimeError, match="another view of its base has been modified inplace"):
+            result.backward()
+
+
 def test_result_overwritten_where_eager_does_not_keep_it():
     def fn(x, w):
         y = x * 2

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.kept import CHANGED_SINCE, NO_DERIVATIVE, NOTHING_KEPT, Kept, kept_by
+from framesmith_aot.trace.kept import NOTHING_KEPT, REFUSED_BY_AUTOGRAD, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
 from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.regions import (
@@ -201,7 +201,7 @@ class _Passing:
             try:
                 given = [*_given(node, _run_alone(node, arrived))]
             except Exception as error:
-                if any(words in str(error) for words in (CHANGED_SINCE, *NO_DERIVATIVE)):
+                if any(words in str(error) for words in REFUSED_BY_AUTOGRAD):
                     number = node._sequence_nr()
                     first = number == BEFORE_ALL_OTHERS and any(edge.node is node for edge in region.out)
                     return Refusal(type(error), str(error), number, first)

@@ -26,6 +26,12 @@ CHANGED_SINCE = "modified by an inplace operation"
 #: What it says of an operator without a derivative: one of torch's, and one of the user's.
 NO_DERIVATIVE = ("is not implemented", "no autograd formula was registered")
 
+#: What it says of a kept view, one of several that an operator gives, whose base has changed.
+VIEWS_CHANGED = "or another view of its base has been modified inplace"
+
+#: The words of each error of a backward pass that is the program's.
+REFUSED_BY_AUTOGRAD = (CHANGED_SINCE, VIEWS_CHANGED, *NO_DERIVATIVE)
+
 
 @dataclass(frozen=True)
 class Kept:
