@@ -62,6 +62,20 @@ def test_a_packages_page_names_nothing_that_is_not_there(page: Path) -> None:
     assert sorted(word for word in named_on(page) if not any((place / word).exists() for place in places)) == []
 
 
+def test_the_glossary_names_files_that_are_there() -> None:
+    """Relative to the sources of packages, and one at least for each term."""
+    glossary = ROOT / "docs" / "glossary.md"
+    rows = [
+        row
+        for row in glossary.read_text().splitlines()
+        if row.startswith("|") and not row.startswith(("|---", "| Term"))
+    ]
+    assert rows and [row for row in rows if not re.search(r"`\w+/[\w./]+\.(py|c)`", row)] == []
+    sources = {page.stem: source_of(page) for page in PAGES}
+    named = [word.partition("/") for word in named_on(glossary) if not word.startswith("packages/")]
+    assert [f"{package}/{path}" for package, _, path in named if not (sources[package] / path).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_packages_page_is_linked(page: Path) -> None:
     linked = {
