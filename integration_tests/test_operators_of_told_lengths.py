@@ -87,13 +87,14 @@ def seen(run: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor] | s
     return [result.detach(), x.grad]
 
 
+def of_some_rows(operator: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The program that applies an operator to the rows that a mask has."""
+    return lambda mask, x: operator(x[mask])
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_of_told_lengths(name: str) -> None:
-    operator = OPERATORS[name]
-
-    def program(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return operator(x[mask])
-
+    program = of_some_rows(OPERATORS[name])
     framesmith.reset()
     run = framesmith.compile(program, dynamic=True, strict=True)
     for count in (3, 4, 2, 1, 0, 3):
@@ -111,11 +112,7 @@ def test_operators_of_told_lengths(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logsigmoid", "logsumexp", "log_softmax of rows", "softmax", "norm"])
 def test_nothing_is_assumed_of_how_many_rows_there_are(name: str) -> None:
-    operator = OPERATORS[name]
-
-    def program(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return operator(x[mask])
-
+    program = of_some_rows(OPERATORS[name])
     framesmith.reset()
     run = framesmith.compile(program, dynamic=True, fullgraph=True)
     for count in (3, 1, 0):
