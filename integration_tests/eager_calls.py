@@ -472,7 +472,7 @@ def planted(owner: Any, name: str) -> Iterator[None]:
 
 @program("failed to compile smooth: RuntimeError: planted|failed to compile")
 def tracer_that_fails(compile: Callable[..., Any]) -> Any:
-    import framesmith_dynamo.conversion.convert as convert
+    import framesmith_dynamo.convert_frame.converter as convert
 
     with planted(convert, "outermost_frame"):
         return compile(fresh())(X)
@@ -480,7 +480,7 @@ def tracer_that_fails(compile: Callable[..., Any]) -> Any:
 
 @program("failed to compile")
 def guards_that_fail(compile: Callable[..., Any]) -> Any:
-    import framesmith_dynamo.conversion.convert as convert
+    import framesmith_dynamo.convert_frame.converter as convert
 
     with planted(convert, "compile_guards"):
         return compile(fresh())(X)

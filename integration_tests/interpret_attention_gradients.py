@@ -23,7 +23,7 @@ from framesmith_backends import cuda
 from framesmith_backends.ir.fused_attention import AttentionTile
 from framesmith_backends.ir.verify import verify_fused_attention, verify_fused_attention_gradient
 from framesmith_backends.schedule import attention, attention_gradient
-from framesmith_dynamo.values.tensors import flex_attention as flex_values
+from framesmith_dynamo.values.higher_order import flex_attention as flex_values
 from integration_tests.sweeps import LONG, a_part
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32

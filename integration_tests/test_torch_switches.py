@@ -41,7 +41,7 @@ def test_the_page_and_the_tests_have_the_same_rows() -> None:
 
 def test_every_setting_that_counts_is_on_the_page() -> None:
     text = PAGE.read_text()
-    assert [name for name in settings.HEARD if f"`{name}`" not in text] == []
+    assert [name for name in settings.HONOURED if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", ROWS)

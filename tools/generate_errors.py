@@ -11,7 +11,7 @@ from pathlib import Path
 
 import framesmith_dynamo
 from framesmith_dynamo import BREAKS, BreakKind
-from framesmith_dynamo.admission.surroundings import STATES
+from framesmith_dynamo.admission.global_state import STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "errors.md"

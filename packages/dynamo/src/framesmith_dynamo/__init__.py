@@ -2,30 +2,30 @@
 
 from framesmith_dynamo.__about__ import __version__
 from framesmith_dynamo.admission.frame_policy import (
-    CONCERNED_PACKAGES,
+    INTEREST_PACKAGES,
     admit,
     disable,
     is_disabled,
     why_not_compiled,
 )
-from framesmith_dynamo.admission.surroundings import CUDA_GRAPH_CAPTURED
+from framesmith_dynamo.admission.global_state import CUDA_GRAPH_CAPTURED
 from framesmith_dynamo.breaks import BREAKS, BreakKind, GraphBreak
-from framesmith_dynamo.conversion.convert import FrameConverter
-from framesmith_dynamo.conversion.events import FrameEvent
-from framesmith_dynamo.conversion.marks import (
+from framesmith_dynamo.convert_frame.converter import FrameConverter
+from framesmith_dynamo.convert_frame.dynamic_marks import (
     MarkViolated,
     mark_dynamic,
     mark_static,
     mark_unbacked,
     maybe_mark_dynamic,
 )
-from framesmith_dynamo.conversion.other_hooks import skipped_by_torch
-from framesmith_dynamo.conversion.refusals import BreakNotAllowed, EagerNotAllowed, RecompileLimit
+from framesmith_dynamo.convert_frame.errors import BreakNotAllowed, EagerNotAllowed, RecompileLimit
+from framesmith_dynamo.convert_frame.events import FrameEvent
+from framesmith_dynamo.convert_frame.torch_hook import skipped_by_torch
 from framesmith_dynamo.graph.builder import GraphInput
 from framesmith_dynamo.residual.raising import raising
 from framesmith_dynamo.torch_switches import resets
-from framesmith_dynamo.torch_switches.marks import innermost
-from framesmith_dynamo.torch_switches.resets import LISTENERS
+from framesmith_dynamo.torch_switches.decorators import innermost
+from framesmith_dynamo.torch_switches.resets import RESET_LISTENERS
 from framesmith_dynamo.torch_switches.settings import SwitchWarning, is_off
 from framesmith_dynamo.torch_switches.stances import StanceForbids
 
@@ -33,9 +33,9 @@ resets.listen()
 
 __all__ = [
     "BREAKS",
-    "CONCERNED_PACKAGES",
     "CUDA_GRAPH_CAPTURED",
-    "LISTENERS",
+    "INTEREST_PACKAGES",
+    "RESET_LISTENERS",
     "BreakKind",
     "BreakNotAllowed",
     "EagerNotAllowed",

@@ -18,7 +18,7 @@ from framesmith.session import install_error_handler, reset_sessions, session_fo
 from framesmith.stats import clear
 from framesmith.targets import check_target
 from framesmith.wrappers import compile_callable, compile_module, original_of
-from framesmith_dynamo import LISTENERS, innermost, is_off
+from framesmith_dynamo import RESET_LISTENERS, innermost, is_off
 from framesmith_guards import warn_user
 from framesmith_guards.needs import why_nothing_compiles
 
@@ -133,4 +133,4 @@ def reset() -> None:
     clear()
 
 
-LISTENERS.append(reset_sessions)
+RESET_LISTENERS.append(reset_sessions)

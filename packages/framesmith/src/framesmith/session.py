@@ -26,8 +26,8 @@ from framesmith.pipeline import GraphCompiler
 from framesmith.stats import count, count_break
 from framesmith_aten.contract import EXAMPLE
 from framesmith_dynamo import (
-    CONCERNED_PACKAGES,
     CUDA_GRAPH_CAPTURED,
+    INTEREST_PACKAGES,
     BreakNotAllowed,
     EagerNotAllowed,
     FrameConverter,
@@ -78,7 +78,7 @@ class Session:
         self._goes_on_from = goes_on_from
         self._others: dict[object, Session] = {}
         self._held = threading.local()
-        framesmith_frames.ask_only_about(self, CONCERNED_PACKAGES)
+        framesmith_frames.ask_only_about(self, INTEREST_PACKAGES)
         self.reset()
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 #: Callers that broke in a function, for one reason and with no other getting through, before it is left alone.
-MOST_CALLERS = 4
+MAX_CALLERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CostlyCallees:
         if isinstance(error, GraphBreak):
             callers = self._broke.setdefault(callee, {}).setdefault(str(error), weakref.WeakSet())
             callers.add(caller)
-            if len(callers) < MOST_CALLERS:
+            if len(callers) < MAX_CALLERS:
                 return None
             reason = f"it broke the graphs of {len(callers)} callers, and let none through: {error}"
             site = error.site

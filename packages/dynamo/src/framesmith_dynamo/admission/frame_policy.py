@@ -10,10 +10,10 @@ from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MappingProxyType
 
 from framesmith_dynamo.admission.owners import Parts, inside_stdlib, is_own, module_of, package_of, part_of_torch
-from framesmith_dynamo.torch_switches.marks import WRAPPED
+from framesmith_dynamo.torch_switches.decorators import WRAPPED
 
 #: Whose modules, functions, classes and instances a call must reach to be worth looking at: what makes tensors.
-CONCERNED_PACKAGES = ("torch",)
+INTEREST_PACKAGES = ("torch",)
 #: Parts of torch whose frames are compiled; all other functions of torch are machinery.
 TORCH_FRAMES_COMPILED = Parts("nn.modules.")
 #: But not these: `Module.__call__` is one code object for all modules, so its entries would be every module's;
@@ -63,7 +63,7 @@ STDLIB_NOT_INLINED = (
     "threading.py", "traceback.py", "unittest/", "warnings.py", "weakref.py", "xml/", "re/", "typing.py",
 )  # fmt: skip
 #: Packages whose frames and functions are left alone, wherever they are installed.
-PACKAGES_LEFT_ALONE = frozenset({
+PACKAGES_SKIPPED = frozenset({
     "_distutils_hack", "setuptools", "_pytest", "pluggy", "pytest", "hypothesis", "numpy", "sympy", "IPython",
     "coverage", "debugpy", "typing_extensions",
 })  # fmt: skip
@@ -84,7 +84,7 @@ EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
 COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 
 #: What gives a function its own frame: `sys._getframe`, `inspect.currentframe`.
-GIVES_FRAMES = frozenset({"_getframe", "currentframe"})
+FRAME_INTROSPECTION = frozenset({"_getframe", "currentframe"})
 
 _DISABLED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 _ADMITTED: weakref.WeakSet[CodeType] = weakref.WeakSet()
@@ -129,7 +129,7 @@ def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> s
         return "a handler of torch's functions is given another function at each call"
     if code.co_name in COMPREHENSIONS:
         return "comprehensions are compiled with the function around them"
-    if not GIVES_FRAMES.isdisjoint(code.co_names):
+    if not FRAME_INTROSPECTION.isdisjoint(code.co_names):
         return "it looks at its own frame, whose locals and lines would be those of compiled code"
     if code in _ADMITTED:
         return None
@@ -138,7 +138,7 @@ def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> s
     return _owner_not_compiled(module_of(code, names)) or _file_not_compiled(code.co_filename)
 
 
-def is_left_with_calls(code: CodeType, names: Mapping[str, object]) -> bool:
+def skips_callees(code: CodeType, names: Mapping[str, object]) -> bool:
     """Whether what a frame that is not compiled calls is not compiled either: it runs as it does outside of our hook.
 
     Code that these packages generate calls kernels and each other. A pass of the autograd engine calls hooks,
@@ -228,7 +228,7 @@ def _owner_not_compiled(module: str) -> str | None:
     part = part_of_torch(module)
     if part is not None:
         return None if part in TORCH_FRAMES_COMPILED and part not in TORCH_FRAMES_NEVER else "torch's own machinery"
-    return THE_COMPILER if is_own(module) else _left_alone(module)
+    return THE_COMPILER if is_own(module) else _skipped_package(module)
 
 
 @lru_cache(maxsize=4096)
@@ -238,11 +238,11 @@ def _owner_not_inlined(module: str) -> str | None:
         return module if part in TORCH_NOT_INLINED and part not in TORCH_PARTS_INLINED else None
     if is_own(module):
         return None if module.startswith(POLYFILLS) else THE_COMPILER
-    return _left_alone(module)
+    return _skipped_package(module)
 
 
-def _left_alone(module: str) -> str | None:
-    return "a package left alone" if package_of(module) in PACKAGES_LEFT_ALONE else None
+def _skipped_package(module: str) -> str | None:
+    return "a package left alone" if package_of(module) in PACKAGES_SKIPPED else None
 
 
 @lru_cache(maxsize=4096)

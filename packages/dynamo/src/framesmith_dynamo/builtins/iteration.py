@@ -11,7 +11,6 @@ from framesmith_dynamo.values.callables import between, handles, named, one
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import FrozenSetValue, TupleValue, index_of, new_list, sorted_items
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import type_lookup, user_method
 from framesmith_dynamo.values.iteration.consuming import each, listed
 from framesmith_dynamo.values.iteration.iterator_adapters import (
     CountIterator,
@@ -23,6 +22,7 @@ from framesmith_dynamo.values.iteration.iterator_adapters import (
     ZipIterator,
 )
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
+from framesmith_dynamo.values.lookup import type_lookup, user_method
 
 
 @handles(iter)

@@ -18,10 +18,10 @@ from framesmith_dynamo.values.callables import Handler, between, folding, handle
 from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
-from framesmith_dynamo.values.holders import special_method, type_lookup
 from framesmith_dynamo.values.iteration.consuming import each
+from framesmith_dynamo.values.lookup import special_method, type_lookup
 from framesmith_dynamo.values.tensors.tensor import TensorValue
-from framesmith_dynamo.values.tensors.torch_checks import holds
+from framesmith_dynamo.values.torch_api.checks import holds
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from framesmith_dynamo.breaks import INTERPRETER_ACCESS, NOT_CONSTANT, READS_OWN_LOCALS, GraphBreak, register_break
+from framesmith_dynamo.values.attribute_dicts.attribute_dict import ModuleDictValue
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import between, handles, one
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.errors import answered, refuse
-from framesmith_dynamo.values.holders import (
+from framesmith_dynamo.values.lookup import (
     NO_SOURCE,
     class_dict,
     class_source,
@@ -26,7 +27,6 @@ from framesmith_dynamo.values.holders import (
     type_lookup,
     user_method,
 )
-from framesmith_dynamo.values.objects.attribute_dicts import ModuleDictValue
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
 from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class
@@ -46,7 +46,7 @@ OBJECT_ID = register_break(
     why="the number is different at every run, and for objects made in the trace it does not exist yet",
     hint="compare objects with `is`, or use them as dict keys",
 )
-TEXT_OF_OBJECT = register_break(
+REPR_OF_OBJECT = register_break(
     "text-of-object",
     what="an object is turned into text",
     why="the text depends on data or on code the tracer does not follow",
@@ -271,14 +271,14 @@ def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -
     for name in methods:
         method = special_method(tr, value, name)
         if method is not None:
-            return _checked_text(tr, name, tr.call(method, [value], {}))
+            return _checked_string(tr, name, tr.call(method, [value], {}))
         found = type_lookup(value.python_type(), name)
         if found is not None and found.owner is not object:
             break
     return text_of(tr, function, value)
 
 
-def _checked_text(tr: Tracer, method: str, text: Value) -> Value:
+def _checked_string(tr: Tracer, method: str, text: Value) -> Value:
     if not issubclass(text.python_type(), str):
         tr.raise_(TypeError, f"{method} returned non-string (type {text.python_type().__name__})")
     return text
@@ -289,7 +289,7 @@ def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
     try:
         plain(value)
     except GraphBreak:
-        raise GraphBreak(TEXT_OF_OBJECT, value.describe()) from None
+        raise GraphBreak(REPR_OF_OBJECT, value.describe()) from None
     return fold(tr, function, (value, *spec))
 
 
@@ -320,7 +320,7 @@ def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         refuse(tr, format, args, kwargs)
     method = special_method(tr, value, "__format__")
     if method is not None:
-        return _checked_text(tr, "__format__", tr.call(method, [value, spec], {}))
+        return _checked_string(tr, "__format__", tr.call(method, [value, spec], {}))
     if spec.as_constant() == "":
         return tr.call(tr.constant(str), [value], {})
     return text_of(tr, format, value, spec)

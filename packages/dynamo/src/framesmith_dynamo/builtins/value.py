@@ -13,14 +13,14 @@ from types import (
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
-from framesmith_dynamo.values import torch_marks
+from framesmith_dynamo.values import torch_decorators
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.known import KnownValue
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family
@@ -62,7 +62,7 @@ class BuiltinValue(KnownValue):
     # Calls
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        handler = torch_marks.handler_of(self.obj) or find_handler(self.obj)
+        handler = torch_decorators.handler_of(self.obj) or find_handler(self.obj)
         if handler is not None:
             return handler(tr, args, kwargs)
         if isinstance(self.obj, DESCRIPTOR_TYPES):

@@ -27,8 +27,8 @@ from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.recording import Effects, OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
-from framesmith_dynamo.graph.spelling import spelled
 from framesmith_guards import Location, current_location, lines_forgotten, new_fake_mode, python_kernels
 from framesmith_guards.torch_adapter import aten
 
@@ -198,10 +198,10 @@ class GraphBuilder:
             fake = self.fake_mode.from_tensor(real, static_shapes=True)
         ref = TensorRef(self, fake, real=real, source=source)
         self.refs[id(fake)] = ref
-        self._offer_layout(ref)
+        self._record_layout(ref)
         return ref
 
-    def _offer_layout(self, ref: TensorRef) -> None:
+    def _record_layout(self, ref: TensorRef) -> None:
         """Numbers may be asked of a tensor's layout."""
         if has_symbols(ref.fake):
             self.numbers.offer_layout(ref.fake, lambda: ref.node, guarded=ref.source is not None)
@@ -275,7 +275,7 @@ class GraphBuilder:
     ) -> fx.Node:
         """The node of a call that was run; its arguments hold nodes.
 
-        Raises TraceUnsupported and Unspeakable where a graph cannot hold it. The node's `meta[EFFECTS]` tells
+        Raises TraceUnsupported and NotExpressible where a graph cannot hold it. The node's `meta[EFFECTS]` tells
         what ran, `meta["location"]` where in the user's program it is.
         """
         if effects.written:
@@ -289,7 +289,7 @@ class GraphBuilder:
             self.overlaps.note_restrided(shown, op_name(target))
         for changed in [] if effects.reshaped else effects.written:
             self.overlaps.check(changed, op_name(target))
-        said_args, said_kwargs = spelled((tuple(args), dict(kwargs)))
+        said_args, said_kwargs = fx_arguments((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
@@ -366,7 +366,7 @@ class GraphBuilder:
         known = self.refs.get(id(fake))
         if known is None:
             known = self.refs[id(fake)] = TensorRef(self, fake, node)
-            self._offer_layout(known)
+            self._record_layout(known)
         return known
 
     def number(self, number: Any, node: fx.Node) -> None:

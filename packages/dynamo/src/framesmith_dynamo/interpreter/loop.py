@@ -11,7 +11,7 @@ from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
 from framesmith_dynamo.interpreter.decoded import again_from, decoded
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.torch_switches import places
+from framesmith_dynamo.torch_switches import torch_names
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TOO_LONG, TracedRaise, Value
@@ -94,7 +94,7 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
             route(frame, TracedRaise(error))
         while not frame.stop:
             try:
-                _run_on(frame)
+                _run_to_stop(frame)
             except TracedRaise as raised:
                 route(frame, raised)
         if suspended and not frame.suspended:
@@ -108,7 +108,7 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
     return frame.result
 
 
-def _run_on(frame: Frame) -> None:
+def _run_to_stop(frame: Frame) -> None:
     """Run instructions until the frame stops or one raises."""
     handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended
     memo = frame.state.memo
@@ -145,16 +145,18 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
             if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
                 note_location(broken, frame.location())
                 raise
-            if _go_back(frame, stack, came, broken):
-                log.end_at(len(came) - 1, broken, _said_of_breaks(frame))
+            if _rewind(frame, stack, came, broken):
+                log.end_at(len(came) - 1, broken, _error_on_graph_break(frame))
                 return Ending(reason=broken, is_new=True)
-            _end_here(frame, log, came, broken)
+            _plan_ending(frame, log, came, broken)
         except GuardOnDataDependentSymNode as error:
-            _end_here(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
+            _plan_ending(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
         except MutationRefused as error:
-            _end_here(frame, log, came, GraphBreak(LENT_OBJECT, str(error)))
+            _plan_ending(frame, log, came, GraphBreak(LENT_OBJECT, str(error)))
         except RecursionError as error:
-            _end_here(frame, log, came, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}"))
+            _plan_ending(
+                frame, log, came, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
+            )
     return Ending(value=frame.result)
 
 
@@ -170,13 +172,13 @@ def _step(frame: Frame) -> None:
             abandoned.forget_variables(frame)
 
 
-def _end_here(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, int]], broken: GraphBreak) -> NoReturn:
+def _plan_ending(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, int]], broken: GraphBreak) -> NoReturn:
     """Have the next attempt end before the last of the instructions that came, or before the loop that it is in.
 
     They are with the number of operations before each.
     """
     note_location(broken, frame.location())
-    log.end_at(_end_of(frame, came), broken, _said_of_breaks(frame))
+    log.end_at(_end_of(frame, came), broken, _error_on_graph_break(frame))
     raise RestartTrace from broken
 
 
@@ -193,7 +195,7 @@ def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
     return begun if is_first_round and frame.state.builder.has_inlined(before, came[last][1]) else last
 
 
-def _go_back(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak) -> bool:
+def _rewind(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak) -> bool:
     """Put the frame in front of an instruction of its own that has broken before it did anything; else False.
 
     `stack` is what it was there. Nothing is to be traced again then: a step with a `backward()` in it, for one.
@@ -206,12 +208,12 @@ def _go_back(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[i
     return True
 
 
-def _said_of_breaks(frame: Frame) -> bool:
+def _error_on_graph_break(frame: Frame) -> bool:
     """Whether the program has said, by now, that a graph break is an error: `torch._dynamo.error_on_graph_break`."""
-    found = places.holder(places.ERROR_ON_BREAK)
+    found = torch_names.holder(torch_names.ERROR_ON_BREAK)
     if found is None:
         return False
-    said = namespaces.load(frame, vars(found), places.ERROR_ON_BREAK.name)
+    said = namespaces.load(frame, vars(found), torch_names.ERROR_ON_BREAK.name)
     return said is not None and bool(said.as_constant())
 
 

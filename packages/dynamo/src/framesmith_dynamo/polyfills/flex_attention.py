@@ -19,7 +19,7 @@ Mod = Callable[..., Tensor]
 
 
 def everywhere(mod: Mod, score: Tensor | None, places: tuple[Tensor, ...]) -> Tensor:
-    """What `mod` gives of scalars, for all of them at once; the tracer knows how (`values/tensors/flex_attention.py`).
+    """What `mod` gives of scalars, for all of them at once (see `values/higher_order/flex_attention.py`).
 
     `score` is (batch, heads, queries, keys) or None; each of the four `places` has one of these sizes, and ones.
     """

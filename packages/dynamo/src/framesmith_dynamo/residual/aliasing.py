@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from framesmith_dynamo.residual.shared_memory import sharing_guards, sharing_of
-from framesmith_dynamo.values.holders import is_entry, is_in_library, is_settled
+from framesmith_dynamo.values.lookup import is_entry, is_in_library, is_settled
 from framesmith_guards import Guard, InstanceDictSource, all_apart
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
 
 
 #: (sources of mutated objects, sources of all objects that one of them might come to be)
-Alikes = tuple[list["Source"], list["Source"]]
+AliasCandidates = tuple[list["Source"], list["Source"]]
 
 
 def _is_mutated(state: TraceState, value: Value) -> bool:
     return value.mutation is not None and state.journal.is_mutated(value)
 
 
-def _mutated_objects(state: TraceState) -> Iterator[Alikes]:
+def _mutated_objects(state: TraceState) -> Iterator[AliasCandidates]:
     """Objects of one type, for each type with a mutated object."""
     by_type: dict[type, list[tuple[bool, Source]]] = {}
     for obj, value, source in state.by_identity.values():
@@ -62,7 +62,7 @@ def _mutated_objects(state: TraceState) -> Iterator[Alikes]:
             yield mutated, [source for _, source in rows]
 
 
-def _mutated_dictionaries(state: TraceState) -> Iterator[Alikes]:
+def _mutated_dictionaries(state: TraceState) -> Iterator[AliasCandidates]:
     """Dicts that were found by themselves, and those that hold an object's attributes: one may come to be the other.
 
     Not so what a library keeps in its own modules and classes, and what an `nn.Module` keeps its parts in; nor is the

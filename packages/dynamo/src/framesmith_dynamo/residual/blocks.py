@@ -15,7 +15,7 @@ import torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
-from framesmith_dynamo.values.tensors.torch_context import (
+from framesmith_dynamo.values.torch_api.contexts import (
     AutocastValue,
     GradModeValue,
     SetGradEnabledValue,
@@ -65,10 +65,10 @@ def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: 
     contexts = contexts_of(stack)
     if any(value is context for value in others for context in contexts):
         return "a context manager of torch is used as an object"
-    return why_not_entered_again(state.builder.state, contexts)
+    return why_not_reentered(state.builder.state, contexts)
 
 
-def why_not_entered_again(log: GlobalStateLog, contexts: Sequence[TorchContextValue]) -> str | None:
+def why_not_reentered(log: GlobalStateLog, contexts: Sequence[TorchContextValue]) -> str | None:
     """Why entering torch's contexts anew would not give the state of the trace, or None."""
     grad = log.grad_before
     for context in contexts:
@@ -87,7 +87,7 @@ def why_not_entered_again(log: GlobalStateLog, contexts: Sequence[TorchContextVa
 def push_exit(codegen: Codegen, manager: Value) -> None:
     """Push the exit of an open block: of an object, or of a context of torch entered now."""
     if isinstance(manager, TorchContextValue):
-        codegen.push_call(enter_again, (), (manager.cls, manager.args, tuple(manager.kwargs.items())))
+        codegen.push_call(reenter, (), (manager.cls, manager.args, tuple(manager.kwargs.items())))
     else:
         codegen.push_call(bound_exit, (manager,))
 
@@ -98,7 +98,7 @@ def bound_exit(manager: Any) -> Callable[..., Any]:
     return exit_function
 
 
-def enter_again(cls: type, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+def reenter(cls: type, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
     """Run by compiled code: make and enter a context manager, and give its exit."""
     manager = cls(*args, **dict(kwargs))
     type(manager).__enter__(manager)

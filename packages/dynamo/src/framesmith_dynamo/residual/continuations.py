@@ -34,7 +34,7 @@ def continuation_at(
     if here in code.broken_at:
         raise GraphBreak(NO_CONTINUATION, "a continuation breaks at the same instruction again")
     known = code.continuations[place] = _make(code, index, place[1], place[2])
-    if comes_again(code, index, broken):
+    if can_recur(code, index, broken):
         skip(known.code, "continues a loop in which the graph breaks")
     else:
         always_ask(known.code)
@@ -54,6 +54,6 @@ def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset
         raise GraphBreak(NO_CONTINUATION, str(error)) from error
 
 
-def comes_again(code: DecodedCode, start: int, broken: int) -> bool:
+def can_recur(code: DecodedCode, start: int, broken: int) -> bool:
     """Whether instruction `broken` can run after instruction `start`."""
     return code.items[broken] in code.analyses.kept_items(code.items[start])

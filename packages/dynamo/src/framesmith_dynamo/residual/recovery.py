@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 OnError = Callable[[Exception], object]
 
 #: Nothing is known or gained by trying once more after these.
-NOT_TRIED_AGAIN = (MemoryError, RecursionError, torch.OutOfMemoryError, Warning)
+NOT_REPLAYED = (MemoryError, RecursionError, torch.OutOfMemoryError, Warning)
 
 
-class Undone(Exception):
+class RolledBack(Exception):
     """A graph call failed; what it had changed has been put back. Its cause is the error."""
 
 
@@ -53,7 +53,7 @@ class Transaction:
         self.state = state
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The graph's outputs. Raises Undone."""
+        """The graph's outputs. Raises RolledBack."""
         written = [inputs[position] for position in self.changed]
         former = [tensor.detach().clone() for tensor in written]
         random = random_state() if self.random else None
@@ -68,7 +68,7 @@ class Transaction:
             for tensor, contents in zip(written, former, strict=True):
                 if not unstable.debug_has_internal_overlap(tensor):  # those refuse to be written to
                     tensor.data.copy_(contents)
-            raise Undone from error
+            raise RolledBack from error
 
 
 class Recovery:
@@ -80,7 +80,7 @@ class Recovery:
 
     __slots__ = ("harmless", "on_error", "plain", "whole")
 
-    def __init__(self, plain: PlainGraph, *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
+    def __init__(self, plain: EagerGraph, *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
         self.plain = plain
         self.harmless = harmless
         self.on_error = on_error
@@ -91,19 +91,19 @@ class Recovery:
 
         Told of errors that are not the program's, `on_error` may raise.
         """
-        if isinstance(error, Undone):
+        if isinstance(error, RolledBack):
             cause = error.__cause__
             assert isinstance(cause, Exception)
         elif isinstance(error, Exception) and self.harmless:
             cause = error
         else:
             return error
-        if self.whole and isinstance(cause, NOT_TRIED_AGAIN):
+        if self.whole and isinstance(cause, NOT_REPLAYED):
             return cause
         try:
             if isinstance(cause, AssumptionFailed) and not self.plain.assumes:
                 self.on_error(cause)  # of the compiler's below, which the program is not run for to tell
-            elif not isinstance(cause, NOT_TRIED_AGAIN):
+            elif not isinstance(cause, NOT_REPLAYED):
                 self._report(cause, error_of(self.plain, inputs))
         except BaseException as told:
             return told
@@ -128,7 +128,7 @@ def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Excep
     return None
 
 
-class PlainGraph:
+class EagerGraph:
     """A graph run operation by operation, as the program runs them: what rules for sizes assume is not checked.
 
     An operator checks that itself, or does without. At a choice of the tracer's that is not the program's,
@@ -181,7 +181,7 @@ def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., 
     return Transaction(run, changed, random=random, state=state) if changed or random or state else run
 
 
-def traceless(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+def as_atomic(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
     """The compiled graph, which, if it may fail on some data, leaves no trace then; and whether it never leaves any."""
     if not assumes(compiled):
         compiled = raising_assumptions(compiled, graph.module.graph.nodes)

@@ -15,15 +15,15 @@ from framesmith_dynamo.interpreter.handlers.contexts import ExitValue
 from framesmith_dynamo.interpreter.method_slots import CALLABLE_SLOTS, MethodSlot, callable_slots
 from framesmith_dynamo.residual.blocks import check_blocks, contexts_of, push_exit
 from framesmith_dynamo.residual.continuations import continuation_at
-from framesmith_dynamo.residual.rewritten import mark_rewritten
-from framesmith_dynamo.residual.stretches import stretch_at
-from framesmith_dynamo.residual.worth import is_worthless
-from framesmith_dynamo.values.tensors.torch_context import TorchContextValue
+from framesmith_dynamo.residual.mutated_inputs import mark_mutated_inputs
+from framesmith_dynamo.residual.profitability import is_unprofitable
+from framesmith_dynamo.residual.straight_line import straight_line_code_at
+from framesmith_dynamo.values.torch_api.contexts import TorchContextValue
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen, Continuation, Parameter, Reconstructable
     from framesmith_dynamo.interpreter.frame import Frame
-    from framesmith_dynamo.residual.output import Residual
+    from framesmith_dynamo.residual.codegen import Residual
     from framesmith_dynamo.values.base import Value
 
 
@@ -40,7 +40,7 @@ class Arm:
     nulls: tuple[bool, ...]
     below: int
     continuation: Continuation | None
-    on_the_spot: tuple[Instr, ...] = ()
+    inlined_tail: tuple[Instr, ...] = ()
 
 
 #: Instructions that put something into a container under construction: its kind, and how many values they pop.
@@ -75,17 +75,17 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
         raise reason  # nothing before, nothing behind: there is nothing to compile
-    if is_worthless(frame.code, residual.state.builder.graph, index):
+    if is_unprofitable(frame.code, residual.state.builder.graph, index):
         raise reason
     caught = handler_arm(frame, index)
     slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not contexts_of(frame.stack))
-    mark_rewritten(frame)
+    mark_mutated_inputs(frame)
     outside = len(slots) if caught is None else caught.below
     if instr.op in BUILT:
         kind, above = BUILT[instr.op]
         built = len(slots) - above - instr.arg
-        slots[built] = Refilled(kind, slots[built])
+        slots[built] = RebuiltContainer(kind, slots[built])
     codegen.restore_stack(slots[:outside])
     with protection(residual, caught):
         codegen.restore_stack(slots[outside:])
@@ -194,7 +194,7 @@ def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: 
     """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
     nulls = below + pushed
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
-    stretch = stretch_at(frame, target, nulls, bound)
+    stretch = straight_line_code_at(frame, target, nulls, bound)
     if stretch.end is None:
         return Arm(nulls, len(below), None, stretch.instrs)
     slots = [slot for slot, is_null in enumerate(stretch.nulls) if is_null]
@@ -207,7 +207,7 @@ def needed(ways: Sequence[Arm]) -> list[str]:
     continuations = [way.continuation for way in ways if way.continuation is not None]
     names = [str(p.source) for one in continuations for p in one.parameters if p.kind == "local"]
     names += [name for one in continuations for name in one.freevars]
-    names += [instr.arg for way in ways for instr in way.on_the_spot if instr.op == "LOAD_FAST"]
+    names += [instr.arg for way in ways for instr in way.inlined_tail if instr.op == "LOAD_FAST"]
     return list(dict.fromkeys(names))
 
 
@@ -271,7 +271,7 @@ class OpenBlock:
         push_exit(codegen, self.manager)
 
 
-class Refilled:
+class RebuiltContainer:
     """A container under construction: nothing but the stack holds it, so one made anew where its kind shows will do."""
 
     __slots__ = ("content", "kind")
@@ -292,7 +292,7 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     codegen = residual.codegen
     continuation = way.continuation
     position = codegen.position
-    for instr in way.on_the_spot:
+    for instr in way.inlined_tail:
         codegen.position = instr.position
         codegen.emit(instr.op, variables[instr.arg] if instr.op == "LOAD_FAST" else instr.arg)
     codegen.position = position

@@ -22,12 +22,12 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tensor_methods import concerns_pinning
 from framesmith_dynamo.breaks import BREAKS, DATA_DEPENDENT, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.graph.builder import fake_of_node
-from framesmith_dynamo.graph.spelling import Unspeakable
-from framesmith_dynamo.tensor_calls.undoing import changed_histories, check_undoing, guard_change
+from framesmith_dynamo.graph.fx_arguments import NotExpressible
+from framesmith_dynamo.tensor_calls.rollback import changed_histories, check_rollback, guard_change
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new_dict, new_list
-from framesmith_dynamo.values.tensors.offsets import guarded_offsets
+from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
 from framesmith_guards import called_from, is_defect, is_memory_read
@@ -76,7 +76,7 @@ STRANGE_RESULT = register_break(
     hint="call the function outside the compiled region",
 )
 
-UNSPEAKABLE = register_break(
+ARGUMENT_WITHOUT_TEXT = register_break(
     "argument-without-text",
     what="a tensor operation takes a function, a class or another object of which a graph's source has no text",
     why="the graph is Python source, and its arguments are tensors, numbers, strings and torch's own constants",
@@ -94,32 +94,32 @@ UNTRACED_WRITES = register_break(
     why="another argument shows the memory, autograd may want to know of it, or the result shows an argument's memory",
     hint="give the operator a copy; call it without gradients; return new tensors",
 )
-SHOWN_TWICE = register_break(
+register_break(
     OVERLAPPING_MUTATION,
     what="memory is written to that a view shows more than once, or unfolds",
     why="in a graph a view is made again after a write; which of an element's copies counts would be lost, or what an "
     "unfolded view leaves out",
     hint="write to a copy of the expanded or unfolded view, or before the view is taken",
 )
-AROUND_INPUT = register_break(
+register_break(
     OUTSIDE_VIEW,
     what="an input is changed, and a view by strides shows memory around it, or is what the change goes through",
     why="a graph computes with the contents of its inputs, which do not show that memory",
     hint="make the view of the whole tensor that owns the memory",
 )
-READ_BESIDE = register_break(
+register_break(
     READ_LATE,
     what="an operation writes to memory that it reads at another element",
     why="what it gives depends on the order in which torch's kernel goes through the elements",
     hint="give the operation a clone of what it reads",
 )
-SHOWN_OR_COPIED = register_break(
+register_break(
     VIEW_OR_COPY,
     what="an operation gives a view for some sizes and a copy for others, and data tell the sizes",
     why="what is written to the one is seen in what it is a view of, and a graph would have to be of one kind",
     hint="ask for a copy (`x.clone()`) or a view (`x.view`), whichever is meant",
 )
-OTHER_ORDER = register_break(
+register_break(
     RANDOM_ORDER,
     what="normal random numbers are drawn into memory with gaps",
     why="a graph fills dense memory, in which torch draws them in another way",
@@ -171,7 +171,7 @@ INPUT_RESHAPED = register_break(
 
 #: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
-    (Unspeakable, UNSPEAKABLE),
+    (NotExpressible, ARGUMENT_WITHOUT_TEXT),
     (KernelRefuses, EAGER_REFUSES),
     (unstable.DataDependentOutputException, DATA_DEPENDENT),
     (unstable.DynamicOutputShapeException, DYNAMIC_OUTPUT_SHAPE),
@@ -239,13 +239,13 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     result, effects = _on_fakes(frame, target, graph_args, graph_kwargs)
     try:
         node = builder.record(target, graph_args, graph_kwargs, result, effects)
-    except (TraceUnsupported, Unspeakable) as error:
+    except (TraceUnsupported, NotExpressible) as error:
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     if shapes != [fake.shape for fake in out]:
         raise GraphBreak(OUT_RESIZED, _name(target))
     if effects_of(node).reshaped and any(map(builder.is_input, effects_of(node).written)):
         raise GraphBreak(INPUT_RESHAPED, _name(target))
-    check_undoing(builder, node, _name(target))
+    check_rollback(builder, node, _name(target))
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, also where nothing breaks
         if within and (effects.placed or (fake.requires_grad and torch.is_grad_enabled())):

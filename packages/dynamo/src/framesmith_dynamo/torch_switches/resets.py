@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any, Final
 
 import framesmith_frames
-from framesmith_dynamo.torch_switches import places, stances
+from framesmith_dynamo.torch_switches import stances, torch_names
 
 #: Called when torch's compiler is reset.
-LISTENERS: Final[list[Callable[[], object]]] = [framesmith_frames.reset]
+RESET_LISTENERS: Final[list[Callable[[], object]]] = [framesmith_frames.reset]
 
 
 class ResetBackend:
@@ -27,7 +27,7 @@ class ResetBackend:
 
     def reset(self) -> None:
         """Call every listener."""
-        for listener in LISTENERS:
+        for listener in RESET_LISTENERS:
             listener()
 
 
@@ -36,7 +36,7 @@ RESET_BACKEND: Final = ResetBackend()
 
 def register() -> None:
     """Put `RESET_BACKEND` among the backends that the next reset calls, where torch's compiler is loaded."""
-    _join(places.read(places.BACKENDS))
+    _join(torch_names.read(torch_names.BACKENDS))
 
 
 def _join(backends: object) -> None:
@@ -46,11 +46,11 @@ def _join(backends: object) -> None:
 
 def connect(module: ModuleType) -> None:
     """Hear what is said to torch's compiler, of which `module` is the one with the stance."""
-    framesmith_frames.divert_by(vars(module), places.STANCE.name, stances.diversion)
-    for place in (places.STANCE, places.BACKENDS):
+    framesmith_frames.divert_by(vars(module), torch_names.STANCE.name, stances.diversion)
+    for place in (torch_names.STANCE, torch_names.BACKENDS):
         if not hasattr(module, place.name):
-            places.report_missing(place)
-    _join(getattr(module, places.BACKENDS.name, None))
+            torch_names.warn_of_missing(place)
+    _join(getattr(module, torch_names.BACKENDS.name, None))
 
 
 class _Connecting(Loader):
@@ -81,7 +81,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != places.EVAL_FRAME:
+        if fullname != torch_names.EVAL_FRAME:
             return None
         for finder in [other for other in sys.meta_path if other is not self]:
             spec = finder.find_spec(fullname, path, target)
@@ -97,7 +97,7 @@ FINDER: Final = _Finder()
 
 def listen() -> None:
     """Hear what is said to torch's compiler from now on, or from when it is loaded."""
-    module = sys.modules.get(places.EVAL_FRAME)
+    module = sys.modules.get(torch_names.EVAL_FRAME)
     if module is not None:
         connect(module)
     elif FINDER not in sys.meta_path:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_dynamo.torch_switches import places
+from framesmith_dynamo.torch_switches import torch_names
 from framesmith_guards import warn_user
 
 #: Settings of torch._dynamo.config that are heard, and where.
-HEARD: Final[Mapping[str, str]] = {
+HONOURED: Final[Mapping[str, str]] = {
     "recompile_limit": "entries per code object, where compile() was given no recompile_limit",
     "cache_size_limit": "recompile_limit by its former name",
     "accumulated_recompile_limit": "an upper bound of recompile_limit",
@@ -35,7 +35,7 @@ HEARD: Final[Mapping[str, str]] = {
 }
 #: Modules with settings of torch's compiler, by name, and what to do instead of setting them.
 MODULES: Final[Mapping[str, str]] = {
-    places.CONFIG: "see docs/torch-switches.md for those that have one",
+    torch_names.CONFIG: "see docs/torch-switches.md for those that have one",
     "torch.compiler.config": "see docs/torch-switches.md for those that have one",
     "torch._inductor.config": "it is of torch's Inductor; see the options of framesmith's backends",
 }
@@ -46,7 +46,7 @@ FOLLOWING: Final[Mapping[str, Callable[[], object]]] = {
 #: Environment variables by which compiling is switched off.
 OFF: Final = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 class SwitchWarning(UserWarning):
@@ -55,19 +55,19 @@ class SwitchWarning(UserWarning):
 
 def tell(message: str) -> None:
     """Warn of a switch without effect, once in the process."""
-    if message not in _told:
-        _told.add(message)
+    if message not in _warned:
+        _warned.add(message)
         warn_user(SwitchWarning(message))
 
 
 def setting(name: str, default: Any) -> Any:
     """The value of a name in torch._dynamo.config; the default where the program has not loaded it."""
-    return getattr(places.module(places.CONFIG), name, default)
+    return getattr(torch_names.module(torch_names.CONFIG), name, default)
 
 
 def is_off() -> bool:
     """Whether the program, or its environment, has switched compiling off altogether."""
-    if places.module(places.CONFIG) is not None:
+    if torch_names.module(torch_names.CONFIG) is not None:
         return bool(setting("disable", False)) or os.environ.get(OFF[1], "") == "1"
     return any(os.environ.get(name, "") == "1" for name in OFF)
 
@@ -80,7 +80,7 @@ def recompile_limit(asked: int | None) -> int:
 
 def changed_in(name: str) -> Iterator[str]:
     """The names of a configuration's settings that the program has changed."""
-    module = places.module(name)
+    module = torch_names.module(name)
     entries = getattr(module, "_config", None)
     is_default = getattr(module, "_is_default", None)
     if not isinstance(entries, Mapping) or is_default is None:
@@ -94,11 +94,11 @@ def changed_in(name: str) -> Iterator[str]:
             yield key  # patch() leaves what was there before: that is no change
 
 
-def tell_unheard() -> None:
+def warn_of_ignored_settings() -> None:
     """Warn, once each, of settings that the program has changed and that have no effect here."""
-    if not places.is_loaded():
+    if not torch_names.is_loaded():
         return
     for name, instead in MODULES.items():
         for key in changed_in(name):
-            if name != places.CONFIG or key not in HEARD:
+            if name != torch_names.CONFIG or key not in HONOURED:
                 tell(f"{name}.{key} was set, which has no effect on framesmith.compile: {instead}")

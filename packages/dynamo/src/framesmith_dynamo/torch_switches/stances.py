@@ -10,7 +10,7 @@ import sys
 from types import FunctionType
 from typing import Any, Final, Protocol, runtime_checkable
 
-from framesmith_dynamo.torch_switches import places
+from framesmith_dynamo.torch_switches import torch_names
 from framesmith_dynamo.torch_switches.settings import tell
 from framesmith_frames import FrameCallback
 
@@ -60,9 +60,9 @@ def _runs_only() -> bool:
 
 def stance() -> str:
     """The name of the stance that the program has set; inside `torch._dynamo.run`, the one that means the same."""
-    if places.is_loaded() and _runs_only():
+    if torch_names.is_loaded() and _runs_only():
         return EAGER_ON_RECOMPILE
-    name: str = getattr(places.read(places.STANCE), "stance", DEFAULT)
+    name: str = getattr(torch_names.read(torch_names.STANCE), "stance", DEFAULT)
     return name
 
 

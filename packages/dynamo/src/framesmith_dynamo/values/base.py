@@ -79,15 +79,15 @@ class Memo:
     #: What a call into C code holds while it runs the program's code: the iterators that it takes items from.
     working: list[Value] = field(default_factory=list)
     #: Texts met at sources of which only the type is relied on so far.
-    unread_texts: dict[Source, type] = field(default_factory=dict)
+    unread_strings: dict[Source, type] = field(default_factory=dict)
     #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
-    subscripts_pick: bool = False
+    elementwise_subscripts: bool = False
     #: How many bodies of function transforms are being traced, each within the one before.
     transforms: int = 0
     #: How many of them are differentiated: their tensors have histories that the trace's have not.
     differentiated: int = 0
     #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.
-    tensor_numbers: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
+    tensor_items: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is
     #: expected of their caches, by the value's id; and how many such bodies are open.
     caches: dict[int, CacheUse] = field(default_factory=dict)

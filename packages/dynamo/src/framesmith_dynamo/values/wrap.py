@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.attribute_dicts.instance_dict import wrap_attribute_dict
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.objects.instance_dicts import wrap_attribute_dict
 from framesmith_dynamo.values.wrap_registry import find_wrapper
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
     "framesmith_dynamo.values.constants.symbolic",
-    "framesmith_dynamo.values.constants.texts",
+    "framesmith_dynamo.values.constants.strings",
     "framesmith_dynamo.values.containers",
     "framesmith_dynamo.values.iteration.iterators",
     "framesmith_dynamo.values.tensors.tensor",
@@ -37,18 +37,18 @@ TABLES = (
     "framesmith_dynamo.values.functions.compiled",
     "framesmith_dynamo.values.modules.module_sequences",
     "framesmith_dynamo.values.objects.copying",
-    "framesmith_dynamo.values.objects.signatures",
+    "framesmith_dynamo.values.functions.signatures",
     "framesmith_dynamo.values.modules.python_modules",
-    "framesmith_dynamo.values.tensors.tensors_of_numbers",
-    "framesmith_dynamo.values.tensors.torch_checks",
-    "framesmith_dynamo.values.tensors.torch_functions",
-    "framesmith_dynamo.values.tensors.torch_ops",
-    "framesmith_dynamo.values.tensors.flex_attention",
-    "framesmith_dynamo.values.tensors.transforms",
-    "framesmith_dynamo.values.tensors.vmap",
-    "framesmith_dynamo.values.tensors.gradients",
-    "framesmith_dynamo.values.tensors.torch_context",
-    "framesmith_dynamo.values.tensors.autograd_functions",
+    "framesmith_dynamo.values.tensors.construction",
+    "framesmith_dynamo.values.torch_api.checks",
+    "framesmith_dynamo.values.torch_api.functions",
+    "framesmith_dynamo.values.torch_api.operators",
+    "framesmith_dynamo.values.higher_order.flex_attention",
+    "framesmith_dynamo.values.higher_order.subgraphs",
+    "framesmith_dynamo.values.higher_order.vmap",
+    "framesmith_dynamo.values.higher_order.gradients",
+    "framesmith_dynamo.values.torch_api.contexts",
+    "framesmith_dynamo.values.torch_api.autograd_functions",
     "framesmith_dynamo.builtins",
     "framesmith_dynamo.values.opaque",
 )

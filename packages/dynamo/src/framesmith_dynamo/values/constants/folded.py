@@ -76,7 +76,7 @@ class FoldedValue(KnownValue):
         if not isinstance(found, BuiltinMethodValue):
             return tr.call(found, args, kwargs)
         if isinstance(self.obj, re.Pattern | re.Match):
-            return fold_texts(tr, getattr(self.obj, name), args, kwargs)
+            return fold_strings(tr, getattr(self.obj, name), args, kwargs)
         plain_args, plain_kwargs = plain_arguments(args, kwargs)
         result = fold_list(getattr(self.obj, name)(*plain_args, **plain_kwargs))
         return tr.constant(result)
@@ -142,7 +142,7 @@ def fold_list(result: Any) -> Any:
     return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
 
 
-def fold_texts(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
+def fold_strings(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     """Call a function of texts now, unless it is given something that it would call."""
     for arg in (*args, *kwargs.values()):
         if not issubclass(arg.python_type(), (str, bytes, int, re.Pattern, type(None))):

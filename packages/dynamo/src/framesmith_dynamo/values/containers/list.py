@@ -14,9 +14,9 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import MutableSequence, SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.consuming import as_sequence, ask_length
 from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ListValue(MutableSequence):
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
         """`insert(index, item)`."""
-        where = place_of(tr, index)
+        where = insertion_index(tr, index)
         self.changes(tr)
         self.items.insert(where, item)
 
@@ -92,7 +92,7 @@ class ListValue(MutableSequence):
         """`pop(index=-1)`."""
         if not self.items:
             tr.raise_(IndexError, "pop from empty list")
-        where = self.checked(tr, -1 if index is None else place_of(tr, index), "index out of range")
+        where = self.checked(tr, -1 if index is None else insertion_index(tr, index), "index out of range")
         item = self.at(where)
         self.changes(tr)
         del self.items[where]
@@ -121,7 +121,7 @@ class ListValue(MutableSequence):
         codegen.build("list", 0)
 
 
-def place_of(tr: Tracer, index: Value) -> int:
+def insertion_index(tr: Tracer, index: Value) -> int:
     """A real index that a list's methods take."""
     where = index_of(tr, index)
     if abs(where) > sys.maxsize:

@@ -12,9 +12,9 @@ from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.sets import OPERATORS, SetLike, SetValue, new_set
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.holders import type_lookup
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, tracked
+from framesmith_dynamo.values.lookup import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -16,9 +16,9 @@ from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.errors import answered, refused
-from framesmith_dynamo.values.holders import entry_value, type_lookup
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
+from framesmith_dynamo.values.lookup import entry_value, type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -16,9 +16,9 @@ from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
-from framesmith_dynamo.values.holders import is_trusted
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
+from framesmith_dynamo.values.lookup import is_trusted
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import is_constant
 from framesmith_sideeffects import DELETED

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.admission.frame_policy import patched_by_torch, wrapped_by_torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.torch_switches import marks
-from framesmith_dynamo.values import namespaces, torch_marks
+from framesmith_dynamo.torch_switches import decorators
+from framesmith_dynamo.values import namespaces, torch_decorators
+from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
@@ -20,8 +21,7 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
-from framesmith_dynamo.values.holders import at_home, is_library_entry, is_settled, value_at
-from framesmith_dynamo.values.owned_dicts import note_instance_dict
+from framesmith_dynamo.values.lookup import at_home, is_library_entry, is_settled, value_at
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED
@@ -227,12 +227,12 @@ class FunctionValue(Value):
 
     def _call_marked(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value | None:
         """The call of a function that the program has marked for torch's compiler; None for any other."""
-        handler = torch_marks.handler_of(self.function)
+        handler = torch_decorators.handler_of(self.function)
         if handler is not None:
             self.pin(tr)
             return handler(tr, args, kwargs)
-        if marks.is_nested_region(self.function):
-            inner = value_at(tr, self.function.__dict__[marks.NESTED_REGION], self._part(marks.NESTED_REGION))
+        if decorators.is_nested_region(self.function):
+            inner = value_at(tr, self.function.__dict__[decorators.NESTED_REGION], self._part(decorators.NESTED_REGION))
             return tr.call(inner, args, kwargs)
         return None
 

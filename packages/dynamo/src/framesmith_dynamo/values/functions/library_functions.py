@@ -14,7 +14,7 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak, register_brea
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, between, folding, handles, named
 from framesmith_dynamo.values.constants.constant import plain
-from framesmith_dynamo.values.constants.folded import fold_texts
+from framesmith_dynamo.values.constants.folded import fold_strings
 from framesmith_dynamo.values.functions.functions import FunctionValue
 
 INTROSPECTION = register_break(
@@ -92,14 +92,14 @@ def assert_type(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return between(tr, typing.assert_type, args, kwargs, 2, 2)[0]
 
 
-def _folding_texts(function: Callable[..., Any]) -> Handler:
-    return lambda tr, args, kwargs: fold_texts(tr, function, args, kwargs)
+def _folding_strings(function: Callable[..., Any]) -> Handler:
+    return lambda tr, args, kwargs: fold_strings(tr, function, args, kwargs)
 
 
 #: Functions of `re` that have no effect: they look up and fill a cache of patterns.
-OF_TEXTS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
-for _of_texts in OF_TEXTS:
-    handles(_of_texts)(_folding_texts(_of_texts))
+STRING_FUNCTIONS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
+for _of_texts in STRING_FUNCTIONS:
+    handles(_of_texts)(_folding_strings(_of_texts))
 
 
 @handles(os.fspath)

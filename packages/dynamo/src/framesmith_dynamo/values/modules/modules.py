@@ -11,12 +11,12 @@ import torch
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.registry import register
 from framesmith_dynamo.torch_switches.settings import tell
+from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue
-from framesmith_dynamo.values.holders import entry_value, guard_class, type_lookup
+from framesmith_dynamo.values.lookup import entry_value, guard_class, type_lookup
 from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
-from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 

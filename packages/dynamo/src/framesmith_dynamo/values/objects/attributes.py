@@ -25,7 +25,7 @@ from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
-from framesmith_dynamo.values.holders import (
+from framesmith_dynamo.values.lookup import (
     class_source,
     entry_value,
     guard_no_accessor,

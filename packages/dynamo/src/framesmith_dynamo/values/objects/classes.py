@@ -8,13 +8,14 @@ from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.attribute_dicts.mapping_proxy import class_proxy
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.errors import answered, iterator
-from framesmith_dynamo.values.holders import (
+from framesmith_dynamo.values.lookup import (
     NO_SOURCE,
     class_source,
     entry_value,
@@ -35,7 +36,6 @@ from framesmith_dynamo.values.objects.attributes import (
     bind_through_class,
     class_value,
 )
-from framesmith_dynamo.values.objects.mapping_proxies import class_proxy
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import AttrSource, ItemSource, SubclassesSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
+from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.callables import between, named
@@ -16,7 +17,7 @@ from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.containers.sets import SET_OF_OBJECTS, hashed
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import MISSING, guard_class, type_lookup, user_method
+from framesmith_dynamo.values.lookup import MISSING, guard_class, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.contents import (
     KINDS,
@@ -28,7 +29,6 @@ from framesmith_dynamo.values.objects.contents import (
 )
 from framesmith_dynamo.values.objects.layouts import has_python_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
-from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, ItemSource, MembersSource, StoredItemSource, is_constant, members_of
 

@@ -19,7 +19,7 @@ from framesmith_dynamo.values.containers.dict import DictValue
 from framesmith_dynamo.values.containers.list import ListValue
 from framesmith_dynamo.values.containers.sequence import is_count
 from framesmith_dynamo.values.containers.sets import FrozenSetValue, SetValue
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects.contents import row_for

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.values.attribute_dicts.instance_dict import InstanceDictValue
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.constants.constant import ConstantValue
@@ -20,9 +21,8 @@ from framesmith_dynamo.values.containers import (
     new_dict,
     new_list,
 )
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
-from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
 
 COPY = register_break(

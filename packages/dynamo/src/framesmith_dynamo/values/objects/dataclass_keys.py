@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from framesmith_dynamo.values.holders import class_dict, type_lookup
+from framesmith_dynamo.values.lookup import class_dict, type_lookup
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from framesmith_dynamo.breaks import OPAQUE_DESCRIPTOR, GraphBreak, register_break
 from framesmith_dynamo.polyfills.protocols import contains_by_iteration, iterate_by_index
 from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.attribute_dicts.instance_dict import InstanceDictValue
+from framesmith_dynamo.values.attribute_dicts.owners import refuse_shared
 from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
-from framesmith_dynamo.values.holders import (
+from framesmith_dynamo.values.iteration.iterators import drain
+from framesmith_dynamo.values.lookup import (
     MISSING,
     data_descriptor_check,
     entry_value,
@@ -28,7 +31,6 @@ from framesmith_dynamo.values.holders import (
     type_lookup,
     user_method,
 )
-from framesmith_dynamo.values.iteration.iterators import drain
 from framesmith_dynamo.values.objects.attributes import (
     bind_entry,
     call_descriptor,
@@ -36,9 +38,7 @@ from framesmith_dynamo.values.objects.attributes import (
     class_value,
 )
 from framesmith_dynamo.values.objects.dataclass_keys import RecordKey, fields_compared, make_hashable
-from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
-from framesmith_dynamo.values.owned_dicts import refuse_shared
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 from framesmith_sideeffects import DELETED, has_own_attribute

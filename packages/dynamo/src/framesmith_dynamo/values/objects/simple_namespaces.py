@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.attribute_dicts.instance_dict import InstanceDictValue
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.holders import type_lookup
+from framesmith_dynamo.values.lookup import type_lookup
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
-from framesmith_dynamo.values.objects.instance_dicts import InstanceDictValue
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
 

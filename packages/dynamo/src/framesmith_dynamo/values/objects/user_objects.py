@@ -6,9 +6,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak
+from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
-from framesmith_dynamo.values.holders import (
+from framesmith_dynamo.values.known import Known
+from framesmith_dynamo.values.lookup import (
     entry_source,
     guard_class,
     instance_dict,
@@ -17,11 +19,9 @@ from framesmith_dynamo.values.holders import (
     type_lookup,
     value_at,
 )
-from framesmith_dynamo.values.known import Known
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
-from framesmith_dynamo.values.owned_dicts import note_instance_dict
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import ItemSource
 

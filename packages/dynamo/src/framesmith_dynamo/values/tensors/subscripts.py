@@ -15,7 +15,7 @@ from framesmith_aten.symbolic import is_told_by_data
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import ListValue, TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
-from framesmith_dynamo.values.tensors.known_numbers import number_of
+from framesmith_dynamo.values.tensors.scalar_tensors import item_of
 from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 from framesmith_guards.torch_adapter import aten
 
@@ -85,7 +85,7 @@ def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
     """
     items = list(key.unpack(tr)) if isinstance(key, TupleValue) else [key]
     within = tensor.ref.is_used and is_read(tensor.ref.node)
-    if len(items) > tensor.fake.dim() or not all(map(_is_place, items)):
+    if len(items) > tensor.fake.dim() or not all(map(_is_index, items)):
         return None
     if not within and not any(isinstance(item, TensorObject) for item in items):
         return None
@@ -97,7 +97,7 @@ def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
     return read_at(tr, tensor, places)
 
 
-def _is_place(item: Value) -> bool:
+def _is_index(item: Value) -> bool:
     if isinstance(item, TensorObject):
         fake = item.fake
         return fake.dim() == 0 and fake.dtype not in MASKS and not fake.is_floating_point() and not fake.is_complex()
@@ -109,8 +109,8 @@ def _decided(tr: Tracer, item: Value) -> Value:
 
     The ends of a slice that are tensors are the numbers that these hold, if they are known.
     """
-    if isinstance(item, SliceValue) and tr.memo.tensor_numbers:
-        return SliceValue(*(number_of(tr, part) or part for part in item.referents()))
+    if isinstance(item, SliceValue) and tr.memo.tensor_items:
+        return SliceValue(*(item_of(tr, part) or part for part in item.referents()))
     return tr.constant(item.bool_(tr)) if item.is_symbolic() and item.python_type() is bool else item
 
 

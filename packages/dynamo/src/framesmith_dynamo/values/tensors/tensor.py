@@ -17,8 +17,8 @@ from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method
 from framesmith_dynamo.values.constants.constant import raise_like
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
-from framesmith_dynamo.values.tensors.known_numbers import forget_number, note_result, number_of
-from framesmith_dynamo.values.tensors.offsets import guarded_offsets
+from framesmith_dynamo.values.tensors.scalar_tensors import forget_item, item_of, note_result
+from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.subscripts import picked, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
 from framesmith_dynamo.values.tensors.tensor_tables import (
@@ -106,13 +106,13 @@ class TensorValue(TensorObject):
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         if name == "data":
-            forget_number(tr, self)
+            forget_item(tr, self)
         return super().getattr_(tr, name)
 
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        if tr.memo.subscripts_pick and (element := picked(tr, self, key)) is not None:
+        if tr.memo.elementwise_subscripts and (element := picked(tr, self, key)) is not None:
             return element
         tensor, rest = selected(tr, self, self.fake.dim(), key)
         return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
@@ -144,7 +144,7 @@ class TensorValue(TensorObject):
             raise GraphBreak(ASKED_IN_BODY, f"truth of {self.describe()}")
         if self.fake.numel() > 1:
             tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
-        known = number_of(tr, self)
+        known = item_of(tr, self)
         if known is not None:
             return known.bool_(tr)
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"truth of {self.describe()}")
@@ -163,7 +163,7 @@ class TensorValue(TensorObject):
     def _computed(self, tr: Tracer, op: str, function: Any, *operands: Value) -> Value:
         """What an operator gives; where it is a number that is known, that is noted."""
         result = tr.call_torch(function, operands, {})
-        if tr.memo.tensor_numbers:
+        if tr.memo.tensor_items:
             note_result(tr, result, op, operands)
         return result
 
@@ -235,7 +235,7 @@ def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwa
 
 def _item(tr: Tracer, tensor: TensorValue) -> Value:
     """The tensor's one number."""
-    return number_of(tr, tensor) or tr.call_torch("item", (tensor,), {})
+    return item_of(tr, tensor) or tr.call_torch("item", (tensor,), {})
 
 
 @c_method("item", torch.Tensor)
@@ -259,12 +259,12 @@ c_method("__float__", torch.Tensor)(_converted(float))
 c_method("__index__", torch.Tensor)(_converted(int, whole=True))
 
 #: Tensors of more elements are not made lists of numbers in a graph.
-MOST_LISTED: Final = 64
+MAX_LISTED: Final = 64
 
 
 @c_method("tolist", torch.Tensor)
 def _tolist(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    if args or kwargs or self.fake.numel() > MOST_LISTED or self.fake.dtype.is_complex:
+    if args or kwargs or self.fake.numel() > MAX_LISTED or self.fake.dtype.is_complex:
         raise GraphBreak(DATA_DEPENDENT, f"tolist() of {self.describe()}")
     if self.fake.dim() == 0:
         return _item(tr, self)

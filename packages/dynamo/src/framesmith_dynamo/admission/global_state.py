@@ -1,0 +1,92 @@
+"""When a frame runs as plain Python because of what surrounds the call: states of torch that a graph would bypass.
+
+And a stack that is nearly full: the tracer would end the graph, or fail, where the program itself gets by.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch.autograd import forward_ad
+
+from framesmith_dynamo.torch_adapter import unstable
+from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
+
+#: Calls that a compilation may need to nest within another: most take half of these.
+STACK_ROOM = 120
+
+
+def _stack_is_short() -> bool:
+    try:
+        sys._getframe(sys.getrecursionlimit() - STACK_ROOM)
+    except ValueError:
+        return False
+    return True
+
+
+def _functorch() -> bool:
+    return unstable.peek_interpreter_stack() is not None
+
+
+def _saved_tensor_hooks() -> bool:
+    return unstable.top_saved_tensors_default_hooks(True) is not None
+
+
+def _dispatch_modes() -> bool:
+    return bool(unstable.len_torch_dispatch_stack() > 0)
+
+
+def _dispatch_handler() -> bool:
+    """Inside a `__torch_dispatch__` the dispatcher keeps off autograd and all Python keys, those of fakes included."""
+    return bool(unstable.dispatch_tls_is_dispatch_key_excluded(unstable.PythonTLSSnapshot))
+
+
+def _function_modes() -> bool:
+    modes = (unstable.get_function_stack_at(i) for i in range(unstable.len_torch_function_stack()))
+    return any(type(mode) is not unstable.DeviceContext for mode in modes)
+
+
+def _dual_level() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def _cuda_graph_captured() -> bool:
+    try:
+        initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return initialized and torch.cuda.is_current_stream_capturing()
+    except RuntimeError:  # so does every call of a device that has failed
+        return False
+
+
+#: Compiling asks torch's kernels what they take, which runs them. It is said aloud: what is replayed stays as it is.
+CUDA_GRAPH_CAPTURED: Final = (
+    "a CUDA graph is being captured: what compiling does on the device would be part of it. Call the compiled function "
+    "once before the capture, with such arguments"
+)
+
+#: (is it so now, why a graph would not do): the first that holds is the reason
+STATES: tuple[tuple[Callable[[], object], str], ...] = (
+    (_functorch, "a torch.func transform is running: its tensors are wrappers"),
+    (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
+    (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
+    (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
+    (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
+    (unstable.get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
+    (_function_modes, "a torch function mode is active: it must see every call"),
+    (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
+    (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
+)
+
+
+def why_unsupported_state() -> str | None:
+    """Why no frame may be compiled, or run compiled for the first time, just now; or None."""
+    return next((reason for holds, reason in STATES if holds()), None)
+
+
+def global_state_guards() -> tuple[Guard, ...]:
+    """What every entry relies on that is no state torch's own guards compare: no dual level is open."""
+    namespace = InstanceDictSource(ModuleSource(forward_ad.__name__))
+    return (Guard(ItemSource(namespace, "_current_level"), "EQUALS_MATCH", -1),)

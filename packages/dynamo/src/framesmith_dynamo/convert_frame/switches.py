@@ -1,0 +1,64 @@
+"""What torch's switches mean for a frame for which no entry applies: see Note [Switches]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, cast
+
+import framesmith_frames
+from framesmith_dynamo.admission.frame_policy import disable
+from framesmith_dynamo.torch_switches import decorators, settings, stances
+from framesmith_frames import SKIP, Entry, FrameInfo
+from framesmith_guards import LocalSource, explain
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.convert_frame.automatic_dynamic import History
+
+
+def answer_of_marks(info: FrameInfo) -> SKIP | None:
+    """The answer for a function that `torch.compiler.disable` has marked, or `leaf_function` has made; None for others.
+
+    What it calls is not compiled either; with `recursive=False` it is, and the function in torch's wrapper is not.
+    """
+    function = cast(FunctionType, info.function)
+    mark = decorators.disabled(function)
+    if mark is None:
+        return SKIP("made with leaf_function", calls_too=True) if decorators.is_leaf(function) else None
+    inner = mark.inner.__func__ if isinstance(mark.inner, MethodType) else mark.inner
+    if not mark.calls_too and isinstance(inner, FunctionType):
+        framesmith_frames.skip(inner.__code__, mark.reason)
+        disable(inner.__code__)
+    return SKIP(mark.reason, calls_too=mark.calls_too)
+
+
+def why_not_by_stance(stance: str, info: FrameInfo, known: Sequence[Entry]) -> str | None:
+    """Why the stance leaves a call, to which none of the `known` entries applies, to plain Python; or None.
+
+    Raises StanceForbids where it, or the configuration, says that nothing is to be compiled now.
+    """
+    if stance not in stances.STANCES:
+        raise stances.StanceForbids(f"there is no stance {stance!r}: one of {', '.join(sorted(stances.STANCES))}")
+    if stance == stances.EAGER_ON_RECOMPILE:
+        return f"the stance of torch.compile is {stance!r}"
+    if stance == stances.FAIL_ON_RECOMPILE:
+        raise stances.StanceForbids(f"{_place(info)}, and the stance of torch.compile is {stance!r}{_why(info, known)}")
+    if known and settings.setting("error_on_recompile", False):
+        said = "torch._dynamo.config.error_on_recompile is set"
+        raise stances.StanceForbids(f"{_place(info)}, and {said}{_why(info, known)}")
+    return None
+
+
+def _place(info: FrameInfo) -> str:
+    code = info.code
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled"
+
+
+def _why(info: FrameInfo, known: Sequence[Entry]) -> str:
+    return f": {explain(known, info)[0]}" if known else ": it has not been compiled yet"
+
+
+def note_call(history: History, info: FrameInfo) -> None:
+    """Note the sizes and numbers of a call that runs eagerly: what is different in the next is a symbol at once."""
+    for name, found in zip(info.code.co_varnames, info.locals, strict=False):
+        history.note(found, LocalSource(name))

@@ -1,0 +1,192 @@
+"""Graphs within the graph: what was recorded while the body of a function transform was traced, cut out as a module.
+
+The body is recorded like everything else, behind the last node there was. Cut out, its arguments and what it uses of
+the graph around it are its placeholders. Numbers that are computed of what is outside stay there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from framesmith_aten.contract import EXAMPLE
+from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.transforms import BodyInterpreter
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import effects_of
+from framesmith_aten.symbolic import all_equal, is_symbolic
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.builder import fake_of_node
+from framesmith_guards.torch_adapter import aten
+
+if TYPE_CHECKING:
+    from framesmith_aten.recording import Effects
+    from framesmith_dynamo.graph.builder import GraphBuilder
+
+CHANGES_TENSOR = register_break(
+    "body-changes-tensor",
+    what="a function under a transform, such as torch.vmap, changes a tensor that it did not make",
+    why="its body becomes a graph within the graph, which may change only what it makes itself",
+    hint="return the new value, and change the tensor outside of the function",
+)
+CHANGES_MODE = register_break(
+    "body-changes-mode",
+    what="a function under a transform, such as torch.vmap, changes a mode of torch (no_grad, autocast)",
+    why="its body becomes a graph within the graph, which is run in the modes of the call",
+    hint="put the context around the call of the transformed function",
+)
+READS_NUMBER = register_break(
+    "body-reads-number",
+    what="a function under a transform, such as torch.vmap, computes with a number that depends on a tensor of its own",
+    why="the number would be another one for each example",
+    hint="compute with tensors instead of numbers",
+)
+#: The id of what is refused because the body does something else under the transform than it did while it was traced.
+TRANSFORM_DIFFERS: Final = "body-differs"
+DIFFERS = register_break(
+    TRANSFORM_DIFFERS,
+    what="an operation under a transform, such as torch.vmap, gives another shape or dtype than it gives without",
+    why="the body is traced on one example, and its Python would have seen something else",
+    hint="call the transformed function outside the compiled function, and report the operation to torch",
+)
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A graph cut out: `node` holds it in the graph around it, `captured` are the nodes there that it uses besides."""
+
+    node: fx.Node
+    captured: list[fx.Node]
+    effects: list[Effects]
+
+
+def last_node(builder: GraphBuilder) -> fx.Node:
+    """The node behind which the next one is recorded."""
+    last: fx.Node = next(iter(reversed(builder.graph.nodes)))
+    return last
+
+
+def nodes_after(last: fx.Node) -> list[fx.Node]:
+    """The nodes behind `last`, in order."""
+    found = []
+    node = last.next
+    while node.op != "root":
+        found.append(node)
+        node = node.next
+    return found
+
+
+def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
+    """Take nodes, in order, out of the graph: what they gave is of no use any more, and breaks the graph if used."""
+    for node in reversed(nodes):
+        builder.erase(node)
+    inside = {*nodes}
+    for ref in builder.refs.values():
+        ref.forget_in(inside)
+
+
+def extract_subgraph(
+    builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], results: Sequence[fx.Node]
+) -> Subgraph:
+    """The body recorded behind `last`, a function of `examples` and of what it captures, that gives `results`.
+
+    Breaks the graph where it does what a body may not do. Values of the body are of no use afterwards.
+    """
+    nodes = _recorded(last)
+    inside = dict.fromkeys(nodes)
+    used = [one for node in nodes for one in node.all_input_nodes] + [*results]
+    captured = [one for one in dict.fromkeys(used) if one not in inside and one not in examples]
+    _check_writes(nodes, [*examples, *captured])
+    module = _module(builder, nodes, [*examples, *captured], results)
+    effects = [effects_of(node) for node in nodes]
+    erase(builder, nodes)
+    return Subgraph(_held(builder, module), captured, effects)
+
+
+def _recorded(last: fx.Node) -> list[fx.Node]:
+    """The nodes of the body, in order; numbers computed outside, and what is checked of them, are none of them."""
+    found: dict[fx.Node, None] = {}
+    for node in nodes_after(last):
+        inner = any(one in found for one in node.all_input_nodes)
+        number = is_symbolic(node.meta.get(EXAMPLE)) or node.target is aten._assert_scalar.default
+        if number and inner:
+            raise GraphBreak(READS_NUMBER, str(node.target))
+        if node.meta.get("mode"):
+            raise GraphBreak(CHANGES_MODE, str(node.target))
+        if not number:
+            found[node] = None
+    return [*found]
+
+
+def _check_writes(nodes: Iterable[fx.Node], outside: Iterable[fx.Node]) -> None:
+    older = {storage_id(fake) for node in outside for fake in _strided(fake_of_node(node))}
+    for node in nodes:
+        if any(storage_id(fake) in older for fake in _strided(effects_of(node).written)):
+            raise GraphBreak(CHANGES_TENSOR, str(node.target))
+
+
+def _strided(value: Any) -> list[torch.Tensor]:
+    return [fake for fake in tensors_in(value) if fake.layout is torch.strided]
+
+
+def _module(
+    builder: GraphBuilder, nodes: Sequence[fx.Node], operands: Sequence[fx.Node], results: Sequence[fx.Node]
+) -> fx.GraphModule:
+    graph = fx.Graph()
+    inner: dict[fx.Node, fx.Node] = {}
+    for operand in operands:
+        inner[operand] = graph.placeholder(operand.name)
+        inner[operand].meta[EXAMPLE] = fake_of_node(operand)
+    for node in nodes:
+        inner[node] = graph.node_copy(node, inner.__getitem__)
+    graph.output(tuple(inner[node] for node in results))
+    return new_module({name: body for name, body in builder.bodies.items() if _names(nodes, name)}, graph)
+
+
+def _names(nodes: Iterable[fx.Node], attribute: str) -> bool:
+    return any(node.op == "get_attr" and node.target == attribute for node in nodes)
+
+
+def _held(builder: GraphBuilder, module: fx.GraphModule) -> fx.Node:
+    name = f"body_{len(builder.bodies)}"
+    builder.bodies[name] = module
+    node = builder.graph.create_node("get_attr", name)
+    node.meta[EXAMPLE] = _Compared(module).run
+    return node
+
+
+class _Compared(BodyInterpreter):
+    """Runs a body under its transform, on fakes, and compares what is seen of each result with what the trace saw."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op not in ("get_attr", "output"):
+            _compare(n, result, n.meta[EXAMPLE])
+        return result
+
+
+def _compare(node: fx.Node, seen: Any, traced: Any) -> None:
+    if isinstance(traced, torch.Tensor):
+        if not isinstance(seen, torch.Tensor) or not _alike(seen, traced):
+            raise TraceUnsupported(TRANSFORM_DIFFERS, str(node.target), "the trace saw another shape or dtype")
+    elif isinstance(traced, (list, tuple)) and not isinstance(traced, torch.Size):
+        for one, other in zip(seen, traced, strict=True):
+            _compare(node, one, other)
+    elif isinstance(traced, Mapping):
+        for key in traced:
+            _compare(node, seen[key], traced[key])
+    elif traced != seen:
+        raise TraceUnsupported(TRANSFORM_DIFFERS, str(node.target), f"it gives {seen}, and the trace saw {traced}")
+
+
+def _alike(seen: torch.Tensor, traced: torch.Tensor) -> bool:
+    if (seen.dtype, seen.device, seen.dim(), seen.layout) != (traced.dtype, traced.device, traced.dim(), traced.layout):
+        return False
+    bits = (seen.is_conj(), seen.is_neg()) == (traced.is_conj(), traced.is_neg())
+    return bits and all_equal(seen.shape, traced.shape)

@@ -1,0 +1,45 @@
+"""Whether the graph in front of a loop that breaks is worth an entry: behind it, everything runs as plain Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from framesmith_aten.layouts import storage_id
+from framesmith_aten.operators import tensors_in
+from framesmith_aten.recording import effects_of
+from framesmith_bytecode import OPS
+from framesmith_dynamo.graph.builder import fake_of_node
+from framesmith_dynamo.residual.continuations import can_recur
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_dynamo.interpreter.decoded import DecodedCode
+
+
+def is_unprofitable(code: DecodedCode, graph: fx.Graph, index: int) -> bool:
+    """Whether each call comes to the `for` loop at instruction `index`, which breaks, and computes nothing before."""
+    instrs = code.instrs
+    if instrs[index].op != "FOR_ITER" or not can_recur(code, index + 1, index):
+        return False
+    if any(OPS[instr.op].flow != "next" for instr in instrs[:index]):
+        return False
+    return not any(_computes(node) for node in graph.nodes)
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether a call does more than give views of its operands, or make tensors of none."""
+    if node.op not in ("call_function", "call_method") or "mode" in node.meta:
+        return False
+    if effects_of(node).forbid_removal:
+        return True
+    shown = {place for operand in node.all_input_nodes for place in _places(operand)}
+    return bool(shown) and not all(place in shown for place in _places(node))
+
+
+def _places(node: fx.Node) -> list[int]:
+    """The storages of what a node gives."""
+    strided = (fake for fake in tensors_in(fake_of_node(node)) if fake.layout is torch.strided)
+    return [storage_id(fake) for fake in strided]

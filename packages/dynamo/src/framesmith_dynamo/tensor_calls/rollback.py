@@ -1,0 +1,55 @@
+"""Whether a graph that fails on its data can be undone, so that its frame may begin again; see docs/design/0006."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from framesmith_aten.layouts import share_storage
+from framesmith_aten.recording import effects_of
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_guards import AttrSource
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
+    from framesmith_dynamo.values.base import Tracer
+
+CANNOT_ROLL_BACK = register_break(
+    "cannot-undo",
+    what="one graph would do what cannot be undone, and hold another operation that can fail on its data",
+    why="a graph that fails is run again as plain Python; an input's history cannot be put back, nor what an operator "
+    "does outside of tensors",
+    hint="change the input in place, or call the operator, before or after a call of its own",
+)
+
+
+def check_rollback(builder: GraphBuilder, node: fx.Node, name: str) -> None:
+    """Break before a call with which the graph could fail after it did what cannot be undone.
+
+    An operator that acts outside of tensors can fail, but others of its kind may stand beside it. What a call takes for
+    granted of numbers that data tell can fail as well: it is checked behind the call.
+    """
+    builder.lasts |= bool(changed_histories(builder, node))
+    builder.may_fail |= builder.has_assumed
+    if sum((builder.may_fail, builder.lasts, builder.acts_elsewhere)) > 1:
+        raise GraphBreak(CANNOT_ROLL_BACK, name)
+
+
+def changed_histories(builder: GraphBuilder, node: fx.Node) -> list[TensorRef]:
+    """The inputs of which the call changes more than their elements: the history that autograd keeps of them."""
+    changed = [one for one in effects_of(node).written if one.requires_grad] if torch.is_grad_enabled() else []
+    return [ref for ref in builder.inputs if any(share_storage(one, ref.fake) for one in changed)] if changed else []
+
+
+def guard_change(tr: Tracer, ref: TensorRef) -> None:
+    """Guard what autograd asks of a tensor that is written to: neither a leaf nor a view of one may be."""
+    assert ref.source is not None, "an input has a source"
+    assert ref.real is not None, "an input is a tensor of the call"
+    base = AttrSource(ref.source, "_base")
+    viewed = ref.real._base
+    tr.guard(base, "NONE_MATCH" if viewed is None else "NOT_NONE")
+    written, real = (ref.source, ref.real) if viewed is None else (base, viewed)
+    tr.guard(AttrSource(written, "is_leaf"), "BOOL_MATCH", real.is_leaf)

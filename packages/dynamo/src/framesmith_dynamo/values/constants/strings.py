@@ -1,0 +1,60 @@
+"""Texts met at a source: known to the trace, and relied on once something reads them.
+
+Note [Unread texts]: a text that is only passed along (an argument of the call that breaks the graph, a variable behind
+it, an attribute stored elsewhere) may be another one at each call: layers of one class, each with a name of its own,
+share an entry. What reads its value has a guard say so, as what asks for a symbolic number does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from framesmith_dynamo.values.base import Tracer, Value
+from framesmith_dynamo.values.constants.constant import ConstantValue
+from framesmith_dynamo.values.wrap_registry import wraps_type
+from framesmith_sideeffects import load_source
+
+if TYPE_CHECKING:
+    from framesmith_bytecode import Codegen
+    from framesmith_guards import Source
+
+
+class StringValue(ConstantValue):
+    """A `str` or `bytes` found at a source: see Note [Unread texts]."""
+
+    __slots__ = ("_text", "_tr")
+
+    def __init__(self, tr: Tracer, text: str | bytes, source: Source) -> None:
+        Value.__init__(self, source=source)
+        self._text = text
+        self._tr: Tracer | None = tr
+        tr.memo.unread_strings[source] = type(text)
+
+    @property
+    def value(self) -> Any:
+        """The text, on which the trace relies from now on."""
+        if self._tr is not None:
+            assert self.source is not None
+            self._tr.memo.unread_strings.pop(self.source, None)
+            self._tr.guard(self.source, "EQUALS_MATCH", self._text)
+            self._tr = None
+        return self._text
+
+    def python_type(self) -> type:
+        return type(self._text)
+
+    def as_number(self) -> None:
+        return None
+
+    def describe(self) -> str:
+        assert self.source is not None
+        return f"the {type(self._text).__name__} at {self.source.name}" if self._tr is not None else super().describe()
+
+    def reconstruct(self, codegen: Codegen) -> None:
+        assert self.source is not None
+        load_source(codegen, self.source)
+
+
+@wraps_type(str, bytes)
+def _wrap_string(tr: Tracer, obj: Any, source: Source) -> Value:
+    return StringValue(tr, obj, source)

@@ -1,0 +1,1 @@
+"""Function transforms and higher-order operators: bodies traced as subgraphs."""

@@ -1,0 +1,69 @@
+"""Function transforms in a trace: their bodies are traced, and become a call of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framesmith_aten.recording import effects_of
+from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.subgraphs import Subgraph
+from framesmith_dynamo.torch_adapter import unstable
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
+from framesmith_dynamo.values.callables import handles
+from framesmith_sideeffects import MutationRefused
+
+BODY_EFFECT = register_break(
+    "body-effect",
+    what="a function under a transform, such as torch.vmap, changes an object that it did not make",
+    why="its body becomes a graph within the graph, and tensors in it are of no use outside",
+    hint="return what the function computes, and change objects outside of it",
+)
+BODY_RAISES = register_break(
+    "body-raises",
+    what="a function under a transform, such as torch.vmap, raises an exception, or gives what the transform refuses",
+    why="torch's own transform raises it, in its own words",
+    hint="see the error that follows",
+)
+ASKS_LEVEL = register_break(
+    "asks-transform-level",
+    what="a function under a transform, such as torch.vmap, asks torch for the transform it runs in",
+    why="its body is traced on examples, outside of the transform",
+    hint="call the transformed function outside the compiled function",
+)
+
+
+@handles(unstable.maybe_current_level)
+def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """No transform is active around a frame that is compiled."""
+    if tr.memo.transforms:
+        raise GraphBreak(ASKS_LEVEL)
+    return tr.constant(None)
+
+
+def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
+    """The result of a function under a transform, for `arguments()`, whose containers are its own to change."""
+    tr.memo.transforms += 1
+    try:
+        with tr.journal.nested("a function under a transform"):
+            return tr.call(function, arguments(), kwargs)
+    except MutationRefused as error:
+        raise GraphBreak(BODY_EFFECT, str(error)) from error
+    except TracedRaise as error:
+        raise GraphBreak(BODY_RAISES, error.value.describe()) from error
+    finally:
+        tr.memo.transforms -= 1
+
+
+def transformed(
+    tr: Tracer, transform: Callable[..., Any], body: Subgraph, settings: Sequence[Any], operands: Sequence[Value]
+) -> list[Value]:
+    """Put the transform of a body into the graph: its results. The call may fail, and stays, where the body would."""
+    made = tr.call_torch(transform, (body.node, *settings, *operands, *body.captured), {})
+    [call] = body.node.users
+    effects = effects_of(call)
+    for one in body.effects:
+        effects.may_fail |= one.may_fail
+        effects.unproven |= one.unproven
+        effects.lasting |= one.lasting
+    return made.unpack(tr)

@@ -1,0 +1,71 @@
+"""Tensors without dimensions whose integer the trace knows: sizes that a program puts into `torch.tensor`.
+
+What is computed of them by operators is known as well, as long as nobody writes to the tensor; `item()` and what asks
+for an index give the number that went in, not an unbacked one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from framesmith_dynamo.values import operations
+from framesmith_dynamo.values.tensors.tensor_object import TensorObject
+
+if TYPE_CHECKING:
+    from framesmith_dynamo.values.base import Tracer, Value
+
+#: Operators of 64-bit integers that are Python's, of sizes and their like; divisions by what is known and positive.
+ARITHMETIC = frozenset({"+", "-", "*"})
+DIVISIONS = frozenset({"//", "%"})
+
+
+def note_item(tr: Tracer, tensor: Value | None, number: Value) -> None:
+    """Note what a tensor holds, if it is a tensor of one integer or truth, writes to which its version counts."""
+    if not isinstance(tensor, TensorObject) or tensor.fake.is_inference():
+        return
+    held = torch.bool if number.python_type() is bool else torch.int64
+    if tensor.fake.dim() == 0 and tensor.fake.dtype is held:
+        tr.memo.tensor_items[id(tensor.ref)] = (tensor, tensor.fake._version, number)
+
+
+def item_of(tr: Tracer, value: Value) -> Value | None:
+    """The number that a tensor is known to hold; None of all others."""
+    if not isinstance(value, TensorObject):
+        return None
+    known = tr.memo.tensor_items.get(id(value.ref))
+    return known[2] if known is not None and known[1] == value.fake._version else None
+
+
+def note_result(tr: Tracer, result: Value, op: str, operands: Sequence[Value]) -> None:
+    """Note what an operator of tensors gives, if all its operands are known."""
+    known = [item_of(tr, operand) or _plain_int(operand) for operand in operands]
+    numbers = [number for number in known if number is not None]
+    if len(numbers) < len(known):
+        return
+    if op in operations.COMPARE:
+        note_item(tr, result, operations.compare(tr, op, numbers[0], numbers[1]))
+    elif len(numbers) == 1 and op == "-":
+        note_item(tr, result, numbers[0].unary_op(tr, op))
+    elif len(numbers) == 2 and _is_followed(op, *numbers):
+        number = operations.binary(tr, op, *numbers)
+        if number.is_symbolic() or abs(number.as_constant()) < 2**63:
+            note_item(tr, result, number)
+
+
+def _is_followed(op: str, left: Value, right: Value) -> bool:
+    """Whether Python computes with the two what 64-bit integers give; of a product of symbols that is not known."""
+    if op == "*" and left.is_symbolic() and right.is_symbolic():
+        return False
+    return op in ARITHMETIC or (op in DIVISIONS and not right.is_symbolic() and bool(right.as_constant() > 0))
+
+
+def forget_item(tr: Tracer, tensor: TensorObject) -> None:
+    """What a tensor holds may change from now on without its version telling: by way of its `.data`."""
+    tr.memo.tensor_items.pop(id(tensor.ref), None)
+
+
+def _plain_int(value: Value) -> Value | None:
+    return value if value.python_type() is int and value.can_be_constant() else None
