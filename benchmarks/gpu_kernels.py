@@ -191,7 +191,9 @@ def _through_backend(call: Callable[..., Any], tensors: list[torch.Tensor], coun
     graph.output(tuple(graph.call_function(_item, (results, k)) for k in range(count)))
     values = copies(tensors)
     try:
-        compiled = compile_graph(fx.GraphModule({}, graph), values, compiler=backend.compile, whole=backend.takes_whole)
+        compiled = compile_graph(
+            fx.GraphModule({}, graph), values, compiler=backend.compile, lowers=backend.takes_whole
+        )
     except AotUnsupported:  # nothing is compiled then, nor here
         return results_of(call, tensors)
     return with_gradients(compiled(*values), values)

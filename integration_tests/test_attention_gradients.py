@@ -70,7 +70,9 @@ def trained(function: Callable[..., Any], inputs: list[Tensor]) -> tuple[list[fx
 
     def compiled(gm: fx.GraphModule, examples: Any) -> Any:
         whole = backend.takes_whole
-        return framesmith_aot.compile_graph(gm, examples, compiler=compiler, whole=whole, lay_out=lay_out).function
+        return framesmith_aot.compile_graph(
+            gm, examples, compiler=compiler, lowers=whole, propagate_layouts=lay_out
+        ).function
 
     return graphs, reasons, cases.step(framesmith.compile(function, backend=compiled, strict=True), inputs)
 

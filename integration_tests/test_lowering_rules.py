@@ -199,7 +199,7 @@ def through_aot(
     count = len(results(function(example)))
     ops.output(tuple(ops.call_function(lambda values, at: values[at], (call, at)) for at in range(count)))
     whole = find_backend("cpu").takes_whole
-    return compile_graph(fx.GraphModule({}, ops), [example], compiler=compiler, whole=whole)
+    return compile_graph(fx.GraphModule({}, ops), [example], compiler=compiler, lowers=whole)
 
 
 def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> None:

@@ -47,7 +47,7 @@ def test_decomposition_or_whole():
 
     assert aten.sigmoid.default in targets(inference(fn, torch.randn(2)).forward_graph)
     with torch.no_grad():
-        whole = compiled(graph_of(fn), [torch.randn(2)], whole=lambda op: op is aten.silu.default)
+        whole = compiled(graph_of(fn), [torch.randn(2)], lowers=lambda op: op is aten.silu.default)
     assert targets(whole.forward_graph) == [aten.silu.default]
 
 
@@ -96,10 +96,10 @@ def test_what_may_raise_stays_though_unused():
         index,
         square,
     )
-    kept = targets(graph.forward_graph)
-    assert aten.embedding.default in kept
-    assert aten._assert_async.default in kept
-    assert aten._linalg_check_errors.default in kept
+    found = targets(graph.forward_graph)
+    assert aten.embedding.default in found
+    assert aten._assert_async.default in found
+    assert aten._linalg_check_errors.default in found
     with pytest.raises(IndexError):
         graph(table, torch.tensor([9]), square)
     with pytest.raises(RuntimeError):
@@ -121,9 +121,9 @@ def _relaid(graph):
         if node.target is aten.sin.default:
             before, env[node].args = env[node].args[0], ()
             with new.inserting_before(env[node]):
-                turned = new.call_function(aten.clone.default, (before,), {"memory_format": torch.channels_last})
-            turned.meta = {**node.meta, "val": node.meta["val"].clone(memory_format=torch.channels_last)}
-            env[node].args, env[node].meta["val"] = (turned,), turned.meta["val"]
+                cloned = new.call_function(aten.clone.default, (before,), {"memory_format": torch.channels_last})
+            cloned.meta = {**node.meta, "val": node.meta["val"].clone(memory_format=torch.channels_last)}
+            env[node].args, env[node].meta["val"] = (cloned,), cloned.meta["val"]
             back = new.call_function(aten.clone.default, (env[node],), {"memory_format": torch.contiguous_format})
             back.meta = dict(node.meta)
             env[node] = back
@@ -141,7 +141,7 @@ def test_a_training_step_is_laid_out_before_it_is_cut():
         return x.sin() * y, (x * y).sum()
 
     inputs = [torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(2, 3, 4, 4)]
-    graph = compiled(graph_of(program), inputs, lay_out=lay_out)
+    graph = compiled(graph_of(program), inputs, propagate_layouts=lay_out)
     (joint,) = seen
     assert {aten.sin.default, aten.cos.default} <= {*joint}
     assert targets(graph.forward_graph).count(aten.clone.default) == 2
@@ -152,11 +152,11 @@ def test_a_training_step_is_laid_out_before_it_is_cut():
     grads = [torch.autograd.grad([one.sum() for one in each], inputs[:1])[0] for each in (results, wanted)]
     torch.testing.assert_close(*grads)
     with torch.no_grad():
-        compiled(graph_of(program), inputs, lay_out=lay_out)
+        compiled(graph_of(program), inputs, propagate_layouts=lay_out)
     assert len(seen) == 1  # there is nothing to cut
 
 
 def test_what_lays_nothing_out_leaves_the_graph():
     inputs = [torch.randn(2, 3, requires_grad=True)]
-    graph = compiled(graph_of(lambda x: x.sin()), inputs, lay_out=lambda graph: None)
+    graph = compiled(graph_of(lambda x: x.sin()), inputs, propagate_layouts=lambda graph: None)
     assert targets(graph.forward_graph) == [aten.sin.default]

@@ -17,7 +17,7 @@ MODES = {
     "training": {},
     "history": {"history": True},
     "copies outside": {"keep_input_mutations": False},
-    "whole operators": {"whole": lambda op: True},
+    "whole operators": {"lowers": lambda op: True},
     "inference": {"inference": True},
 }
 

@@ -43,7 +43,7 @@ def test_copies_outside_the_graph(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_without_decompositions(name):
     function, inputs = ALL[name]
-    run_both(graph_of(function), inputs, whole=lambda op: True)
+    run_both(graph_of(function), inputs, lowers=lambda op: True)
 
 
 @pytest.mark.parametrize("dims", [(0, 1), (1, 0)])

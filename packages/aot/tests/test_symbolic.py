@@ -209,9 +209,9 @@ def test_an_input_that_tells_a_size_alone_may_change_before_second_derivatives()
         found = []
         for function in (gm, graph):
             torch.manual_seed(0)
-            told, leaf = torch.ones(size), torch.randn(3, requires_grad=True)
-            result = function(told, leaf)[0]
-            told.add_(1)
+            sized, leaf = torch.ones(size), torch.randn(3, requires_grad=True)
+            result = function(sized, leaf)[0]
+            sized.add_(1)
             [first] = torch.autograd.grad(result, leaf, create_graph=True)
             found.append([first, *torch.autograd.grad(first.sum(), leaf)])
         torch.testing.assert_close(*found)

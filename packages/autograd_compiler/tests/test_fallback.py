@@ -64,12 +64,12 @@ def test_compiler_that_fails():
     assert "no such operator" in seen.programs[0].reasons[0]
 
 
-class Told(Exception):
+class Reported(Exception):
     """Raised in place of what failed."""
 
 
-def tell(where, error):
-    raise Told(where) from error
+def report(where, error):
+    raise Reported(where) from error
 
 
 def test_a_compiler_that_fails_is_told_of():
@@ -77,7 +77,7 @@ def test_a_compiler_that_fails_is_told_of():
         raise ValueError("no such operator")
 
     w = torch.ones(3, requires_grad=True)
-    with capture(compiler, on_failure=tell), pytest.raises(Told, match="a part of the backward pass") as caught:
+    with capture(compiler, on_failure=report), pytest.raises(Reported, match="a part of the backward pass") as caught:
         (w * 2).sum().backward()
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -90,21 +90,21 @@ def fails(self, *args, **kwargs):
 def test_a_recorder_that_fails_is_told_of(name, monkeypatch):
     monkeypatch.setattr(Recorder, name, fails)
     w = torch.ones(3, requires_grad=True)
-    with capture(identity, on_failure=tell) as seen:
-        with pytest.raises(Told, match="a backward pass"):
+    with capture(identity, on_failure=report) as seen:
+        with pytest.raises(Reported, match="a backward pass"):
             (w * w).sum().backward()
         assert w.grad is None and seen.runs == 0
-    with capture(identity) as seen, pytest.warns(UserWarning, match="KeyError: 'in the recorder'") as told:
+    with capture(identity) as seen, pytest.warns(UserWarning, match="KeyError: 'in the recorder'") as warnings_seen:
         (w * w).sum().backward()
         (w * w).sum().backward()
-    assert w.grad.tolist() == [4.0] * 3 and len(seen.fallbacks) == 2 and len(told) == 1
+    assert w.grad.tolist() == [4.0] * 3 and len(seen.fallbacks) == 2 and len(warnings_seen) == 1
 
 
 def test_what_cannot_be_captured_is_no_failure():
     w = torch.ones(3, requires_grad=True)
-    with capture(identity, on_failure=tell), pytest.warns(UserWarning, match="create_graph"):
+    with capture(identity, on_failure=report), pytest.warns(UserWarning, match="create_graph"):
         (w * w).sum().backward(create_graph=True)
-    with capture(identity, on_failure=tell), pytest.raises(RuntimeError, match="only for scalar"):
+    with capture(identity, on_failure=report), pytest.raises(RuntimeError, match="only for scalar"):
         (w * w).backward()
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from harness import identity, same_gradients
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from framesmith_autograd_compiler import capture, disabled, engine, sizes
+from framesmith_autograd_compiler import capture, disabled, engine, variants
 
 LABELS = torch.tensor([0, 1, 2, 3])
 
@@ -68,10 +68,10 @@ def test_a_schedule_of_exponents_is_one_program_where_no_derivative_decides_by_t
 
 
 def test_a_number_that_is_decided_by_stays_bounded(monkeypatch):
-    monkeypatch.setattr(sizes, "MOST_STATIC", 3)
+    monkeypatch.setattr(variants, "MOST_STATIC", 3)
     numbers = [1 + at / 16 for at in range(20)]
     seen = same_gradients(scheduled(SCHEDULES["beta"][0], numbers), steps=20)
-    assert [len(one.modules) for one in seen.programs] == [3 + sizes.MOST_DYNAMIC]
+    assert [len(one.modules) for one in seen.programs] == [3 + variants.MOST_DYNAMIC]
 
 
 def test_numbers_of_every_kind():
@@ -138,12 +138,12 @@ def test_kinds_of_passes_are_recorded_up_to_a_limit(monkeypatch):
 
 
 def test_the_engine_keeps_few_passes(monkeypatch):
-    monkeypatch.setattr(engine, "MOST_KEPT", 4)
+    monkeypatch.setattr(engine, "MOST_RECORDED", 4)
     numbers = [1 + at / 16 for at in range(20)]
     kept = []
 
     def noted(h, number):
-        kept.append(engine.installed()._kept)
+        kept.append(engine.installed()._recorded)
         return F.leaky_relu(h, number)
 
     seen = same_gradients(scheduled(noted, numbers), steps=20)

@@ -108,15 +108,15 @@ def test_each_program_has_an_id_of_its_own():
 
 
 def test_a_failure_is_told_with_its_id():
-    told = []
+    reports = []
 
     def fail(gm):
         raise ValueError("planted")
 
-    kept = Programs(fail, lambda where, error: told.append((where, str(CompileContext.current_trace_id()))))
+    kept = Programs(fail, lambda where, error: reports.append((where, str(CompileContext.current_trace_id()))))
     weight, loss = weight_and_loss()
     seen = [step(weight, loss, kept) for _ in range(3)]
-    assert told == [("a part of the backward pass", str(seen[0].programs[0].compile_id))], "once, whoever captures"
+    assert reports == [("a part of the backward pass", str(seen[0].programs[0].compile_id))], "once, whoever captures"
 
 
 def test_a_failure_that_is_raised_is_raised_again():
@@ -135,7 +135,7 @@ def test_a_failure_that_is_raised_is_raised_again():
 
 
 def test_the_least_recently_used_goes(monkeypatch):
-    monkeypatch.setattr(programs, "MOST_KEPT_PROGRAMS", 2)
+    monkeypatch.setattr(programs, "CACHE_SIZE", 2)
     kept = Programs(Compiler())
     weight, loss = weight_and_loss()
     kinds = [loss, lambda: weight.cos().sum(), lambda: weight.tanh().sum()]

@@ -14,11 +14,11 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
 from framesmith_aot.runtime.autograd_node import AutogradNode
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
+from framesmith_aot.runtime.codegen import FunctionText, input_names
 from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
-from framesmith_aot.runtime.replay import FunctionText, input_names
-from framesmith_aot.runtime.second_order import second_order, why_not_again
+from framesmith_aot.runtime.second_order import second_order, why_not_replayable
 from framesmith_aot.runtime.training import training_function
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.backward import BackwardError
@@ -43,36 +43,44 @@ def compile_graph(
     inputs: Sequence[Any],
     *,
     compiler: Compiler,
-    whole: Whole = nothing_whole,
+    lowers: Whole = nothing_whole,
     training: bool | None = None,
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
-    lay_out: LayOut | None = None,
+    propagate_layouts: LayOut | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 
-    What is symbolic, sizes of fake tensors too, is of one torch ShapeEnv, and is at a call whatever the guards allow
-    that this adds to it. The result, called with run-time tensors and numbers of the same metadata, does what running
-    `gm` eagerly does: values, strides, aliases, mutations, gradients; or it raises AssumptionFailed
-    (`framesmith_aten.contract`), and `gm` is to be run. `compiler` gets the ATen graphs (see
-    `framesmith_aten.contract.Compiler`), the backward one when a gradient is first asked for. `whole` says which
-    operators it wants whole. `training` says whether gradients are wanted
-    (None: when grad mode is on, or turned on, and an input requires them);
-    `keep_input_mutations` whether the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is
-    told where a backward graph cannot be prepared, which then runs as it is; without it the pass raises. `lay_out` may
-    lay out the graph of a training step anew before it is cut into forward and backward.
+    All symbols, sizes of fake tensors included, belong to one torch ShapeEnv; a call may have any sizes that the guards
+    of that ShapeEnv allow once this returns. The result, called with run-time tensors and numbers of the same metadata,
+    does what running `gm` eagerly does: values, strides, aliases, mutations, gradients; or it raises AssumptionFailed
+    (`framesmith_aten.contract`), and the caller runs `gm`.
+
+    `compiler` gets the ATen graphs (see `framesmith_aten.contract.Compiler`), the backward graph when a gradient is
+    first asked for. `lowers(operator)`: the graphs may hold this operator undecomposed. `training`: whether gradients
+    are wanted; None: when grad mode is on, or turned on by the graph, and an input requires them.
+    `keep_input_mutations`: the compiler takes trailing `copy_` calls onto inputs. `on_error(what, error)` is called
+    where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
+    `propagate_layouts` may change the memory formats of a training step's graph before the partition.
 
     Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
     """
     _refuse_modes()
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
-        settings: dict[str, Any] = {"whole": whole, "keep_input_mutations": keep_input_mutations, "on_error": on_error}
-        apart = _compile_apart(
-            parts, inputs, partial(compile_graph, compiler=compiler, lay_out=lay_out, **settings), on_error
+        settings: dict[str, Any] = {
+            "lowers": lowers,
+            "keep_input_mutations": keep_input_mutations,
+            "on_error": on_error,
+        }
+        split = _compile_with_prelude(
+            parts,
+            inputs,
+            partial(compile_graph, compiler=compiler, propagate_layouts=propagate_layouts, **settings),
+            on_error,
         )
-        if apart is not None:
-            return apart
+        if split is not None:
+            return split
     call = _arguments(gm, inputs)
     if training is None:
         training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
@@ -87,13 +95,13 @@ def compile_graph(
         fakes,
         call.binding,
         fake_mode,
-        whole,
+        lowers,
         training=training,
         keep_input_mutations=keep_input_mutations,
     )
     joint = _traced(trace, fake_mode)
     _refuse_shared_memory(call.examples, joint)
-    if lay_out is not None and joint.training and (graph := lay_out(joint.graph)) is not None:
+    if propagate_layouts is not None and joint.training and (graph := propagate_layouts(joint.graph)) is not None:
         joint.take(graph)
     compiled = _assemble(gm, joint, call, compiler, training, on_error)
     if any(map(is_assumption, compiled.forward_graph.nodes)):
@@ -101,7 +109,7 @@ def compile_graph(
     return compiled
 
 
-def _compile_apart(
+def _compile_with_prelude(
     parts: tuple[Part, Part], inputs: Sequence[Any], compile: Callable[..., CompiledGraph], on_error: OnError | None
 ) -> CompiledGraph | None:
     """Two graphs as one function of the `inputs` of both, or None where one may fail half-way: see Note [Preludes]."""
@@ -111,24 +119,24 @@ def _compile_apart(
         if assumes(graph.function) or not writes_last(graph.function):
             return None
         compiled.append(graph)
-    before, behind = compiled
+    before, rest = compiled
     text = FunctionText("compiled_graph", input_names(len(inputs)))
     for part, graph, what, use in zip(parts, compiled, ("before", "behind"), ("", "return "), strict=True):
         names = ", ".join(f"in{at}" for at in part.takes)
         text.line("try:")
         text.line(f"{use}{text.bind(what, graph.function)}({names})", 2)
         text.line("except Exception as error:")
-        text.line(f"{text.bind('tell', partial(_tell, on_error))}(error)", 2)
+        text.line(f"{text.bind('report', partial(_report, on_error))}(error)", 2)
         text.line(f"{use}{text.bind(f'plain_{what}', part.module.forward)}({names})", 2)
     written = {part.takes[at] for part, graph in zip(parts, compiled, strict=True) for at in graph.overwritten}
-    whole_text = "\n".join((before.text, behind.text, text.text))
+    whole_text = "\n".join((before.text, rest.text, text.text))
     overwritten = tuple(sorted(written))
     return CompiledGraph(
-        text.build(), whole_text, behind.forward_graph, behind.backward_passes, overwritten, writes_last=False
+        text.build(), whole_text, rest.forward_graph, rest.backward_passes, overwritten, writes_last=False
     )
 
 
-def _tell(on_error: OnError | None, error: Exception) -> None:
+def _report(on_error: OnError | None, error: Exception) -> None:
     if on_error is None:
         raise error
     on_error("a part of a graph", error)
@@ -295,8 +303,8 @@ def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:
         if isinstance(example, torch.Tensor) and example.layout is torch.strided:
             by_storage.setdefault(storage_id(example), []).append(index)
     for index in joint.meta.changed:
-        beside = by_storage.get(storage_id(examples[index]), ()) if examples[index].layout is torch.strided else ()
-        if any(may_overlap(examples[index], examples[other]) for other in beside if other != index):
+        others = by_storage.get(storage_id(examples[index]), ()) if examples[index].layout is torch.strided else ()
+        if any(may_overlap(examples[index], examples[other]) for other in others if other != index):
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
 
@@ -305,9 +313,11 @@ def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
     results: Any = next(iter(reversed(forward.nodes))).args[0]
     views = any(view_source(result) is not None for result in results[: len(joint.slots)])
     state = ambient.read()
-    turn_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
+    switch_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
     record = training and not state.grad
-    return Calling(joint.training if turn_grad else None, state.any_autocast, record, views or bool(joint.meta.written))
+    return Calling(
+        joint.training if switch_grad else None, state.any_autocast, record, views or bool(joint.meta.written)
+    )
 
 
 def _assemble(
@@ -334,7 +344,7 @@ def _assemble(
         AutogradNode(part.without_graph(), BackwardPass(backward_graph(part), root, compiler, on_error))
         for part in parts.parts
     ]
-    second = why_not_again(gm, joint) or second_order(gm, call.binding, joint, call.examples)
+    second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     numbers = numbers_at_calls(joint)
     text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second, numbers)
     whole_text = "\n".join(each.text for each in (*node_texts, text))

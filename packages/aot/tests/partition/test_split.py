@@ -46,8 +46,8 @@ def test_what_holds_elements_of_what_is_saved_is_gathered_again():
         return torch.cat([hidden[at], hidden[at + 1]], 1) @ torch.cat([w, w])
 
     graph = compiled(graph_of(fn), [*leaves((8, 8), (8, 8)), torch.arange(7).repeat(9)])
-    again = targets(graph.backward_passes[0].graph)
-    assert {aten.cat.default, aten.index.Tensor} <= {*again} and aten.tanh.default not in again
+    recomputed = targets(graph.backward_passes[0].graph)
+    assert {aten.cat.default, aten.index.Tensor} <= {*recomputed} and aten.tanh.default not in recomputed
     assert all(node.meta["val"].numel() <= 64 for node in saved(graph))
 
 

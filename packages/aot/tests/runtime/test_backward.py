@@ -44,8 +44,8 @@ def test_retained_graph_gives_the_same_twice():
     inputs = parameters((3, 4), (4, 5))
     (out,) = compiled(graph_of(lambda x, w: F.gelu(x @ w)), inputs)(*inputs)
     once = torch.autograd.grad(out.sum(), inputs, retain_graph=True)
-    again = torch.autograd.grad(out.sum(), inputs)
-    for one, two in zip(once, again):
+    second = torch.autograd.grad(out.sum(), inputs)
+    for one, two in zip(once, second):
         assert torch.equal(one, two)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(out.sum(), inputs)
@@ -178,7 +178,7 @@ def test_a_backward_graph_that_cannot_be_prepared_runs_as_it_is():
             raise ValueError("planted")
         return lambda args: gm(*args)
 
-    inputs, told = parameters((3, 4), (4, 5)), []
+    inputs, reports = parameters((3, 4), (4, 5)), []
     gm = graph_of(lambda x, w: ((x @ w).sin(), w.cos()))
 
     def gradients(**options):
@@ -187,8 +187,8 @@ def test_a_backward_graph_that_cannot_be_prepared_runs_as_it_is():
 
     with pytest.raises(ValueError, match="planted"):
         gradients()
-    found = gradients(on_error=lambda what, error: told.append((what, str(error))))
-    assert told == [("a graph (backward)", "planted")] * 2
+    found = gradients(on_error=lambda what, error: reports.append((what, str(error))))
+    assert reports == [("a graph (backward)", "planted")] * 2
     expected = [torch.autograd.grad(out.sum(), inputs, allow_unused=True) for out in gm(*inputs)]
     torch.testing.assert_close(found, expected)
 
@@ -419,15 +419,15 @@ def test_what_lies_before_a_refused_pass_is_run(fn, losses):
     found = []
     for compiles in (False, True):
         x = torch.linspace(0.1, 1, 6).view(2, 3).requires_grad_()
-        told = []
+        reports = []
         results = compiled(graph_of(fn), [x])(x) if compiles else fn(x)
         for at, result in enumerate(results):
-            result.register_hook(lambda grad, at=at, told=told: told.append((at, grad)))
+            result.register_hook(lambda grad, at=at, reports=reports: reports.append((at, grad)))
         message = ""
         try:
             sum(results[at].square().sum() for at in losses or range(len(results))).backward()
         except RuntimeError as error:
             message = str(error)
-        found.append((message, [at for at, _ in told], [grad for _, grad in told], x.grad))
+        found.append((message, [at for at, _ in reports], [grad for _, grad in reports], x.grad))
     assert found[0][:2] == found[1][:2]
     torch.testing.assert_close(found[0][2:], found[1][2:])

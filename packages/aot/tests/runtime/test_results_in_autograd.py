@@ -357,8 +357,8 @@ def made_after_what_is_refused(x):
 @pytest.mark.parametrize("fn", [in_reverse, made_after_what_is_refused])
 def test_hooks_are_called_in_the_order_of_eager(fn):
     """The engine comes first to what was made last, whatever the order in which it is returned."""
-    told = {True: [], False: []}
-    for compiles, names in told.items():
+    seen_by = {True: [], False: []}
+    for compiles, names in seen_by.items():
         leaf = torch.linspace(1, 2, 3, requires_grad=True)
         results = compiled(graph_of(fn), [leaf])(leaf) if compiles else fn(leaf)
         for at, result in enumerate(results):
@@ -367,22 +367,22 @@ def test_hooks_are_called_in_the_order_of_eager(fn):
             sum((result * 2).sum() for result in results).backward()
         except RuntimeError as error:
             names.append(str(error)[:40])
-    assert told[True] == told[False]
+    assert seen_by[True] == seen_by[False]
 
 
 @pytest.mark.parametrize("fn", [lambda x: torch.heaviside(x, x), lambda x: torch.heaviside(x, x) * x])
 def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
     """Before all else where that gives the result: hooks elsewhere are then told nothing."""
     leaf = torch.linspace(1, 2, 3, requires_grad=True)
-    told = {True: [], False: []}
-    for compiles in told:
+    seen_by = {True: [], False: []}
+    for compiles in seen_by:
         result = compiled(graph_of(fn), [leaf])(leaf) if compiles else fn(leaf)
         refused = result[0] if isinstance(result, tuple) else result
         later = leaf * 2
-        later.register_hook(told[compiles].append)
+        later.register_hook(seen_by[compiles].append)
         with pytest.raises(RuntimeError, match="is not implemented"):
             ((refused * 2).sum() + later.sum()).backward()
-    assert len(told[True]) == len(told[False])
+    assert len(seen_by[True]) == len(seen_by[False])
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def a_slice(x: Any, w: Any, b: Any) -> Any:
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("program", [a_part_of_split, a_row_unbound, a_part_of_a_part, a_slice])
 def test_parts_are_changed_where_eager_lets_them(program: Callable[..., Any], needs_grad: bool) -> None:
-    told = []
+    seen_by = []
     for run in (
         program,
         compiled(graph_of(program), [torch.ones(2, 3, requires_grad=needs_grad)] * 2 + [torch.ones(3)]),
@@ -571,10 +571,10 @@ def test_parts_are_changed_where_eager_lets_them(program: Callable[..., Any], ne
         [part] = run(x, x, torch.ones(3))
         try:
             part.mul_(2)
-            told.append((part.detach().tolist(), part.requires_grad))
+            seen_by.append((part.detach().tolist(), part.requires_grad))
         except RuntimeError as error:
-            told.append(("refused", str(error)))
-    assert told[0] == told[1]
+            seen_by.append(("refused", str(error)))
+    assert seen_by[0] == seen_by[1]
 
 
 ALIASES: dict[str, Callable[..., Any]] = {
@@ -592,9 +592,9 @@ def test_another_result_of_the_same_part_is_another_object(alias: str, needs_gra
         return ALIASES[alias](second), second, first, second
 
     x = torch.ones(4, requires_grad=needs_grad)
-    told = []
+    seen_by = []
     for run in (fn, compiled(graph_of(fn), [x])):
         found = run(x)
-        told.append([[one is other for one in found] for other in found])
+        seen_by.append([[one is other for one in found] for other in found])
         assert [one.data_ptr() - x.data_ptr() for one in found] == [8, 8, 0, 8]
-    assert told[0] == told[1]
+    assert seen_by[0] == seen_by[1]

@@ -17,7 +17,7 @@ from symbols import Examples
 
 from framesmith_aot import DoubleBackwardError
 from framesmith_aot.errors import SecondDerivativeWarning
-from framesmith_aot.runtime.second_order import Blank
+from framesmith_aot.runtime.second_order import Undef
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 
@@ -262,11 +262,11 @@ def test_a_third_pass_that_keeps_nothing() -> None:
 
 
 def test_hooks_on_inputs_that_are_not_concerned() -> None:
-    def apart(x: Any, w: Any) -> Any:
+    def eager(x: Any, w: Any) -> Any:
         return (x * 2).tanh(), w.sin()
 
     found = []
-    for run in (apart, of(apart, pair()[0], pair()[1] * 1)):
+    for run in (eager, of(eager, pair()[0], pair()[1] * 1)):
         x, w = pair()
         used = w * 1
         seen: list[Any] = []
@@ -397,8 +397,8 @@ def test_threads_leave_the_generator_where_it_was() -> None:
     run = compiled(graph_of(f), [x])
     state = torch.get_rng_state()
     results = [run(x)[0] for _ in range(8)]
-    behind = torch.get_rng_state()
-    assert not torch.equal(state, behind)
+    state_after = torch.get_rng_state()
+    assert not torch.equal(state, state_after)
 
     def differentiate(y: torch.Tensor) -> None:
         [first] = torch.autograd.grad(y.sum(), [x], create_graph=True)
@@ -409,7 +409,7 @@ def test_threads_leave_the_generator_where_it_was() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert torch.equal(torch.get_rng_state(), behind)
+    assert torch.equal(torch.get_rng_state(), state_after)
 
 
 def test_a_second_derivative_within_autocast_leaves_its_nesting_alone() -> None:
@@ -537,11 +537,11 @@ def test_inputs_that_may_hold_anything_are_not_kept(
 ) -> None:
     made = []
 
-    def worst(blank: Blank) -> torch.Tensor:
-        made.append(torch.empty_strided(blank.shape, blank.strides, dtype=blank.dtype, device=blank.device))
-        return made[-1].fill_(float("nan") if blank.dtype.is_floating_point else 0 if program is a_division else 99)
+    def worst(undef: Undef) -> torch.Tensor:
+        made.append(torch.empty_strided(undef.shape, undef.strides, dtype=undef.dtype, device=undef.device))
+        return made[-1].fill_(float("nan") if undef.dtype.is_floating_point else 0 if program is a_division else 99)
 
-    monkeypatch.setattr(Blank, "made", worst)
+    monkeypatch.setattr(Undef, "made", worst)
 
     def inputs() -> list[torch.Tensor]:
         return [*pair(), torch.full((4,), 0.5).double(), torch.ones(4).double(), torch.tensor([2, 1, 2, 1])]

@@ -16,7 +16,7 @@ from torch.autograd.variable import Variable
 
 from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
-from framesmith_autograd_compiler.patterns import take_floats_out
+from framesmith_autograd_compiler.patterns import lift_floats
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.programs import Programs
 from framesmith_autograd_compiler.recorder import OTHER_COMPILER, Recorder
@@ -28,7 +28,7 @@ MOST_PROGRAMS: Final = 256
 
 #: Recorded passes that torch's engine keeps, of which there is one for each number of a schedule. Then it forgets them,
 #: and they are recorded anew when they come again; programs stay.
-MOST_KEPT: Final = 1024
+MOST_RECORDED: Final = 1024
 
 
 @dataclass
@@ -38,19 +38,19 @@ class Capture:
     `kept` is where its programs stay, for other captures too.
     """
 
-    kept: Programs
+    cache: Programs
     programs: list[Program] = field(default_factory=list)
     runs: int = 0
     fallbacks: list[str] = field(default_factory=list)
 
     def program(self, graph: fx.Graph) -> Program:
         """The program for a recorded pass, whose floats are taken out: one for all that are alike."""
-        known = self.kept.find(graph)
+        known = self.cache.find(graph)
         if known is not None:
             return known
         if len(self.programs) >= MOST_PROGRAMS:
             raise CaptureUnsupported("the pass", f"{MOST_PROGRAMS} kinds of passes have been recorded already")
-        return self.kept.make(graph)
+        return self.cache.make(graph)
 
     def note(self, program: Program) -> None:
         """A pass runs as this program."""
@@ -81,7 +81,7 @@ class CapturingEngine:
         self._last: Capture | None = None
         self._others: object = None
         self._stale = False
-        self._kept = 0
+        self._recorded = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -120,7 +120,7 @@ class CapturingEngine:
                 reason = f"{type(error).__name__}: {error}"
                 failed = error if arose_in_recording(error) else None
         if failed is not None and reason not in capture.fallbacks:
-            capture.kept.on_failure("a backward pass", failed)
+            capture.cache.on_failure("a backward pass", failed)
         self._local.current = _Pass(None)
         try:
             result = self._plain(arguments, options)  # an error of the user's own is raised here again, as itself
@@ -138,7 +138,7 @@ class CapturingEngine:
     def _is_outdated(self, capture: Capture) -> bool:
         """Whether what the engine's cache holds may not be what this capture has recorded, or one with its programs."""
         others, self._others = self._others, recorded_by_others()
-        return self._stale or self._last is None or self._last.kept is not capture.kept or others != self._others
+        return self._stale or self._last is None or self._last.cache is not capture.cache or others != self._others
 
     def _captured(self, capture: Capture, current: _Pass, arguments: Any, options: Any) -> Any:
         with self._gate.captured() as allowed:
@@ -147,7 +147,7 @@ class CapturingEngine:
             hook = unstable.engine
             if self._is_outdated(capture):
                 hook.clear_cache()
-                self._stale, self._kept = False, 0
+                self._stale, self._recorded = False, 0
             self._last = capture
             prior = hook.set_autograd_compiler(lambda: Recorder(lambda done: self._finish(capture, done)), False)
             self._local.current = current
@@ -162,11 +162,11 @@ class CapturingEngine:
 
     def _finish(self, capture: Capture, recorder: Recorder) -> tuple[Any, Any]:
         """What the engine keeps for passes like this one: a function it calls, and its first argument."""
-        floats = take_floats_out(recorder.graph)
+        floats = lift_floats(recorder.graph)
         program = capture.program(recorder.graph)
         # What has been decided by holds for this pass alone, while the engine believes it to be an input.
-        self._kept += 1
-        self._stale = self._stale or recorder.specialised or self._kept >= MOST_KEPT
+        self._recorded += 1
+        self._stale = self._stale or recorder.specialised or self._recorded >= MOST_RECORDED
 
         def run(_: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, packed: Any) -> Any:
             current: _Pass = self._local.current

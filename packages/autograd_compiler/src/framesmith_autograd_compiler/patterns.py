@@ -13,7 +13,7 @@ from torch import fx
 from framesmith_autograd_compiler import calls
 
 
-def take_floats_out(graph: fx.Graph) -> list[float]:
+def lift_floats(graph: fx.Graph) -> list[float]:
     """Put placeholders `number_0`, ... in place of the floats in the graph's derivatives; gives the floats."""
     floats: list[float] = []
     first = next(iter(graph.nodes))

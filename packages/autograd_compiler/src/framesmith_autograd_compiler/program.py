@@ -16,9 +16,9 @@ from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
 from framesmith_autograd_compiler.errors import CompilerFailed, OnFailure, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
-from framesmith_autograd_compiler.sizes import Compiled, ForSizes, Variants, for_sizes, form
 from framesmith_autograd_compiler.torch_adapter import unstable
-from framesmith_autograd_compiler.tracer import Changing, Places, Traced, trace
+from framesmith_autograd_compiler.tracer import DynamicDims, OffsetQueries, Traced, trace
+from framesmith_autograd_compiler.variants import Compiled, DynamicVariant, Variants, dynamic_variant, signature
 from framesmith_guards import CompileContext, CompileId, GuardError, compile_context
 
 CompilerFn = Callable[[fx.GraphModule], Callable[..., Any]]
@@ -43,7 +43,7 @@ NOT_TRACED = (
 NO_SYMBOLS = (CompilerFailed, GuardError, RuntimeError, *NOT_TRACED)
 
 #: Forms that the values of one segment may have: types, numbers of dimensions, absences.
-MOST_FORMS = 64
+MOST_SIGNATURES = 64
 
 
 @dataclass
@@ -74,8 +74,8 @@ class Program:
     @property
     def modules(self) -> list[fx.GraphModule]:
         """The ATen graphs that are compiled, segment by segment."""
-        forms = [one for number in sorted(self._variants) for one in list(self._variants[number].values())]
-        return [module for variants in forms for module in variants.modules()]
+        signatures = [one for number in sorted(self._variants) for one in list(self._variants[number].values())]
+        return [module for variants in signatures for module in variants.modules()]
 
     def run(
         self,
@@ -121,8 +121,8 @@ class Program:
         if compiled is None:
             evaluate_all(segment, env)  # raises what the program's own operations raise
             if failed is not None:
-                self._tell(failed)  # where that raises, the next pass of this kind tries again
-                self._variants[number][tuple(map(form, values))].keep(values, None)
+                self._report(failed)  # where that raises, the next pass of this kind tries again
+                self._variants[number][tuple(map(signature, values))].add_static(values, None)
             return
         results = compiled.function(*[values[index] for index in compiled.inputs])
         for node, position in zip(segment.outputs, compiled.outputs, strict=True):
@@ -130,26 +130,26 @@ class Program:
 
     def _function(self, number: int, segment: Segment, values: list[Any]) -> tuple[Compiled | None, Exception | None]:
         """What is compiled of the segment for such values, now if it has not been; else why that failed just now."""
-        forms = self._variants.setdefault(number, {})
-        key = tuple(map(form, values))
-        if key not in forms:
-            if len(forms) >= MOST_FORMS:
-                self._note(f"segment {number} runs call by call: it is compiled for {MOST_FORMS} forms already")
+        signatures = self._variants.setdefault(number, {})
+        key = tuple(map(signature, values))
+        if key not in signatures:
+            if len(signatures) >= MOST_SIGNATURES:
+                self._note(f"segment {number} runs call by call: it is compiled for {MOST_SIGNATURES} forms already")
                 return None, None
-            forms[key] = Variants()
+            signatures[key] = Variants()
         try:
-            return forms[key].find(values), None
+            return signatures[key].find(values), None
         except KeyError:
             with compile_context(CompileContext(self.compile_id)):
-                return self._compile(number, segment, values, forms[key])
+                return self._compile(number, segment, values, signatures[key])
 
     def _compile(
         self, number: int, segment: Segment, values: list[Any], variants: Variants
     ) -> tuple[Compiled | None, Exception | None]:
-        changing = variants.changing(values)
-        if changing:
+        dynamic_dims = variants.dynamic_dims(values)
+        if dynamic_dims:
             try:
-                return variants.add(self._for_sizes(segment, values, changing)), None
+                return variants.add_dynamic(self._dynamic_variant(segment, values, dynamic_dims)), None
             except Exception as error:
                 variants.refuse()
                 cause = error.cause if isinstance(error, CompilerFailed) else error
@@ -164,42 +164,42 @@ class Program:
             compiled = self._compiled(self._traced(segment, values, {}))
         except Exception as error:
             return None, error.cause if isinstance(error, CompilerFailed) else error
-        variants.keep(values, compiled)
+        variants.add_static(values, compiled)
         return compiled, None
 
-    def _for_sizes(self, segment: Segment, values: list[Any], changing: Changing) -> ForSizes:
-        traced = self._traced(segment, values, changing)
-        if traced.placed:
-            raise TraceUnsupported("placed", "a segment", "what it computes depends on where in memory its tensors are")
-        return for_sizes(traced, self._compiled(traced))
+    def _dynamic_variant(self, segment: Segment, values: list[Any], dynamic_dims: DynamicDims) -> DynamicVariant:
+        traced = self._traced(segment, values, dynamic_dims)
+        if traced.offset_dependent:
+            raise TraceUnsupported("storage-offset", "a segment", "its results depend on storage offsets of its inputs")
+        return dynamic_variant(traced, self._compiled(traced))
 
-    def _traced(self, segment: Segment, values: list[Any], changing: Changing) -> Traced:
-        def run(fakes: list[Any], places: Places) -> list[Any]:
+    def _traced(self, segment: Segment, values: list[Any], dynamic_dims: DynamicDims) -> Traced:
+        def run(fakes: list[Any], queries: OffsetQueries) -> list[Any]:
             env = dict(zip(segment.inputs, fakes, strict=True))
             for node in segment.nodes:
-                with places if isinstance(node.target, calls.Evaluation) else nullcontext():
+                with queries if isinstance(node.target, calls.Evaluation) else nullcontext():
                     env[node] = _call(node, env)
             return [env[node] for node in segment.outputs]
 
-        return trace(run, values, changing)
+        return trace(run, values, dynamic_dims)
 
     def _compiled(self, traced: Traced) -> Compiled:
         try:
             function = self.compiler_fn(traced.module)
         except Exception as error:
             raise CompilerFailed(error) from error
-        return Compiled(function, traced.module, traced.inputs, traced.outputs, traced.placed)
+        return Compiled(function, traced.module, traced.inputs, traced.outputs, traced.offset_dependent)
 
     def _note(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         """Tell why a segment is not compiled: its calls run one by one, which is always right."""
         self.reasons.append(f"{type(error).__name__}: {error}")
-        tell = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
+        report = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
         with compile_context(CompileContext(self.compile_id)):
-            tell("a part of the backward pass", error)
+            report("a part of the backward pass", error)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from framesmith_autograd_compiler.patterns import pattern_of
 from framesmith_autograd_compiler.program import CompilerFn, Program
 
 #: Programs that are kept; beyond it, the one that was asked for least recently goes.
-MOST_KEPT_PROGRAMS: Final = 256
+CACHE_SIZE: Final = 256
 
 
 @dataclass
@@ -38,6 +38,6 @@ class Programs:
         pattern = pattern_of(graph)
         if pattern is not None:
             self._by_pattern[pattern] = program
-            if len(self._by_pattern) > MOST_KEPT_PROGRAMS:
+            if len(self._by_pattern) > CACHE_SIZE:
                 self._by_pattern.popitem(last=False)
         return program

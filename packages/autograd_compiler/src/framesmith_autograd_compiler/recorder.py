@@ -47,7 +47,7 @@ class Recorder:
         self._numbers = NumberNodes(self.graph)
         self._mode = new_fake_mode()
         self._nodes: dict[int, fx.Node] = {}
-        self._kept: list[Any] = []
+        self._alive: list[Any] = []
         self._extra: dict[str, fx.Node] = {}
         self._origin = ""
 
@@ -191,7 +191,7 @@ class Recorder:
     def close(self) -> None:
         """The engine needs the recorder no more, also after an error."""
         self._nodes.clear()
-        self._kept.clear()
+        self._alive.clear()
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         node = self.graph.call_function(target, self._strip(args))
@@ -225,7 +225,7 @@ class Recorder:
 
     def _bind(self, value: torch.Tensor, node: fx.Node) -> None:
         self._nodes[id(value)] = node
-        self._kept.append(value)
+        self._alive.append(value)
 
     def _hook(self, index: int) -> fx.Node:
         return self._placeholder(f"hook_{index}")

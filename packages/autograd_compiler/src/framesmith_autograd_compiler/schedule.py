@@ -50,7 +50,7 @@ def schedule(graph: fx.Graph) -> list[Step]:
     planner = _Planner()
     for node in graph.nodes:
         if node.op == "call_function":
-            planner.place(node)
+            planner.add(node)
     planner.flush()
     for step in planner.steps:
         if isinstance(step, Segment):
@@ -80,7 +80,7 @@ class _Planner:
         self._deferred: list[Step] = []
         self._opaque: set[fx.Node] = set()
 
-    def place(self, node: fx.Node) -> None:
+    def add(self, node: fx.Node) -> None:
         if _is_accumulation(node):
             self._deferred.append(Accumulation(node))
         elif node.target is calls.call_leaf_hook:
@@ -88,17 +88,17 @@ class _Planner:
         elif node.target in calls.OPAQUE:
             if any(source in self._pending for source in node.all_input_nodes):
                 self.flush()
-            self._place_opaque(node)
+            self._add_opaque(node)
         elif self._writes_to_input(node):
             self.flush()
-            self._place_opaque(node)
+            self._add_opaque(node)
         elif node.target is operator.getitem and node.args[0] in self._opaque:
-            self._place_opaque(node)
+            self._add_opaque(node)
         else:
             self._pure.append(node)
             self._pending.add(node)
 
-    def _place_opaque(self, node: fx.Node) -> None:
+    def _add_opaque(self, node: fx.Node) -> None:
         self._opaque.add(node)
         self.steps.append(Opaque(node))
 

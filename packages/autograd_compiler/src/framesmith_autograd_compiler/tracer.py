@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 Values = Sequence[torch.Tensor | int | float | None]
 #: The dimensions of tensors that change, by position; a number that changes has an entry, without any.
-Changing = Mapping[int, Collection[int]]
+DynamicDims = Mapping[int, Collection[int]]
 
 
-class Places(TorchFunctionMode):
+class OffsetQueries(TorchFunctionMode):
     """Notes whether the code inside asks where in its memory a tensor is: see Note [Places]."""
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class Traced:
     outputs: tuple[int | None, ...]
     fakes: tuple[Any, ...]
     mode: FakeTensorMode
-    placed: bool
+    offset_dependent: bool
 
 
-def trace(run: Callable[[list[Any], Places], list[Any]], inputs: Values, changing: Changing) -> Traced:
+def trace(run: Callable[[list[Any], OffsetQueries], list[Any]], inputs: Values, dynamic_dims: DynamicDims) -> Traced:
     """Records `run` for values like `inputs`. Raises what `run` raises on fake tensors, and TraceUnsupported.
 
     `run` gets fakes, and what it is to enter where it calls code that is not torch's: that is heard to ask for places.
@@ -73,21 +73,23 @@ def trace(run: Callable[[list[Any], Places], list[Any]], inputs: Values, changin
     mode = new_fake_mode()
     tracer = GraphTracer(mode)
     tracer.phase = "backward"
-    places = Places()
+    queries = OffsetQueries()
     inputs = _distinct(inputs)
-    values = [_fake(mode, value, source_of(index), changing.get(index)) for index, value in enumerate(inputs)]
+    values = [_fake(mode, value, source_of(index), dynamic_dims.get(index)) for index, value in enumerate(inputs)]
     taken = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) or is_symbolic(value)]
     for index in taken:
         tracer.placeholder(f"input_{index}", values[index])
     with torch.no_grad(), mode, tracer, python_kernels(mode):
-        results = [_not_a_constant(tracer, value) for value in run(list(values), places)]
+        results = [_not_a_constant(tracer, value) for value in run(list(values), queries)]
     present = list({id(value): value for value in results if value is not None}.values())
     positions = {id(value): position for position, value in enumerate(present)}
-    placed = places.asked or _strides_over(tracer.graph, values)
+    offset_dependent = queries.asked or _strides_over(tracer.graph, values)
     tracer.graph.output(tuple(tracer.node_of(value) for value in present))
     eliminate_dead(tracer.graph)
     outputs = tuple(None if value is None else positions[id(value)] for value in results)
-    return Traced(new_module(tracer.attributes, tracer.graph), tuple(taken), outputs, tuple(values), mode, placed)
+    return Traced(
+        new_module(tracer.attributes, tracer.graph), tuple(taken), outputs, tuple(values), mode, offset_dependent
+    )
 
 
 def _strides_over(graph: fx.Graph, values: Sequence[Any]) -> bool:
@@ -117,12 +119,12 @@ def source_of(index: int) -> LocalSource:
     return LocalSource(f"value_{index}")
 
 
-def _fake(mode: FakeTensorMode, value: Any, source: LocalSource, changing: Collection[int] | None) -> Any:
+def _fake(mode: FakeTensorMode, value: Any, source: LocalSource, dynamic_dims: Collection[int] | None) -> Any:
     if isinstance(value, torch.Tensor):
-        if changing:
-            return symbolic_fake(mode, value, source, changing)
+        if dynamic_dims:
+            return symbolic_fake(mode, value, source, dynamic_dims)
         return mode.from_tensor(value, static_shapes=True)
-    return value if changing is None or value is None else symbolic_number(mode, value, source)
+    return value if dynamic_dims is None or value is None else symbolic_number(mode, value, source)
 
 
 def _not_a_constant(tracer: GraphTracer, value: torch.Tensor | None) -> torch.Tensor | None:

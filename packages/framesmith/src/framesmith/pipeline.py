@@ -57,8 +57,8 @@ class GraphCompiler:
             gm,
             examples,
             compiler=compiler,
-            whole=chosen.takes_whole,
-            lay_out=self._lay_out(chosen),
+            lowers=chosen.takes_whole,
+            propagate_layouts=self._lay_out(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
         )
         return compiled.function

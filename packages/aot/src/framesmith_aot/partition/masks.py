@@ -22,13 +22,13 @@ def narrow_masks(joint: JointGraph) -> None:
         if node in seen or node.meta["val"].dtype == torch.bool:
             continue
         readers = list(node.users)
-        mask = _behind(joint, node, aten.ne.Scalar, (node, 0), {})
-        numbers = _behind(joint, mask, aten._to_copy.default, (mask,), {"dtype": node.meta["val"].dtype})
+        mask = _insert_after(joint, node, aten.ne.Scalar, (node, 0), {})
+        numbers = _insert_after(joint, mask, aten._to_copy.default, (mask,), {"dtype": node.meta["val"].dtype})
         for reader in readers:
             reader.replace_input_with(node, numbers)
 
 
-def _behind(
+def _insert_after(
     joint: JointGraph, node: fx.Node, target: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> fx.Node:
     """A new node right behind another one, of the same origin."""

@@ -25,7 +25,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
-from framesmith_aot.trace.regions import NodeShape
+from framesmith_aot.trace.output_groups import NodeShape
 from framesmith_aten.contract import COMPUTED_LATE
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
@@ -62,16 +62,15 @@ class NodePart:
     """The backward graph of one autograd node.
 
     It takes the tensors that are `saved`, the inputs that are `left` (see `JointGraph`), the `numbers`, then the node's
-    tangents; `places` gives for each operand of the node the position of its gradient among the results (None for
-    none). `watched` is what it does not need
-    and the user must not change all the same, because eager mode needs it. `stand_ins`: inputs, and where among the
-    saved there is what tells all that the graph reads of them.
+    tangents; `grad_positions` gives for each operand of the node the position of its gradient among the results (None:
+    it has none). `watched`: saved by eager mode and not read here; a mutation of it is an error all the same.
+    `stand_ins`: inputs, and the position among `saved` of a copy or cast of each that holds all the graph reads of it.
     """
 
     node: NodeShape
     graph: fx.Graph
     saved: list[Saved]
-    places: list[int | None]
+    grad_positions: list[int | None]
     watched: list[Saved]
     left: list[int] = field(default_factory=list)
     numbers: list[Saved] = field(default_factory=list)
@@ -146,7 +145,7 @@ def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
 
     Both read it when the pass runs: it may have been changed by way of `.data`.
     """
-    slots, inputs = _kept_by_eager(joint, late)
+    slots, inputs = _saved_by_eager(joint, late)
     held = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
     found: set[fx.Node] = set()
     for node in joint.graph.nodes:
@@ -177,7 +176,7 @@ def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
 
 def _visible(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
     """Memory that the user holds and eager mode does not keep."""
-    slots, inputs = _kept_by_eager(joint, late)
+    slots, inputs = _saved_by_eager(joint, late)
     seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
     return seen - inputs - {view_root(node) for node in slots}
 
@@ -199,17 +198,17 @@ def choose_saved(
     wanted = [*_wanted(joint, late), *symbols]
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
-    slots, _ = _kept_by_eager(joint, late)
+    slots, _ = _saved_by_eager(joint, late)
     held = _read_and_never_repeated(slots)
     overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
         price = 0.0 if node in held else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
-        again = INFINITE if node in held else _repeat_price(node)
-        if again > 0:
-            network.add_edge(source, vertex, again)
-        if again < INFINITE:
+        recompute = INFINITE if node in held else _repeat_price(node)
+        if recompute > 0:
+            network.add_edge(source, vertex, recompute)
+        if recompute < INFINITE:
             for operand in node.all_input_nodes:
                 network.add_edge(number[operand] + 1, vertex, INFINITE)
     for node in wanted:
@@ -248,19 +247,19 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
 
 def _refuse_late_zeros(late: set[fx.Node], symbols: Sequence[fx.Node]) -> None:
     """Raises AotUnsupported where zeros may have to be as long as only what a tangent becomes is."""
-    told = {node.meta["val"].node.expr for node in symbols if node in late}
-    for node in late if told else ():
+    late_symbols = {node.meta["val"].node.expr for node in symbols if node in late}
+    for node in late if late_symbols else ():
         operands = [one for one in node.all_input_nodes if one in late and isinstance(one.meta["val"], torch.Tensor)]
         lengths = [number for one in operands for number in numbers_of(one.meta["val"]).values()]
-        if len(operands) > 1 and any(told & number.node.expr.free_symbols for number in lengths):
+        if len(operands) > 1 and any(late_symbols & number.node.expr.free_symbols for number in lengths):
             why = "zeros for a gradient that does not come would be as long as that gradient tells"
             raise AotUnsupported("data-dependent", "a length in the backward pass", why)
 
 
-def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
+def _saved_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
     """The slots and the inputs that eager mode keeps for the backward passes of all nodes that may read them."""
-    slots = {joint.slots[index] for node in joint.nodes for index in node.kept.slots}
-    inputs = {joint.inputs[index] for node in joint.nodes for index in node.kept.inputs}
+    slots = {joint.slots[index] for node in joint.nodes for index in node.eager_saved.slots}
+    inputs = {joint.inputs[index] for node in joint.nodes for index in node.eager_saved.inputs}
     tangents, grads = iter(joint.tangents), iter(joint.grads)
     owned = []
     for node in joint.nodes:
@@ -268,10 +267,10 @@ def _kept_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node],
         found.update(grad for _ in node.operands if (grad := next(grads)) is not None)  # it may be no tangent's
         owned.append(found & late)
     for node, nodes in zip(joint.nodes, owned, strict=True):
-        slots -= _readable(nodes, late) - {joint.slots[index] for index in node.kept.slots}
+        slots -= _readable(nodes, late) - {joint.slots[index] for index in node.eager_saved.slots}
     held = _read_and_never_repeated(slots)
     for node, nodes in zip(joint.nodes, owned, strict=True):
-        inputs -= _readable(nodes, late, held) - {joint.inputs[index] for index in node.kept.inputs}
+        inputs -= _readable(nodes, late, held) - {joint.inputs[index] for index in node.eager_saved.inputs}
     return slots, inputs
 
 
@@ -355,15 +354,15 @@ def _extract(
     numbers = [joint.numbers[at] for at in handed_out(joint)]
     results = [node for node in results if node not in numbers]
     forward = forward_graph(joint, results, late)
-    places = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *numbers, *results])}
-    places.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
-    places.update({node: places[copy] for node, copy in copies.items()})
+    locations = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *numbers, *results])}
+    locations.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
+    locations.update({node: locations[copy] for node, copy in copies.items()})
     tangents, grads = iter(joint.tangents), iter(joint.grads)
     parts = []
     for node, unbound in zip(joint.nodes, _unbound(joint, late), strict=True):
         own = [next(tangents) for _ in node.results]
         wanted = [next(grads) for _ in node.operands]
-        parts.append(_node_part(joint, node, own, wanted, saved, unbound, places))
+        parts.append(_node_part(joint, node, own, wanted, saved, unbound, locations))
     return Partition(forward, parts)
 
 
@@ -385,7 +384,7 @@ def _node_part(
     grads: Sequence[fx.Node | None],
     saved: Sequence[fx.Node],
     unbound: Collection[fx.Node],
-    places: Mapping[fx.Node, Saved],
+    locations: Mapping[fx.Node, Saved],
 ) -> NodePart:
     wanted = list(dict.fromkeys(grad for grad in grads if grad is not None))
     graph = fx.Graph()
@@ -404,33 +403,33 @@ def _node_part(
     found = [value for value in used if value not in others]
     where = {grad: position for position, grad in enumerate(wanted)}
     at = [None if grad is None else where[grad] for grad in grads]
-    kept = [Saved(False, index) for index in node.kept.slots]
-    kept += [Saved(True, index) for index in node.kept.inputs if index not in joint.meta.changed]
-    taken = [places[value] for value in found if not is_number_node(value)]
-    numbers = [places[value] for value in found if is_number_node(value)]
+    eager_saved = [Saved(False, index) for index in node.eager_saved.slots]
+    eager_saved += [Saved(True, index) for index in node.eager_saved.inputs if index not in joint.meta.changed]
+    taken = [locations[value] for value in found if not is_number_node(value)]
+    numbers = [locations[value] for value in found if is_number_node(value)]
     known = {*taken}
-    watched = [one for one in kept if one not in known]
-    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, found, places)))
+    watched = [one for one in eager_saved if one not in known]
+    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, found, locations)))
 
 
 def _stand_ins(
-    joint: JointGraph, used: Sequence[fx.Node], places: Mapping[fx.Node, Saved]
+    joint: JointGraph, used: Sequence[fx.Node], locations: Mapping[fx.Node, Saved]
 ) -> Iterator[tuple[int, int]]:
     """Inputs that the graph leaves alone, and the positions of their copies, or of the casts that alone read them."""
     inputs = {node: at for at, node in reversed([*enumerate(joint.inputs)])}
     for position, value in enumerate(used):
         is_cast = value.target is aten._to_copy.default
         source = value.all_input_nodes[0] if is_cast else value
-        if places[value].from_input or source not in inputs:
+        if locations[value].from_input or source not in inputs:
             continue
-        if is_cast and ({*source.users} != {value} or not _tells_all(value.meta["val"], source.meta["val"])):
+        if is_cast and ({*source.users} != {value} or not _is_lossless(value.meta["val"], source.meta["val"])):
             continue
         at = inputs[source]
         if at not in joint.meta.changed:
             yield at, position
 
 
-def _tells_all(cast: torch.Tensor, source: torch.Tensor) -> bool:
+def _is_lossless(cast: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a cast, cast back, gives the same cast again."""
     if not (source.is_floating_point() and cast.is_floating_point() and source.device == cast.device):
         return False

@@ -10,18 +10,18 @@ import torch
 
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.histories import refuse_derivative
-from framesmith_aot.runtime.numbers import Numbers
-from framesmith_aot.runtime.replay import (
+from framesmith_aot.runtime.codegen import (
     FunctionText,
     number_name,
     tuple_text,
     unwatching,
 )
+from framesmith_aot.runtime.histories import refuse_derivative
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.regions import BEFORE_ALL_OTHERS, Hidden, Refusal
+from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, Hidden, Refusal
 from framesmith_aten.contract import BoxedFn
 
 
@@ -47,9 +47,9 @@ class Changes:
 
 
 def changes_of(node: AutogradNode, meta: GraphMeta) -> Changes:
-    watched = sorted({*node.part.left, *(at for at in node.part.node.kept.inputs if at in meta.changed)})
+    watched = sorted({*node.part.left, *(at for at in node.part.node.eager_saved.inputs if at in meta.changed)})
     early = meta.early
-    received = {slot: early[slot].index for slot, _ in _kept_results(node.part) if slot in early}
+    received = {slot: early[slot].index for slot, _ in _eager_results(node.part) if slot in early}
     return Changes(watched, received)
 
 
@@ -78,7 +78,7 @@ def forward_text(
     if any(refusal.first for refusal in part.node.refusals.values()):
         text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
     saved = [_held(item) for item in part.handed]
-    if part.node.kept.anything and not saved:
+    if part.node.eager_saved.anything and not saved:
         with torch.inference_mode(False):
             saved = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
     if saved:
@@ -111,16 +111,16 @@ def _received(ctx: Any, changes: Changes) -> Iterator[tuple[int, torch.Tensor]]:
             yield slot, tensor
 
 
-def _kept_slots(part: NodePart) -> Iterator[tuple[int, int]]:
+def _eager_slots(part: NodePart) -> Iterator[tuple[int, int]]:
     """The slots that are kept for a node in eager mode, and their positions in `handed`."""
     for position, one in enumerate(part.handed):
-        if not one.from_input and one.index in part.node.kept.slots:
+        if not one.from_input and one.index in part.node.eager_saved.slots:
             yield one.index, position
 
 
-def _kept_results(part: NodePart) -> Iterator[tuple[int, int]]:
+def _eager_results(part: NodePart) -> Iterator[tuple[int, int]]:
     """Those that are results of the node itself."""
-    return ((slot, position) for slot, position in _kept_slots(part) if slot in part.node.results)
+    return ((slot, position) for slot, position in _eager_slots(part) if slot in part.node.results)
 
 
 def _given(text: FunctionText, result: int | Hidden) -> str:
@@ -167,7 +167,7 @@ def apply_of(
     rest = (None,) * given
     run, refusals = node.backward, node.part.node.refusals
     used = len(node.part.saved)
-    kept_slots, kept_results = dict(_kept_slots(node.part)), dict(_kept_results(node.part))
+    eager_slots, eager_results = dict(_eager_slots(node.part)), dict(_eager_results(node.part))
 
     def numbers_of(ctx: Any) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
@@ -180,18 +180,18 @@ def apply_of(
         saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
         if changes.watched:
             check_versions([ctx.left[at][:2] for at in changes.watched])
-        again = torch.is_grad_enabled()
+        create_graph = torch.is_grad_enabled()
         once = not unstable.get_current_graph_task_keep_graph()
-        if again and not node.part.reads:
+        if create_graph and not node.part.reads:
             return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
         why = second if isinstance(second, str) else None
-        if again and isinstance(second, SecondOrder):
+        if create_graph and isinstance(second, SecondOrder):
             why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
             if why is None:
-                results = {slot: saved[position] for slot, position in kept_results.items()}
+                results = {slot: saved[position] for slot, position in eager_results.items()}
                 results.update(_received(ctx, changes))
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
-                contents = {slot: saved[position] for slot, position in kept_slots.items()} | results
+                contents = {slot: saved[position] for slot, position in eager_slots.items()} | results
                 left = {at: ctx.left[at][0] for at in changes.watched}
                 wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
                 present = Present(results, contents, left, instead)
@@ -201,7 +201,7 @@ def apply_of(
                 return (*grads, *rest)
         del saved[used:]  # what is only watched
         saved += [*left_of(ctx), *numbers_of(ctx)]
-        if again and why is not None:
+        if create_graph and why is not None:
             led = second.leading(ctx.rerun) if isinstance(second, SecondOrder) else ctx.rerun
             came = [tangent for tangent in tangents if tangent is not None]
             return (*refuse_derivative(run(saved, tangents), why, [*led, *came]), *rest)
@@ -212,15 +212,15 @@ def apply_of(
             ctx.rerun = ctx.held = ctx.left = None
         return (*run(saved, tangents), *rest)
 
-    def backward_of_nothing_kept(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+    def backward_without_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
         # As often as asked: to ask for saved tensors twice is an error.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
-    kept = node.part.node.kept.anything or node.part.reads
+    eager_saved = node.part.node.eager_saved.anything or node.part.reads
     members = {
         "forward": staticmethod(forward.build()),
-        "backward": staticmethod(backward if kept else backward_of_nothing_kept),
+        "backward": staticmethod(backward if eager_saved else backward_without_saved),
     }
 
     def evaluate_backward(saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Any:

@@ -41,7 +41,7 @@ class BackwardGraph:
 
     graph: fx.Graph
     saved: int
-    places: tuple[int | None, ...]
+    positions: tuple[int | None, ...]
     reached: tuple[frozenset[int], ...]
 
     def tangents(self) -> list[fx.Node]:
@@ -52,17 +52,20 @@ class BackwardGraph:
         if not any(absent):
             return self
         present = {index for index, missing in enumerate(absent) if not missing}
-        left = [place if reached & present else None for place, reached in zip(self.places, self.reached, strict=True)]
-        wanted = sorted({place for place in left if place is not None})
+        left = [
+            position if reached & present else None
+            for position, reached in zip(self.positions, self.reached, strict=True)
+        ]
+        wanted = sorted({position for position in left if position is not None})
         nodes = [node for node, missing in zip(self.tangents(), absent, strict=True) if missing]
-        places = tuple(None if place is None else wanted.index(place) for place in left)
-        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, places, self.reached)
+        positions = tuple(None if position is None else wanted.index(position) for position in left)
+        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, positions, self.reached)
 
 
 def backward_graph(part: NodePart) -> BackwardGraph:
     """That of one autograd node."""
     saved = len(part.saved) + len(part.left) + len(part.numbers)
-    return BackwardGraph(part.graph, saved, tuple(part.places), part.node.reached)
+    return BackwardGraph(part.graph, saved, tuple(part.grad_positions), part.node.reached)
 
 
 class BackwardPass:
@@ -76,8 +79,8 @@ class BackwardPass:
         self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler, on_error: OnError | None = None
     ) -> None:
         self._whole: BackwardGraph | None = whole
-        self._resting: Resting | None = None
-        self._places = whole.saved, whole.places, whole.reached
+        self._detached: Resting | None = None
+        self._signature = whole.saved, whole.positions, whole.reached
         self._root = root
         self._compiler = compiler
         self._on_error = on_error
@@ -89,21 +92,21 @@ class BackwardPass:
     @property
     def whole(self) -> BackwardGraph:
         """The graph for all tangents; made anew where it was put aside."""
-        whole, resting = self._whole, self._resting
+        whole, detached = self._whole, self._detached
         if whole is not None:
             return whole
-        assert resting is not None
-        return BackwardGraph(resting.awake(), *self._places)
+        assert detached is not None
+        return BackwardGraph(detached.awake(), *self._signature)
 
     @property
     def graph(self) -> fx.Graph:
         return self.whole.graph
 
-    def _put_aside(self) -> None:
+    def _detach_graph(self) -> None:
         """Let go of the graph, which only other patterns, tracers and torch.func ask for once one is compiled."""
         if self._whole is not None:
-            self._resting = put_to_rest(self._whole.graph)
-            if self._resting is not None:
+            self._detached = put_to_rest(self._whole.graph)
+            if self._detached is not None:
                 self._whole = None
 
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
@@ -119,13 +122,13 @@ class BackwardPass:
         pattern = tuple(tangent is None for tangent in tangents)
         if pattern not in self._modules:
             part = self.whole.without(pattern)
-            self._modules[pattern] = new_lazy_module(self._root, part.graph), part.places
-        module, places = self._modules[pattern]
-        if all(place is None for place in places):
-            return (None,) * len(places)
+            self._modules[pattern] = new_lazy_module(self._root, part.graph), part.positions
+        module, positions = self._modules[pattern]
+        if all(position is None for position in positions):
+            return (None,) * len(positions)
         with unstable.DisableAutocast():
             out = _Differentiable(module).run(*saved, *self._expected(tangents))
-        return tuple([None if place is None else out[place] for place in places])
+        return tuple([None if position is None else out[position] for position in positions])
 
     def _run(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
         pattern = tuple(tangent is None for tangent in tangents)
@@ -134,37 +137,37 @@ class BackwardPass:
             with self._lock:
                 program = self._programs.get(pattern) or self._compile(pattern)
                 self._programs[pattern] = program
-        run, places = program
+        run, positions = program
         if run is None:
-            return (None,) * len(places)
+            return (None,) * len(positions)
         args = [*saved, *self._expected(tangents)]
         saved.clear()
         out = run(args)
-        return tuple([None if place is None else out[place] for place in places])
+        return tuple([None if position is None else out[position] for position in positions])
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """The tangents that came, with the strides the graph was traced with and nothing left to be conjugated."""
         pairs = zip(tangents, self._layouts, strict=True)
-        return [_laid_out(_settled(tangent), layout) for tangent, layout in pairs if tangent is not None]
+        return [_with_layout(_materialised(tangent), layout) for tangent, layout in pairs if tangent is not None]
 
     def _compiled(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         part = self.whole.without(pattern)
-        if all(place is None for place in part.places):
-            return None, part.places
-        return compile_part(self._root, part.graph, self._compiler, "backward"), part.places
+        if all(position is None for position in part.positions):
+            return None, part.positions
+        return compile_part(self._root, part.graph, self._compiler, "backward"), part.positions
 
     def _compile(self, pattern: tuple[bool, ...]) -> tuple[BoxedFn | None, tuple[int | None, ...]]:
         try:
             with without_new_guards(self.graph):
                 compiled = self._compiled(pattern)
-            self._put_aside()
+            self._detach_graph()
             return compiled
         except Exception as error:
             if self._on_error is None:
                 raise
             self._on_error("a graph (backward)", error)
         part = self.whole.without(pattern)
-        return partial(_run_as_it_is, new_lazy_module(self._root, part.graph)), part.places
+        return partial(_run_uncompiled, new_lazy_module(self._root, part.graph)), part.positions
 
 
 @contextmanager
@@ -205,7 +208,7 @@ def _symbols_of(value: Any) -> Iterator[Any]:
         yield from numbers_of(value).values()
 
 
-def _run_as_it_is(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequence[Any]:
+def _run_uncompiled(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequence[Any]:
     result: Sequence[Any] = module.forward(*args)
     return result
 
@@ -237,7 +240,7 @@ def _layout(tangent: torch.Tensor) -> Layout:
     return dims_by_stride(stride) if any(map(is_symbolic, stride)) else tuple(stride)
 
 
-def _laid_out(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _with_layout(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Laid out so; a wrapped tensor by operators that wrappers know."""
     if isinstance(layout, list):
         return in_order(tangent, layout)
@@ -247,7 +250,7 @@ def _laid_out(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
     return tangent if has_stride(tangent, stride) else in_order(tangent, dims_by_stride(stride))
 
 
-def _settled(tangent: torch.Tensor) -> torch.Tensor:
+def _materialised(tangent: torch.Tensor) -> torch.Tensor:
     """With its own elements in memory, where it shows others' conjugates or negatives, or zeros without memory."""
     if tangent._is_zerotensor():
         return torch.zeros(tangent.shape, dtype=tangent.dtype, device=tangent.device)

@@ -10,9 +10,7 @@ import torch
 from torch import fx
 
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
-from framesmith_aot.runtime.numbers import Numbers
-from framesmith_aot.runtime.replay import (
+from framesmith_aot.runtime.codegen import (
     FunctionText,
     input_names,
     number_name,
@@ -22,6 +20,8 @@ from framesmith_aot.runtime.replay import (
     write_changes,
     write_outputs,
 )
+from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.contract import BoxedFn, mark_as_writing_last

@@ -37,7 +37,7 @@ def behind(joint: JointGraph) -> list[frozenset[int]]:
     ]
 
 
-def harmless(joint: JointGraph) -> frozenset[int]:
+def accepts_undef(joint: JointGraph) -> frozenset[int]:
     """The inputs that may hold anything: no call fails for it, and no data-dependent number or size comes of it.
 
     They are read element by element alone, and as statistics that a normalisation updates.

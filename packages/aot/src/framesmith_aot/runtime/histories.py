@@ -9,22 +9,22 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError
-from framesmith_aot.runtime.replay import VIEW_TRACKING
+from framesmith_aot.runtime.codegen import VIEW_TRACKING
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aot.trace.regions import edge_of, reached, stop_at_ends
+from framesmith_aot.trace.output_groups import edge_of, reached, stop_at_ends
 from framesmith_aten.layouts import overlaps_itself
 
 Grads = tuple[torch.Tensor | None, ...]
 
 
-def own(value: torch.Tensor) -> torch.Tensor:
+def own_copy(value: torch.Tensor) -> torch.Tensor:
     """The same contents in memory of its own, laid out as they are if they can be written one by one.
 
     Its history leads to that of `value`.
     """
     if not torch.is_grad_enabled():
         with torch.enable_grad():
-            return own(value)
+            return own_copy(value)
     if value.is_contiguous() or overlaps_itself(value):
         return value.clone()
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
@@ -42,7 +42,7 @@ def history_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.view_as(tensor)
 
 
-def before_a_change(tensor: torch.Tensor) -> torch.Tensor:
+def alias_before_write(tensor: torch.Tensor) -> torch.Tensor:
     """What reads the tensor, evaluated before the tensor is changed outside autograd.
 
     A view that autograd knows how to make has another node since. One of several at once, or one made in no_grad, has
@@ -53,20 +53,20 @@ def before_a_change(tensor: torch.Tensor) -> torch.Tensor:
     return history_of(tensor)
 
 
-class _LedTo(torch.autograd.Function):
+class _WithHistoryOf(torch.autograd.Function):
     """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
 
     @staticmethod
-    def forward(ctx: Any, again: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, recomputed: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        return again.view_as(again)
+        return recomputed.view_as(recomputed)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
         return None, grads[0]
 
 
-led_to: Callable[..., torch.Tensor] = _LedTo.apply
+with_history_of: Callable[..., torch.Tensor] = _WithHistoryOf.apply
 
 
 def edges_of(
@@ -80,17 +80,17 @@ def edges_of(
     return found
 
 
-def led_elsewhere(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor]) -> Grads:
+def redirect_history(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor]) -> Grads:
     """The gradients, whose own history ends at the edges given and goes on from the tensors there."""
     recorded = [grad for grad in grads if grad is not None and grad.requires_grad]
     if not recorded:
         return grads
     edges = [edge for edge in reached(recorded, instead) if instead[edge].requires_grad]
-    led = iter(_elsewhere(recorded, edges, *[instead[edge] for edge in edges]))
-    return tuple([next(led) if grad is not None and grad.requires_grad else grad for grad in grads])
+    redirected = iter(_redirected(recorded, edges, *[instead[edge] for edge in edges]))
+    return tuple([next(redirected) if grad is not None and grad.requires_grad else grad for grad in grads])
 
 
-class _Elsewhere(torch.autograd.Function):
+class _RedirectedHistory(torch.autograd.Function):
     """Tensors whose history ends at `edges`: what comes there goes to the operands."""
 
     @staticmethod
@@ -106,7 +106,7 @@ class _Elsewhere(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         came = [(tensor, grad) for tensor, grad in zip(ctx.tensors, grads, strict=True) if grad is not None]
         seeds = [history_of(grad) for _, grad in came]
-        again = torch.is_grad_enabled()
+        create_graph = torch.is_grad_enabled()
         handles = stop_at_ends(ctx.instead)
         try:
             found: Grads = torch.autograd.grad(
@@ -114,18 +114,18 @@ class _Elsewhere(torch.autograd.Function):
                 [*ctx.instead],
                 seeds,
                 retain_graph=True,  # passes of higher order share it; it goes with the gradients
-                create_graph=again,
+                create_graph=create_graph,
                 allow_unused=True,
             )
         finally:
             for handle in handles:
                 handle.remove()
-        if again:
-            found = led_elsewhere(found, ctx.instead | edges_of(seeds, [grad for _, grad in came]))
+        if create_graph:
+            found = redirect_history(found, ctx.instead | edges_of(seeds, [grad for _, grad in came]))
         return None, None, *found
 
 
-_elsewhere: Callable[..., tuple[torch.Tensor, ...]] = _Elsewhere.apply
+_redirected: Callable[..., tuple[torch.Tensor, ...]] = _RedirectedHistory.apply
 
 
 class _NotDifferentiable(torch.autograd.Function):

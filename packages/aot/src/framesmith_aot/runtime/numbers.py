@@ -9,7 +9,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from framesmith_aot.partition.split import handed_out
-from framesmith_aot.runtime.replay import FunctionText, number_name
+from framesmith_aot.runtime.codegen import FunctionText, number_name
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
 from framesmith_aten.operators import op_name

@@ -21,23 +21,23 @@ from torch import fx
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError, SecondDerivativeWarning
-from framesmith_aot.runtime.again import Again, are_alike, gradients_through, operands_of
-from framesmith_aot.runtime.dependence import behind, harmless, needed
-from framesmith_aot.runtime.histories import Grads, edges_of, history_of, led_elsewhere, own
-from framesmith_aot.runtime.replay import FunctionText, tuple_text
+from framesmith_aot.runtime.codegen import FunctionText, tuple_text
+from framesmith_aot.runtime.dependence import accepts_undef, behind, needed
+from framesmith_aot.runtime.eager_replay import EagerReplay, gradients_through, have_same_groups, operands_of
+from framesmith_aot.runtime.histories import Grads, edges_of, history_of, own_copy, redirect_history
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.joint import Binding, JointGraph
-from framesmith_aot.trace.kept import CHANGED_SINCE
 from framesmith_aot.trace.metadata import GraphMeta, Origin
-from framesmith_aot.trace.regions import (
+from framesmith_aot.trace.output_groups import (
     Ends,
     Hidden,
     NodeShape,
     Operand,
-    Region,
+    OutputGroup,
     edge_of,
-    regions_of,
+    output_groups,
 )
+from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
 from framesmith_aten.contract import REWRITTEN
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.numbers import is_number_node
@@ -75,7 +75,7 @@ class Present:
 
 
 @dataclass(frozen=True)
-class Blank:
+class Undef:
     """An input of which no call keeps anything: what it holds when the graph runs again does not matter."""
 
     shape: tuple[int, ...]
@@ -119,7 +119,7 @@ class SecondOrder:
     changed: frozenset[int]
     rewritten: frozenset[int]
     detached: frozenset[int]
-    blank: Mapping[int, Blank]
+    undef: Mapping[int, Undef]
     unversioned: frozenset[int]
     numbers: frozenset[int]
     modes: ambient.Ambient
@@ -137,7 +137,10 @@ class SecondOrder:
         are in a tuple bound to "inputs".
         """
         followed = sorted(self.needed - self.copied - self.unversioned - self.numbers - {*watched})
-        values = [self._kept(text, at, name, before.get(at, name), at in followed) for at, name in enumerate(inputs)]
+        values = [
+            self._kept_expression(text, at, name, before.get(at, name), at in followed)
+            for at, name in enumerate(inputs)
+        ]
         kept = "inputs" if values == [*inputs] else tuple_text(values)
         counters = [f"{inputs[at]}.detach()" if values[at] != inputs[at] else inputs[at] for at in followed]
         versions = [f"{at}: ({one}, {inputs[at]}._version)" for at, one in zip(followed, counters, strict=True)]
@@ -158,17 +161,17 @@ class SecondOrder:
 
         Not of those that eager mode keeps, where others than the graph change them: there that is an error.
         """
-        kept = {index for node in self.nodes for index in node.kept.inputs}
+        kept = {index for node in self.nodes for index in node.eager_saved.inputs}
         return (self.changed | (self.rewritten - kept)) & self.needed
 
-    def _kept(self, text: FunctionText, at: int, name: str, history: str, followed: bool) -> str:
+    def _kept_expression(self, text: FunctionText, at: int, name: str, history: str, followed: bool) -> str:
         """What is kept of an input. Of one that eager mode does not keep, no more than its contents and its history."""
         if at in self.numbers:
             return name
-        if at in self.blank:
+        if at in self.undef:
             return "None"
         if at in self.copied:
-            return f"{text.bind('own', own)}({history})"
+            return f"{text.bind('own_copy', own_copy)}({history})"
         if followed and self.requires_grad[at] and not self.is_leaf[at]:
             return history_text(text, history)
         return f"{name}.detach()" if at in self.detached else name
@@ -210,15 +213,15 @@ class SecondOrder:
         """
         warn_user(SecondDerivativeWarning())
         kept, versions, states = rerun
-        values = [self.blank[at].made() if value is None else value for at, value in enumerate(kept)]
+        values = [self.undef[at].made() if value is None else value for at, value in enumerate(kept)]
         remade = _changed(versions) & {*present.stand_ins}
         restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
-        ends, roots, regions, views = self._run(values, states, held, restored, present)
+        ends, roots, groups, views = self._run(values, states, held, restored, present)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
-        region, operands = regions[index], self.nodes[index].operands
-        sources = dict(zip(operands_of(region, regions), region.into, strict=True))
+        group, operands = groups[index], self.nodes[index].operands
+        sources = dict(zip(operands_of(group, groups), group.into, strict=True))
         places = [sources[operand] for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
-        of = dict(zip(region.into, gradients_through(region, ends, seeds, places), strict=True))
+        of = dict(zip(group.into, gradients_through(group, ends, seeds, places), strict=True))
         grads = tuple([of[sources[operand]] for operand in operands])
         if not (present.results or views or self.casting or restored):
             return grads
@@ -226,7 +229,7 @@ class SecondOrder:
         instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
         instead.update((edge_of(tensor), tensor) for tensor in held.values())
         instead.update(views)
-        return led_elsewhere(grads, instead | edges_of(seeds, tangents))
+        return redirect_history(grads, instead | edges_of(seeds, tangents))
 
     def obstacle(self, rerun: Rerun, index: int, stand_ins: Collection[int]) -> str | None:
         """What has happened to inputs since the call for which it cannot be run again for the node `index`, or None.
@@ -253,7 +256,7 @@ class SecondOrder:
         held: Held,
         restored: Mapping[int, torch.Tensor],
         present: Present,
-    ) -> tuple[Ends, Mapping[int, torch.Tensor], list[Region], Mapping[GradientEdge, torch.Tensor]]:
+    ) -> tuple[Ends, Mapping[int, torch.Tensor], list[OutputGroup], Mapping[GradientEdge, torch.Tensor]]:
         """The ends, the tensors of slots and the regions of another run, which leads to what is `held`.
 
         Then what it does not lead to, since it is written to through views: the edges where it has it, and the held.
@@ -272,10 +275,10 @@ class SecondOrder:
             for at, tensor in held.items()
             if at in self.writers
         }
-        again = Again(self.module, self.attributes, inputs, made, changed)
+        replay = EagerReplay(self.module, self.attributes, inputs, made, changed)
         with ambient.preserved(), self._random_numbers_from(states), default_dtype(self.dtype):
             ambient.write(replace(self.modes, nesting=ambient.read().nesting))
-            outputs = again.run(*[inputs[at] for at in self.placeholders])
+            outputs = replay.run(*[inputs[at] for at in self.placeholders])
             if self.casting and not ambient.read().nesting:
                 torch.clear_autocast_cache()
         tensors = {slot: origin.find(inputs, outputs) for slot, origin in self.origins.items()}
@@ -284,15 +287,15 @@ class SecondOrder:
             if slot in tensors:
                 _overwrite(tensors[slot], content)
         for at, content in present.left.items():
-            _overwrite(again.inputs[at], content)
+            _overwrite(replay.inputs[at], content)
         ends.update((edge_of(outputs[at]), count + at) for at in self.views)
         bases = {count + at: slot for at, slot in self.views.items() if slot is not None}
-        regions = regions_of(roots, ends, bases)
-        if len(regions) == len(self.order):
-            regions = [regions[index] for index in self.order]
-        if not are_alike(self.nodes, regions):
+        groups = output_groups(roots, ends, bases)
+        if len(groups) == len(self.order):
+            groups = [groups[index] for index in self.order]
+        if not have_same_groups(self.nodes, groups):
             raise DoubleBackwardError("the graph is another one when it is run again")
-        return ends, roots, regions, {edge_of(outputs[at - count]): tensor for at, tensor in views.items()}
+        return ends, roots, groups, {edge_of(outputs[at - count]): tensor for at, tensor in views.items()}
 
     def _alias(self, at: int, value: torch.Tensor) -> torch.Tensor:
         """An input of the second run: with a node of its own to stop at, and memory of its own if it is written to."""
@@ -300,9 +303,9 @@ class SecondOrder:
             return value
         with torch.enable_grad():
             if at in self.copied:
-                return own(value)
+                return own_copy(value)
             if at in self.changed:
-                return own(value.detach().requires_grad_(self.requires_grad[at]))
+                return own_copy(value.detach().requires_grad_(self.requires_grad[at]))
             if not self.requires_grad[at] or not (value.requires_grad or self.is_leaf[at]):
                 return value.detach().requires_grad_(self.requires_grad[at])  # whatever it has become since
             if self.casting and self.is_leaf[at]:
@@ -379,7 +382,7 @@ def check_versions(expected: Iterable[tuple[torch.Tensor, int]]) -> None:
     for tensor, version in expected:
         if tensor._version != version:
             raise RuntimeError(
-                f"one of the variables needed for gradient computation has been {CHANGED_SINCE}: a tensor of shape "
+                f"one of the variables needed for gradient computation has been {MODIFIED_IN_PLACE}: a tensor of shape "
                 f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
             )
 
@@ -391,7 +394,7 @@ def _is_freed(value: Any) -> bool:
     return bool(value.numel()) and not value.untyped_storage().nbytes()
 
 
-def why_not_again(gm: fx.GraphModule, joint: JointGraph) -> str | None:
+def why_not_replayable(gm: fx.GraphModule, joint: JointGraph) -> str | None:
     """Why the graph `gm`, traced as `joint`, cannot be run again for second derivatives, or None."""
     if any(flows and slot not in joint.origins for slot, flows in enumerate(joint.meta.slots)):
         return "a result is not to be found when it is run again"
@@ -424,7 +427,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         frozenset(joint.meta.changed),
         frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(REWRITTEN)),
         frozenset(_detached(joint, depended_on)),
-        dict(_blank(gm, joint, examples, depended_on)),
+        dict(_undef(gm, joint, examples, depended_on)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
         numbers,
         ambient.read(),
@@ -435,21 +438,21 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
     )
 
 
-def _blank(
+def _undef(
     gm: fx.GraphModule, joint: JointGraph, examples: Sequence[Any], needed: Collection[int]
-) -> Iterator[tuple[int, Blank]]:
+) -> Iterator[tuple[int, Undef]]:
     """The inputs of which no call keeps anything: no result with gradients depends on them, and nothing fails for them.
 
     Of those of symbolic sizes only the call knows what they are like.
     """
     if any(composite_may_fail(op_name(node.target)) for node in gm.graph.nodes if node.op == "call_function"):
         return  # it checks data itself, which the trace does not show
-    for at in sorted(harmless(joint) - {*needed}):
+    for at in sorted(accepts_undef(joint) - {*needed}):
         value = examples[at]
         if not isinstance(value, torch.Tensor) or joint.meta.requires_grad[at] or has_symbols(value):
             continue
         if value.layout is torch.strided and not value.is_quantized:
-            yield at, Blank((*value.shape,), value.stride(), value.dtype, value.device)
+            yield at, Undef((*value.shape,), value.stride(), value.dtype, value.device)
 
 
 def _detached(joint: JointGraph, needed: Collection[int]) -> Iterator[int]:
@@ -458,7 +461,7 @@ def _detached(joint: JointGraph, needed: Collection[int]) -> Iterator[int]:
     They are those with which a history is recorded, those that no result with gradients depends on, and those that
     eager mode does not hold and the user may change.
     """
-    held = {index for node in joint.nodes for index in node.kept.inputs} | {*joint.meta.changed}
+    held = {index for node in joint.nodes for index in node.eager_saved.inputs} | {*joint.meta.changed}
     yield from (copy.index for copy in joint.meta.copy_back if not copy.no_grad)
     yield from {*range(len(joint.inputs))} - {*needed}
     yield from (at for at, requires in enumerate(joint.meta.requires_grad) if not requires and at not in held)

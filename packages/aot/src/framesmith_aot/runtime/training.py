@@ -15,10 +15,7 @@ from typing import Any
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.autograd_node import AutogradNode, Changes, apply_of, changes_of, forward_text
-from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
-from framesmith_aot.runtime.histories import before_a_change
-from framesmith_aot.runtime.numbers import Numbers
-from framesmith_aot.runtime.replay import (
+from framesmith_aot.runtime.codegen import (
     FunctionText,
     count_versions,
     number_name,
@@ -29,9 +26,12 @@ from framesmith_aot.runtime.replay import (
     write_changes,
     write_outputs,
 )
+from framesmith_aot.runtime.compiled import Calling, CallShape, begin, write_calls
+from framesmith_aot.runtime.histories import alias_before_write
+from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.second_order import SecondOrder, history_text, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta, InputView
-from framesmith_aot.trace.regions import Hidden, Operand
+from framesmith_aot.trace.output_groups import Hidden, Operand
 from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
 
@@ -55,11 +55,11 @@ def training_function(
     writing = _Writing(
         text, meta, shape.names(), nodes, second, changes, [_read(node.part, second) for node in nodes], numbers
     )
-    viewed, kept = _viewed(nodes, meta), _kept_inputs(nodes) | meta.unversioned
-    counted = [at for at in meta.written if _is_moved(meta, at) or at in viewed or at not in kept]
+    viewed, saved = _viewed(nodes, meta), _saved_inputs(nodes) | meta.unversioned
+    counted = [at for at in meta.written if _is_moved(meta, at) or at in viewed or at not in saved]
     for at in _with_nodes(meta) if counted else ():  # what is written may be a part of the same tensor as what is read
         name = writing.before[at] = f"before{at}"
-        text.line(f"{name} = {text.bind('before_a_change', before_a_change)}({writing.inputs[at]})")
+        text.line(f"{name} = {text.bind('alias_before_write', alias_before_write)}({writing.inputs[at]})")
     # Before nodes keep what shares the count of versions and none of the memory: other parts of the same tensors.
     count_versions(text, [writing.inputs[at] for at in counted])
     given = _given_to_all(writing)
@@ -74,12 +74,12 @@ def training_function(
         applied = text.bind(f"node{index}", apply_of(forwards[-1], node, index, len(given), second, change))
         calls += _node_calls(writing, index, applied, [*given])
         if index == 0:
-            calls += [f"{number_name(at)} = results[{place}]" for at, place in numbers.results.items()]
+            calls += [f"{number_name(at)} = results[{position}]" for at, position in numbers.results.items()]
     write_calls(text, calls, replace(calling, unwatched=False))
-    for index in _apart(meta):
+    for index in _slots_without_gradients(meta):
         text.line(f"r{index} = results[{index}]")
     write_changes(text, meta, writing.inputs, record=calling.record, copied=writing.copied, counted=counted)
-    _note_changes(writing)
+    _write_notes(writing)
     write_outputs(text, meta, writing.inputs, record=calling.record, made=writing.made)
     return text, forwards
 
@@ -111,7 +111,7 @@ class _Writing:
         return sorted({at for changes in self.changes for at in changes.noted})
 
 
-def _apart(meta: GraphMeta) -> list[int]:
+def _slots_without_gradients(meta: GraphMeta) -> list[int]:
     """The slots without gradients."""
     return [index for index, flows in enumerate(meta.slots) if not flows]
 
@@ -134,7 +134,7 @@ def _viewed(nodes: Sequence[AutogradNode], meta: GraphMeta) -> set[int]:
     return {form.index for form in forms if isinstance(form, InputView)} - meta.unversioned
 
 
-def _kept_inputs(nodes: Sequence[AutogradNode]) -> set[int]:
+def _saved_inputs(nodes: Sequence[AutogradNode]) -> set[int]:
     """The inputs that nodes keep."""
     return {one.index for node in nodes for one in node.part.handed if one.from_input}
 
@@ -143,7 +143,7 @@ def _given_to_all(writing: _Writing) -> dict[str, str]:
     """What the forward of each node is given behind its operands: names, and the expressions that they stand for."""
     text, inputs = writing.text, writing.inputs
     given = {"inputs": tuple_text(inputs)}
-    if _apart(writing.meta) or len(writing.nodes) > 1 or writing.numbers.handed:
+    if _slots_without_gradients(writing.meta) or len(writing.nodes) > 1 or writing.numbers.handed:
         given["results"] = "[]"
     saving = [node.part for node in writing.nodes if node.part.reads]
     if saving and isinstance(writing.second, SecondOrder):
@@ -200,7 +200,7 @@ def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
         _refuse_unknown_numbers(writing, form.over)
 
 
-def _note_changes(writing: _Writing) -> None:
+def _write_notes(writing: _Writing) -> None:
     """Tell the nodes what inputs are that have been written: by an alias, for the input would hold what holds it."""
     with_history = {copy.index for copy in writing.meta.early.values()}
     for at in writing.noted:

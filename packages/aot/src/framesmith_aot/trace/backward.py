@@ -17,23 +17,23 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.kept import NOTHING_KEPT, REFUSED_BY_AUTOGRAD, Kept, kept_by
 from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
 from framesmith_aot.trace.numbers import computed_with
-from framesmith_aot.trace.regions import (
+from framesmith_aot.trace.output_groups import (
     BEFORE_ALL_OTHERS,
     Ends,
     Hidden,
     NodeShape,
+    OutputGroup,
     Refusal,
-    Region,
     edge_of,
     edges,
     fitting,
     order_of,
-    regions_of,
+    output_groups,
     stop_at_ends,
 )
+from framesmith_aot.trace.saved import NOTHING_SAVED, REFUSED_BY_AUTOGRAD, SavedByEager, saved_by
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
 from framesmith_aten.symbolic import has_symbols, is_data_dependent, is_symbolic
@@ -73,22 +73,22 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     ends.update((edge_of(view), len(pairs) + at) for at, view in found.views.items())
     views = {at: found.meta.base_slot(at) for at in found.views}
     bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
-    regions = regions_of(roots, ends, bases)
-    if not all(region.into for region in regions):
+    groups = output_groups(roots, ends, bases)
+    if not all(group.into for group in groups):
         raise AotUnsupported("inner-leaf", "a result with gradients", "they lead to no input of the graph")
-    kept = _kept(regions, slots, pairs)
-    passing = _Passing(tracer, regions, ends)
+    saved = _saved(groups, slots, pairs)
+    passing = _BackwardTrace(tracer, groups, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
     wanted = [pair.leaf for pair in pairs if pair.requires_grad]
     refusals: Refusals = {}
-    order: Sequence[int] = range(len(regions))
+    order: Sequence[int] = range(len(groups))
     with _no_autocast(), torch.no_grad(), torch.autograd.set_detect_anomaly(False):
         try:
-            passing.go(roots, seeds, wanted)
+            passing.run(roots, seeds, wanted)
         except (AotUnsupported, TraceUnsupported):
             raise
         except Exception as error:
-            passing = _Passing(tracer, regions, ends)
+            passing = _BackwardTrace(tracer, groups, ends)
             refusals = _refusals(passing, seeds)
             if not refusals and is_data_dependent(error):
                 what, why = "a choice by a number in the backward pass", str(error).splitlines()[0]
@@ -96,34 +96,36 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
                 raise BackwardError("backward-error", what, str(error), computed_with(tracer.graph)) from error
-            order = order_of(regions, bases, _stops(refusals))
+            order = order_of(groups, bases, _stops(refusals))
             passing.reorder(order)
             refusals = {order.index(index): given for index, given in refusals.items()}
-    kept = [kept[index] for index in order]
-    return replace(passing.result(seeds, kept, refusals, found.numbers), views=views, order=order)
+    saved = [saved[index] for index in order]
+    return replace(passing.result(seeds, saved, refusals, found.numbers), views=views, order=order)
 
 
-def _kept(regions: Sequence[Region], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]) -> list[Kept]:
+def _saved(
+    groups: Sequence[OutputGroup], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]
+) -> list[SavedByEager]:
     """What eager mode keeps for each region."""
     of_slots = {storage_id(wrapper): index for index, wrapper in enumerate(slots)}
     tensors = ((index, pair) for index, pair in enumerate(pairs) if pair.is_tensor)
     of_inputs = {storage_id(one): index for index, pair in tensors for one in (pair.leaf, pair.run)}
-    return [kept_by(region.nodes, of_slots, of_inputs) for region in regions]
+    return [saved_by(group.nodes, of_slots, of_inputs) for group in groups]
 
 
 #: By region, and by what of it is read: why autograd gives no gradient for that.
 Refusals = dict[int, dict[int | GradientEdge, Refusal]]
 
 
-def _refusals(passing: _Passing, seeds: Mapping[int, torch.Tensor]) -> Refusals:
+def _refusals(passing: _BackwardTrace, seeds: Mapping[int, torch.Tensor]) -> Refusals:
     """What autograd itself refuses, having gone through each region; nothing where a pass fails otherwise."""
     found: Refusals = {}
     try:
-        for index, region in enumerate(passing.regions):
-            if passing.refusal(index, seeds, region.into) is None:
+        for index, group in enumerate(passing.groups):
+            if passing.refusal(index, seeds, group.into) is None:
                 continue
             passing.forget(index)
-            for source in region.into:
+            for source in group.into:
                 refusal = passing.refusal(index, seeds, [source])
                 if refusal is not None:
                     found.setdefault(index, {})[source] = refusal
@@ -152,16 +154,16 @@ def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
     return ends
 
 
-class _Passing:
+class _BackwardTrace:
     """One backward pass over all regions, cut between them by hooks on autograd's nodes.
 
     What a region gives for each of its operands is noted when it leaves the region; what enters a region is
     replaced by tangents.
     """
 
-    def __init__(self, tracer: GraphTracer, regions: Sequence[Region], ends: Ends) -> None:
+    def __init__(self, tracer: GraphTracer, groups: Sequence[OutputGroup], ends: Ends) -> None:
         self.tracer = tracer
-        self.regions = regions
+        self.groups = groups
         self.ends = ends
         #: For a region and an operand of it, the gradient so far.
         self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
@@ -175,7 +177,7 @@ class _Passing:
         self.tracer.placeholder(name, value).meta["tangent"] = True
         return functional.wrap(value)
 
-    def go(
+    def run(
         self, roots: Mapping[int, torch.Tensor], seeds: Mapping[int, torch.Tensor], wanted: Sequence[torch.Tensor]
     ) -> None:
         """The pass from these slots to the inputs that are `wanted`."""
@@ -191,19 +193,19 @@ class _Passing:
 
         Raises what the pass raises otherwise. Noted is the gradient of what is wanted.
         """
-        region = self.regions[index]
+        group = self.groups[index]
         came = {
             edge: functools.reduce(torch.add, [seeds[slot] for slot in slots]) if slots else self._tangent_inside(edge)
-            for edge, slots in zip(region.out, region.slots, strict=True)
+            for edge, slots in zip(group.out, group.slots, strict=True)
         }
-        for node in _in_turn(_leading(region, self.ends, wanted)):
+        for node in _in_engine_order(_leading(group, self.ends, wanted)):
             arrived = [came.get(GradientEdge(node, number)) for number in range(len(node._input_metadata))]
             try:
                 given = [*_given(node, _run_alone(node, arrived))]
             except Exception as error:
                 if any(words in str(error) for words in REFUSED_BY_AUTOGRAD):
                     number = node._sequence_nr()
-                    first = number == BEFORE_ALL_OTHERS and any(edge.node is node for edge in region.out)
+                    first = number == BEFORE_ALL_OTHERS and any(edge.node is node for edge in group.out)
                     return Refusal(type(error), str(error), number, first)
                 raise
             for edge, grad in given:
@@ -219,13 +221,13 @@ class _Passing:
 
     def reorder(self, order: Sequence[int]) -> None:
         """Put the regions in another order, of the places that they have."""
-        self.regions = [self.regions[index] for index in order]
+        self.groups = [self.groups[index] for index in order]
         self.grads = {(order.index(index), source): grad for (index, source), grad in self.grads.items()}
 
     @contextmanager
     def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
         """Hooks on the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
-        handles = [handle for index in range(len(self.regions)) for handle in self._listen(index, seeds)]
+        handles = [handle for index in range(len(self.groups)) for handle in self._listen(index, seeds)]
         handles += stop_at_ends(self.ends)
         try:
             yield
@@ -234,23 +236,23 @@ class _Passing:
                 handle.remove()
 
     def _listen(self, index: int, seeds: Mapping[int, torch.Tensor]) -> Iterator[RemovableHandle]:
-        region = self.regions[index]
-        inner = set(region.nodes)
-        cut = {edge for edge, slots in zip(region.out, region.slots, strict=True) if not slots}
-        for node in region.nodes:
-            if any(edge.node not in inner or edge in cut or edge in self.ends for edge in edges(node)):
+        group = self.groups[index]
+        inner = set(group.nodes)
+        inner_edges = {edge for edge, slots in zip(group.out, group.slots, strict=True) if not slots}
+        for node in group.nodes:
+            if any(edge.node not in inner or edge in inner_edges or edge in self.ends for edge in edges(node)):
                 yield node.register_hook(functools.partial(self._leave, index, node))
-        for node in {edge.node for edge in region.out}:
-            entering = {edge: region.slots_of(edge) for edge in region.out if edge.node is node}
+        for node in {edge.node for edge in group.out}:
+            entering = {edge: group.slots_of(edge) for edge in group.out if edge.node is node}
             given = {edge: [seeds[slot] for slot in slots] for edge, slots in entering.items()}
             yield node.register_prehook(functools.partial(self._enter, index, given))
 
     def _leave(self, index: int, node: Any, grads: Sequence[Any], _: Any) -> None:
         """Note what a node gives to operands of its region, and to what of the region others read as well."""
-        region = self.regions[index]
+        group = self.groups[index]
         for edge, grad in _given(node, grads):
             target = self.ends.get(edge, edge)
-            if target in region.into or edge in region.out:
+            if target in group.into or edge in group.out:
                 self._note(index, target, grad)
 
     def _note(self, index: int, target: int | GradientEdge, grad: torch.Tensor) -> None:
@@ -277,27 +279,27 @@ class _Passing:
         return tuple(entering)
 
     def result(
-        self, seeds: Mapping[int, torch.Tensor], kept: Sequence[Kept], refusals: Refusals, numbers: Numbers
+        self, seeds: Mapping[int, torch.Tensor], saved: Sequence[SavedByEager], refusals: Refusals, numbers: Numbers
     ) -> Backward:
         """What was found, when the pass is over.
 
         `kept`: what eager mode keeps for each region.
         """
         found = Backward([], [], [])
-        places: dict[GradientEdge, tuple[int, int]] = {}
-        for index, region in enumerate(self.regions):
+        positions: dict[GradientEdge, tuple[int, int]] = {}
+        for index, group in enumerate(self.groups):
             results: list[int | Hidden] = []
-            for edge, slots in zip(region.out, region.slots, strict=True):
-                places[edge] = index, len(results)
+            for edge, slots in zip(group.out, group.slots, strict=True):
+                positions[edge] = index, len(results)
                 results += slots or [_hidden(edge, numbers.of)]
                 tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
-            operands = [source if isinstance(source, int) else places[source] for source in region.into]
+            operands = [source if isinstance(source, int) else positions[source] for source in group.into]
             refused = refusals.get(index, {})
-            keeps = NOTHING_KEPT if len(refused) == len(region.into) else kept[index]
-            reasons = {region.into.index(source): reason for source, reason in refused.items()}
-            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(region.reached), keeps, reasons))
-            for source in region.into:
+            eager_saved = NOTHING_SAVED if len(refused) == len(group.into) else saved[index]
+            reasons = {group.into.index(source): reason for source, reason in refused.items()}
+            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(group.reached), eager_saved, reasons))
+            for source in group.into:
                 grad = self.grads.get((index, source))
                 found.grads.append(None if grad is None else self.tracer.node_of(grad))
         return found
@@ -312,24 +314,24 @@ class _Passing:
         return self.hidden[edge]
 
 
-def _leading(region: Region, ends: Ends, wanted: Collection[int | GradientEdge]) -> list[Any]:
+def _leading(group: OutputGroup, ends: Ends, wanted: Collection[int | GradientEdge]) -> list[Any]:
     """The nodes of a region through which gradients come to what is wanted of what it reads."""
-    inner, leading = {*region.nodes}, set[Any]()
-    news = [node for node in region.nodes if any(ends.get(edge, edge) in wanted for edge in edges(node))]
+    inner, leading = {*group.nodes}, set[Any]()
+    pending = [node for node in group.nodes if any(ends.get(edge, edge) in wanted for edge in edges(node))]
     readers: dict[Any, list[Any]] = {}
-    for node in region.nodes:
+    for node in group.nodes:
         for edge in edges(node):
             if edge.node in inner and edge not in ends:
                 readers.setdefault(edge.node, []).append(node)
-    while news:
-        node = news.pop()
+    while pending:
+        node = pending.pop()
         if node not in leading:
             leading.add(node)
-            news += readers.get(node, ())
-    return [node for node in region.nodes if node in leading]
+            pending += readers.get(node, ())
+    return [node for node in group.nodes if node in leading]
 
 
-def _in_turn(nodes: Sequence[Any]) -> Iterator[Any]:
+def _in_engine_order(nodes: Sequence[Any]) -> Iterator[Any]:
     """The nodes as autograd's engine comes to them: of those to which all has come, to that which was made last."""
     inner = {*nodes}
     onward = {node: [edge.node for edge in edges(node) if edge.node in inner] for node in nodes}

@@ -89,15 +89,15 @@ class _Selected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, mask: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
-        places = mask.expand(size).nonzero().unbind(1)
-        ctx.save_for_backward(input, mask, *places)
+        indices = mask.expand(size).nonzero().unbind(1)
+        ctx.save_for_backward(input, mask, *indices)
         ctx.size = size
-        return input.expand(size)[places]
+        return input.expand(size)[indices]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        input, _, *places = ctx.saved_tensors
-        return grads[0].new_zeros(ctx.size).index_put(places, grads[0]).sum_to_size(input.shape), None, None
+        input, _, *indices = ctx.saved_tensors
+        return grads[0].new_zeros(ctx.size).index_put(indices, grads[0]).sum_to_size(input.shape), None, None
 
 
 def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

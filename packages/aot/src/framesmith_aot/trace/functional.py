@@ -151,8 +151,8 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
 
 def _may_be_equal(first: Any, second: Any) -> bool:
     """Whether two lengths are equal. One that data tell is another symbol each time it is computed: it may be."""
-    told = is_told_by_data(first) or is_told_by_data(second)
-    return not holds(first != second) if told else bool(first == second)
+    unbacked = is_told_by_data(first) or is_told_by_data(second)
+    return not holds(first != second) if unbacked else bool(first == second)
 
 
 def has_data_mutation(wrapper: torch.Tensor) -> bool:

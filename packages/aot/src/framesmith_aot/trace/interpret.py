@@ -96,7 +96,7 @@ def run_graph(gm: fx.GraphModule, args: Sequence[Any], attributes: dict[str, Any
             env[node] = _call(node, env, overlaps, writers, tracer, facts)
             for value in _wrappers(env[node]):
                 bits.note(value)
-            bits.keep()
+            bits.restore()
             overlaps.note(env[node])
             for value in _wrappers(env[node]) if tracer.undone_by_sums > before else ():
                 overlaps.note_undone_by_sums(value)
@@ -137,7 +137,7 @@ def _call(
     with without_warnings():  # whoever made the graph was told
         result = _run(node, args, kwargs)
     numbers.note_result(tracer, node, result)
-    result = _apart_as_captured(node, env, result)
+    result = _in_own_memory_as_captured(node, env, result)
     for value, count, version, size, stride in before:
         if functional.mutation_count(value) != count:
             if op_name(node.target) in MANY_CHANGED and value._version == version:
@@ -149,7 +149,7 @@ def _call(
     return result
 
 
-def _apart_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result: Any) -> Any:
+def _in_own_memory_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result: Any) -> Any:
     """The result as memory of its own where it was so when the graph was captured: `contiguous` of what was not.
 
     An operand that was written to in place may be laid out otherwise here: eager's memory has gaps, a value has none.
@@ -386,9 +386,9 @@ def _rms_norm(
     if input.is_cuda and torch.is_autocast_enabled("cuda") and _has_kernel("aten::rms_norm", "AutocastCUDA"):
         # Autocast computes it in float32: since torch 2.13.
         input, weight = _not_half(input), None if weight is None else _not_half(weight)
-    alike = weight is None or (weight.dtype == input.dtype and tuple(weight.shape) == sizes)
+    weight_fits = weight is None or (weight.dtype == input.dtype and tuple(weight.shape) == sizes)
     fits = 0 < len(sizes) <= input.dim() and tuple(input.shape[input.dim() - len(sizes) :]) == sizes
-    if not (input.is_cuda and input.is_floating_point() and fits and alike):
+    if not (input.is_cuda and input.is_floating_point() and fits and weight_fits):
         return torch.rms_norm(input, normalized_shape, weight, eps)
     return normed_by_rms(input, len(sizes), weight, eps)
 

@@ -21,9 +21,9 @@ from framesmith_aot.trace import functional
 from framesmith_aot.trace.backward import trace_backward
 from framesmith_aot.trace.interpret import run_graph
 from framesmith_aot.trace.metadata import GraphMeta, InputPair, Origin, collect
-from framesmith_aot.trace.numbers import refusing_news
-from framesmith_aot.trace.random_order import rules_for
-from framesmith_aot.trace.regions import NodeShape
+from framesmith_aot.trace.numbers import refusing_new_assumptions
+from framesmith_aot.trace.output_groups import NodeShape
+from framesmith_aot.trace.rng_order import rules_for
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.idle_writes import drop_idle_writes
@@ -50,12 +50,12 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_reported(record: logging.LogRecord) -> bool:
     """A filter for torch's log: what is asked of data while tracing is taken for granted then, or told as an error."""
     return not (_here.tracing and record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1]))
 
 
-logging.getLogger(FakeTensorMode.__module__).addFilter(_is_news)
+logging.getLogger(FakeTensorMode.__module__).addFilter(_is_reported)
 
 
 @dataclass
@@ -139,7 +139,7 @@ def trace_joint(
     inputs: Sequence[Any],
     binding: Binding,
     fake_mode: FakeTensorMode,
-    whole: Whole,
+    lowers: Whole,
     *,
     training: bool,
     keep_input_mutations: bool,
@@ -149,7 +149,7 @@ def trace_joint(
     Raises AotUnsupported, also for errors of the graph's own calls. `binding` says which of `inputs` each placeholder
     and each attribute of `gm` is.
     """
-    tracer = GraphTracer(fake_mode, whole)
+    tracer = GraphTracer(fake_mode, lowers)
     tracer.rules = rules_for(tracer)
     # What was found out of numbers that data tell while the graph was captured is to be found out again here, where it
     # is checked: torch remembers them by tensor (`x.nonzero()`) until this changes.
@@ -181,7 +181,7 @@ def trace_joint(
         joint.written = [tracer.node_of(value) for value in found.written]
         if training and found.meta.differentiable:
             joint.left = {at: _hand_over(tracer, f"input_{at}_left", pairs[at], nodes[at]) for at in found.meta.changed}
-            with refusing_news(fake_mode.shape_env):
+            with refusing_new_assumptions(fake_mode.shape_env):
                 back = trace_backward(tracer, found, pairs)
             joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
             joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
@@ -318,36 +318,36 @@ def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:
         if root.op in ("placeholder", "get_attr"):
             joint.slots[index] = clone_node(joint, node)
         elif root in owned:
-            joint.slots[index] = _apart(joint, node)
+            joint.slots[index] = _in_own_memory(joint, node)
         owned.add(view_root(joint.slots[index]))
     returned: dict[tuple[fx.Node, fx.Node | None], fx.Node] = {}
-    beside: defaultdict[fx.Node, list[tuple[fx.Node, fx.Node | None]]] = defaultdict(list)
+    others: defaultdict[fx.Node, list[tuple[fx.Node, fx.Node | None]]] = defaultdict(list)
     for index, (grad, shown) in enumerate(zip(joint.grads, roots, strict=True)):
         if grad is None:
             continue
         if (grad, shown) not in returned:
-            taken = _shares_memory(grad, shown, beside[view_root(grad)])
+            taken = _shares_memory(grad, shown, others[view_root(grad)])
             returned[grad, shown] = given = clone_node(joint, grad) if taken else grad
-            beside[view_root(given)].append((given, shown))
+            others[view_root(given)].append((given, shown))
         joint.grads[index] = returned[grad, shown]
 
 
-def _shares_memory(grad: fx.Node, shown: fx.Node | None, beside: Sequence[tuple[fx.Node, fx.Node | None]]) -> bool:
+def _shares_memory(grad: fx.Node, shown: fx.Node | None, others: Sequence[tuple[fx.Node, fx.Node | None]]) -> bool:
     """Whether a gradient shows memory that another gradient, an input or a saved value shows too.
 
     Other parts of one tensor do not: they are that in eager mode. `beside`: the gradients of the same root, and what
     they showed.
     """
-    parts = all(of is shown and are_apart(grad, other) for other, of in beside)
+    parts = all(of is shown and are_apart(grad, other) for other, of in others)
     return view_root(grad).meta["phase"] == "forward" or not parts
 
 
-def _apart(joint: JointGraph, node: fx.Node) -> fx.Node:
+def _in_own_memory(joint: JointGraph, node: fx.Node) -> fx.Node:
     """The same value as `node`, at the same place of memory of its own: the same view of a copy of what it shows."""
     source = view_source(node)
     if source is None:
         return clone_node(joint, node)
-    instead = {source: _apart(joint, source)}
+    instead = {source: _in_own_memory(joint, source)}
     for step in (node.args[0], node) if node.target is operator.getitem else (node,):
         assert isinstance(step, fx.Node)
         with joint.graph.inserting_after(step):

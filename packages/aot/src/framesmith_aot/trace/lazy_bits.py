@@ -29,18 +29,18 @@ class Bits:
     def note(self, wrapper: torch.Tensor) -> None:
         """A wrapper that the graph handles."""
         self._has_lazy |= wrapper.is_conj() or wrapper.is_neg()
-        kept = self._views if wrapper._is_view() else self._owners
-        kept.setdefault(id(wrapper), (wrapper, functional.mutation_count(wrapper)))
+        wrappers = self._views if wrapper._is_view() else self._owners
+        wrappers.setdefault(id(wrapper), (wrapper, functional.mutation_count(wrapper)))
 
-    def keep(self) -> None:
+    def restore(self) -> None:
         """After an operation: see Note [Lazy bits of functional values]."""
         if not self._has_lazy:
             return
-        for kept, give in ((self._owners, functional.replace_value), (self._views, functional.show_value)):
-            for key, (wrapper, before) in kept.items():
+        for wrappers, give in ((self._owners, functional.replace_value), (self._views, functional.show_value)):
+            for key, (wrapper, before) in wrappers.items():
                 if functional.mutation_count(wrapper) != before:
                     _give_bits(wrapper, give)
-                    kept[key] = (wrapper, functional.mutation_count(wrapper))
+                    wrappers[key] = (wrapper, functional.mutation_count(wrapper))
 
 
 def _give_bits(wrapper: torch.Tensor, give: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
@@ -51,5 +51,5 @@ def _give_bits(wrapper: torch.Tensor, give: Callable[[torch.Tensor, torch.Tensor
         stored = value.resolve_conj().resolve_neg()
         stored = stored.conj_physical() if wrapper.is_conj() else stored
         stored = stored.neg() if wrapper.is_neg() else stored
-        kept = with_bits_of(stored, wrapper)
-    give(wrapper, kept)
+        result = with_bits_of(stored, wrapper)
+    give(wrapper, result)

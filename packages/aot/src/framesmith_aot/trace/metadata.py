@@ -385,7 +385,7 @@ def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slo
     steps = slots.steps(value, base)
     if steps is None:
         steps = slots.with_numbers(_restrided(value, base, f"a view of input {index}")) or ()
-    return InputView(index, *_made_again(value, base, steps))
+    return InputView(index, *_replayed(value, base, steps))
 
 
 def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots: _Slots) -> Slot | SlotView:
@@ -393,14 +393,14 @@ def _slot(value: torch.Tensor, base: torch.Tensor, ways: dict[int, Steps], slots
     if value is base:
         return Slot(index)
     steps = ways[id(value)]
-    return SlotView(index, *_made_again(value, base, steps))
+    return SlotView(index, *_replayed(value, base, steps))
 
 
 def _common_base(group: list[torch.Tensor], slots: _Slots) -> tuple[torch.Tensor, dict[int, Steps]]:
     """The tensor that all of the group are views of, and the way to each of them."""
     alone = all(value is group[0] for value in group)
-    told_apart = _shows_history(group[0]) or _is_guarded_part(group[0])
-    if alone and not told_apart and group[0]._base is None:
+    distinct = _shows_history(group[0]) or _is_guarded_part(group[0])
+    if alone and not distinct and group[0]._base is None:
         return group[0], {}
     bases = [value._base for value in group if value._base is not None]
     candidates = [*(value for value in group if value._base is None), *bases]
@@ -454,7 +454,7 @@ def _strided_steps(value: torch.Tensor, base: torch.Tensor) -> Steps | None:
     return None if step is None else (step,)
 
 
-def _made_again(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
+def _replayed(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[Steps, bool]:
     """The steps to a view, and whether they have to be taken in no_grad."""
     detached = any(isinstance(step, ViewStep) and step.target is aten.detach.default for step in steps)
     without = base.requires_grad and not value.requires_grad and not detached

@@ -77,11 +77,11 @@ def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
 
     One that has come to be known while the graph was traced was a symbol when that began.
     """
-    news = [number for number in numbers if number.node._expr not in asked]
-    for number in news:
+    new = [number for number in numbers if number.node._expr not in asked]
+    for number in new:
         number.node.pytype(number)
         asked.add(number.node._expr)
-    return bool(news)
+    return bool(new)
 
 
 def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
@@ -141,7 +141,7 @@ def _said(fact: Any) -> str:
 
 
 @contextmanager
-def refusing_news(env: Any) -> Iterator[None]:
+def refusing_new_assumptions(env: Any) -> Iterator[None]:
     """Raises AotUnsupported where the backward pass takes an unbacked number of the forward pass for another.
 
     The forward pass would be compiled as if it were so, and nothing checks it there.
@@ -197,7 +197,7 @@ class Facts:
         before anything is computed that relies on it.
         """
         if node in self._asserted:
-            condition = _anew(node, env)
+            condition = _retrace(node, env)
             if not isinstance(condition, torch.SymBool) or not condition.node._expr.free_symbols:
                 return
             if known_value(condition) is None:
@@ -234,24 +234,24 @@ class Facts:
                 continue
             message = self._messages.get(relied.expr)
             unsaid = message is None and relied.expr not in self._checked
-            exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_all_that_is_told(node, values)
+            exact = op_name(node.target) in OF_ONE_LENGTH or _writes_to_every_unbacked_operand(node, values)
             if unsaid and _may_broadcast(relied.expr) and not exact:
                 why = f"it is assumed that {relied.expr}, but one element would do as well"
                 raise AotUnsupported("data-dependent", "an unbacked size", why, "torch._check it")
             self._check_once(relied.expr, message or assumed(f"{relied.msg}: {relied.expr}"))
 
 
-def _anew(node: Any, env: Mapping[fx.Node, Any]) -> Any:
+def _retrace(node: Any, env: Mapping[fx.Node, Any]) -> Any:
     """What a call of numbers gives, computed of the numbers of this trace."""
     if isinstance(node, (tuple, list)):  # the terms of `torch.sym_sum`
-        return [_anew(one, env) for one in node]
+        return [_retrace(one, env) for one in node]
     if not isinstance(node, fx.Node) or node.target not in FUNCTIONS:
         return env[node] if isinstance(node, fx.Node) else node
     function: Any = node.target
-    return function(*[_anew(one, env) for one in node.args])
+    return function(*[_retrace(one, env) for one in node.args])
 
 
-def _writes_to_all_that_is_told(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
+def _writes_to_every_unbacked_operand(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
     """Whether the call writes to the one operand with an unbacked length: what is written to is not broadcast."""
     name = op_name(node.target)
     if node.target is not operator.setitem and not (name.endswith("_") and not name.endswith("__")):

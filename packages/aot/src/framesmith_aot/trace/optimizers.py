@@ -115,9 +115,9 @@ def sgd_(
         if weight_decay != 0:
             gradient = gradient + value * weight_decay
         if momentum != 0:
-            kept = momentum_buffer_list[at]
-            moved = gradient if is_first_step else _wide(kept) * momentum + gradient * (1 - dampening)
-            _store(kept, moved, found_inf)
+            buffer = momentum_buffer_list[at]
+            moved = gradient if is_first_step else _wide(buffer) * momentum + gradient * (1 - dampening)
+            _store(buffer, moved, found_inf)
             gradient = gradient + moved * momentum if nesterov else moved
         _store(parameter, value - lr * gradient, found_inf)
 
@@ -172,8 +172,8 @@ def _by_a_tensor(
     def run(self: torch.Tensor, tensor1: torch.Tensor, tensor2: torch.Tensor, *, value: Any = 1, **more: Any) -> Any:
         tensors = (self, tensor1, tensor2)
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        alike = self.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1
-        if recorded or more or not alike or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        same_dtype = self.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1
+        if recorded or more or not same_dtype or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return function(*tensors, value=value, **more)
         new = product_added(factor, self, value.detach(), tensor1, tensor2)
         return self.copy_(new) if changes else new

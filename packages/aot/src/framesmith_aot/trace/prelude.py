@@ -41,7 +41,7 @@ def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
     calls = list(filter(is_call, gm.graph.nodes))
     first = calls[: _end_of_prelude(calls)]
     rest = [*calls[len(first) :], *gm.graph.find_nodes(op="output")]
-    if not first or not all(map(_is_sure, calls)) or not _are_apart(gm, first, rest):
+    if not first or not all(map(_is_sure, calls)) or not _are_independent(gm, first, rest):
         return None
     return _part(gm, first), _part(gm, rest)
 
@@ -53,7 +53,7 @@ def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
         if node.target is unstable.set_grad_enabled:
             records = node.args[0] is True
             end = at + 1 if records else end
-        elif records or _acts_beside(effects_of(node)):
+        elif records or _has_other_effects(effects_of(node)):
             break
     return end
 
@@ -63,12 +63,12 @@ def _is_sure(node: fx.Node) -> bool:
     return not effects_of(node).may_fail and not computes_number(node)
 
 
-def _acts_beside(effects: Effects) -> bool:
+def _has_other_effects(effects: Effects) -> bool:
     """Whether a call does more than compute and write to tensors."""
     return effects.random or effects.lasting or effects.reshaped or effects.unproven
 
 
-def _are_apart(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:
+def _are_independent(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:
     """Whether the rest, with gradients, reads nothing of what comes first but inputs that are written to, and many."""
     inside = {*first}
     if any(user not in inside for node in first for user in node.users):
@@ -76,14 +76,14 @@ def _are_apart(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.N
     if not any(one.requires_grad for node in rest for one in tensors_in(node.meta.get(EXAMPLE))):
         return False
     strided = [one for node in first for one in effects_of(node).written if one.layout is torch.strided]
-    places = {storage_id(one) for one in strided}
-    written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(node.meta.get(EXAMPLE), places)]
+    storages = {storage_id(one) for one in strided}
+    written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(node.meta.get(EXAMPLE), storages)]
     return len(written) >= LEAST_WRITTEN and any(user not in inside for node in written for user in node.users)
 
 
-def _lies_in(example: Any, places: set[int]) -> bool:
+def _lies_in(example: Any, storages: set[int]) -> bool:
     tensors = [one for one in tensors_in(example) if one.layout is torch.strided]
-    return any(storage_id(one) in places for one in tensors)
+    return any(storage_id(one) in storages for one in tensors)
 
 
 def _part(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Part:

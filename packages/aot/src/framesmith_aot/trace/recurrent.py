@@ -102,12 +102,12 @@ class _Layer(torch.autograd.Function):
             out, _, *ctx.gates = recurrent_loops.gru_with_gates()(*operands)
         else:
             out, ctx.gates = recurrent_loops.layer(name)(*operands, 1, 0.0, False, False, False)[0], []
-        kept = [state, weights[1]]
+        saved = [state, weights[1]]
         if weights[0].requires_grad and as_given:
-            kept.append(given)
+            saved.append(given)
         if given.requires_grad:
-            kept.append(weights[0])
-        ctx.save_for_backward(*kept)
+            saved.append(weights[0])
+        ctx.save_for_backward(*saved)
         ctx.name, ctx.back, ctx.biased = name, back, len(weights) > 2
         ctx.live = given if as_given else functional.snapshot(given), state, weights[:2]
         ctx.met = [functional.snapshot(one) for one in (input, state, out)]

@@ -10,13 +10,13 @@ import torch
 from torch import fx
 from torch.autograd.graph import GradientEdge
 
-from framesmith_aot.runtime.histories import Grads, led_to
+from framesmith_aot.runtime.histories import Grads, with_history_of
 from framesmith_aot.trace.interpret import called
-from framesmith_aot.trace.regions import Ends, Hidden, NodeShape, Operand, Region, fitting, stop_at_ends
+from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, Operand, OutputGroup, fitting, stop_at_ends
 from framesmith_aten.layouts import storage_id
 
 
-class Again(fx.Interpreter):
+class EagerReplay(fx.Interpreter):
     """Runs the module as it was traced, with these inputs in place of its attributes.
 
     `made` are tensors that the user holds, by the nodes that made them: history is to lead there. `changed` are such
@@ -54,13 +54,13 @@ class Again(fx.Interpreter):
             one, tensor = self.changed[n.name]
             before = self.before[one] if isinstance(one, str) else self.inputs[one]
             with torch.enable_grad():
-                base = led_to(before, tensor)
+                base = with_history_of(before, tensor)
                 if isinstance(one, int):
                     self.inputs[one] = base
                 lead = functools.partial(_shown_by, base, before)
                 self.env = {node: fx.node.map_aggregate(value, lead) for node, value in self.env.items()}
                 result = fx.node.map_aggregate(result, lead)
-        return led_to(result, self.made[n.name]) if n.name in self.made else result
+        return with_history_of(result, self.made[n.name]) if n.name in self.made else result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         at = self.attributes.get(target)
@@ -86,30 +86,29 @@ def slots_of(node: NodeShape) -> list[list[int]]:
     return [[] if isinstance(result, Hidden) else [result] for result in node.results]
 
 
-def operands_of(region: Region, regions: Sequence[Region]) -> list[Operand | None]:
+def operands_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Operand | None]:
     """What a region reads, as a node tells it; None for what the user holds and history was led to."""
     places = {
         edge: (index, sum(max(len(slots), 1) for slots in one.slots[:position]))
-        for index, one in enumerate(regions)
+        for index, one in enumerate(groups)
         for position, edge in enumerate(one.out)
     }
     return [
-        places[source] if isinstance(source, GradientEdge) else source if source >= 0 else None
-        for source in region.into
+        places[source] if isinstance(source, GradientEdge) else source if source >= 0 else None for source in group.into
     ]
 
 
-def are_alike(nodes: Sequence[NodeShape], regions: Sequence[Region]) -> bool:
+def have_same_groups(nodes: Sequence[NodeShape], groups: Sequence[OutputGroup]) -> bool:
     """Whether the regions of both runs have the same results, and read the same, in whatever order they come to it."""
-    return len(nodes) == len(regions) and all(
-        region.slots == slots_of(node)
-        and {one for one in operands_of(region, regions) if one is not None} == {*node.operands}
-        for node, region in zip(nodes, regions, strict=True)
+    return len(nodes) == len(groups) and all(
+        group.slots == slots_of(node)
+        and {one for one in operands_of(group, groups) if one is not None} == {*node.operands}
+        for node, group in zip(nodes, groups, strict=True)
     )
 
 
 def gradients_through(
-    region: Region,
+    group: OutputGroup,
     ends: Ends,
     tangents: Sequence[torch.Tensor | None],
     wanted: Collection[int | GradientEdge],
@@ -125,15 +124,15 @@ def gradients_through(
             if grad is not None and source is not None:
                 edge = GradientEdge(source, number)
                 target = ends.get(edge, edge)
-                if target in region.into:
+                if target in group.into:
                     grad = fitting(grad, source._input_metadata[number])
                     found[target] = grad if target not in found else found[target] + grad
 
-    handles = [node.register_hook(functools.partial(leave, node)) for node in region.nodes]
+    handles = [node.register_hook(functools.partial(leave, node)) for node in group.nodes]
     handles += stop_at_ends(ends)
-    outside = {source.node for source in region.into if isinstance(source, GradientEdge)}
+    outside = {source.node for source in group.into if isinstance(source, GradientEdge)}
     handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
-    came = [(edge, tangent) for edge, tangent in zip(region.out, tangents, strict=True) if tangent is not None]
+    came = [(edge, tangent) for edge, tangent in zip(group.out, tangents, strict=True) if tangent is not None]
     places = [edge for edge, at in ends.items() if at in wanted]
     places += [source for source in wanted if isinstance(source, GradientEdge)]
     try:
@@ -148,4 +147,4 @@ def gradients_through(
     finally:
         for handle in handles:
             handle.remove()
-    return tuple([found.get(source) if source in wanted else None for source in region.into])
+    return tuple([found.get(source) if source in wanted else None for source in group.into])

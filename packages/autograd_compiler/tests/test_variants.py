@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._ops import OpOverload
 
-from framesmith_autograd_compiler import capture, disabled, gate, program, sizes
+from framesmith_autograd_compiler import capture, disabled, gate, program, variants
 from framesmith_autograd_compiler.engine import installed
 
 
@@ -196,17 +196,17 @@ def test_a_view_changed_by_a_function_of_the_user(changes):
 
 
 def test_numbers_that_are_equal_and_are_not_the_same():
-    found = sizes.Variants()
-    made = sizes.Compiled(len, torch.fx.GraphModule({}, torch.fx.Graph()), (), (), False)
+    found = variants.Variants()
+    made = variants.Compiled(len, torch.fx.GraphModule({}, torch.fx.Graph()), (), (), False)
     for number in (0.0, float("nan")):
-        found.keep([number], made)
+        found.add_static([number], made)
         assert found.find([number]) is made
     with pytest.raises(KeyError):
         found.find([-0.0])
 
 
 def test_sizes_that_are_never_symbols_are_compiled_for_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(sizes, "MOST_STATIC", 3)
+    monkeypatch.setattr(variants, "MOST_STATIC", 3)
     counts, asked = [2, 3, 4, 5, 6, 7, 8, 3, 4, 9], []
 
     def static_only(gm):
@@ -242,13 +242,13 @@ def test_what_fails_for_some_sizes_is_not_tried_for_ever():
             weight.grad, x = None, torch.randn(count, 3)
             (x @ weight).sum().backward()
             torch.testing.assert_close(weight.grad, x.sum(0)[:, None].expand(3, 2))
-    assert len(asked) == 1 + 1 + sizes.MOST_FAILED  # the first program's, one with symbols, and as often as is tried
+    assert len(asked) == 1 + 1 + variants.MOST_FAILED  # the first program's, one with symbols, and as often as is tried
     assert [len(one.modules) for one in seen.programs] == [0, 0]
-    assert len(seen.programs[1].reasons) == 1 + sizes.MOST_FAILED + 1
+    assert len(seen.programs[1].reasons) == 1 + variants.MOST_FAILED + 1
 
 
 def test_forms_that_change_are_compiled_for_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(program, "MOST_FORMS", 2)
+    monkeypatch.setattr(program, "MOST_SIGNATURES", 2)
 
     class Chooses(torch.autograd.Function):
         @staticmethod
@@ -315,32 +315,32 @@ def test_threads_that_share_a_capture(monkeypatch):
 def test_a_mistake_of_the_compilers_own_is_told_of(strict, monkeypatch):
     """Where sizes cannot be symbols that is a reason; anything else is a failure."""
 
-    class Told(Exception):
+    class Reported(Exception):
         pass
 
-    told = []
+    reports = []
 
-    def tell(where, error):
-        told.append(error)
+    def report(where, error):
+        reports.append(error)
         if strict:
-            raise Told(where) from error
+            raise Reported(where) from error
 
     def mistaken(traced, compiled):
         raise AttributeError("planted")
 
-    monkeypatch.setattr(program, "for_sizes", mistaken)
+    monkeypatch.setattr(program, "dynamic_variant", mistaken)
     weight = torch.nn.Parameter(torch.randn(3, 2))
-    with capture(identity, on_failure=tell) as seen:
+    with capture(identity, on_failure=report) as seen:
         for count in (2, 3):
             weight.grad = None
             (torch.randn(count, 3) @ weight).sum().backward()
         weight.grad, x = None, torch.randn(4, 3)
         loss = (x @ weight).sum()
         if strict:
-            with pytest.raises(Told, match="for sizes that change"):
+            with pytest.raises(Reported, match="for sizes that change"):
                 loss.backward()
             return
         loss.backward()
     torch.testing.assert_close(weight.grad, x.sum(0)[:, None].expand(3, 2))
-    assert [str(error) for error in told] == ["planted"]
+    assert [str(error) for error in reports] == ["planted"]
     assert seen.programs[1].reasons == ["compiled for each size: AttributeError: planted"]

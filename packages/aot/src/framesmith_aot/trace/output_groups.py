@@ -25,7 +25,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from framesmith_aot.trace.kept import NOTHING_KEPT, Kept
+from framesmith_aot.trace.saved import NOTHING_SAVED, SavedByEager
 from framesmith_aot.trace.views import NumberAt
 from framesmith_aten.symbolic import all_equal
 
@@ -83,12 +83,12 @@ class NodeShape:
     results: tuple[int | Hidden, ...]
     operands: tuple[Operand, ...]
     reached: tuple[frozenset[int], ...]
-    kept: Kept = NOTHING_KEPT
+    eager_saved: SavedByEager = NOTHING_SAVED
     refusals: Mapping[int, Refusal] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class Region:
+class OutputGroup:
     """Nodes of autograd, the edges at which gradients enter them, and those at which they leave.
 
     `out` holds gradient edges of the region's own nodes: those of slots and those that other regions read, `slots` for
@@ -114,68 +114,68 @@ class Region:
         return self.slots[self.out.index(edge)]
 
 
-def regions_of(
+def output_groups(
     roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[int, int] = MappingProxyType({})
-) -> list[Region]:
+) -> list[OutputGroup]:
     """The regions, each before those that read it.
 
     `roots` are the tensors of slots by position, `ends` the edges of inputs and views, `bases` the slots that views are
     views of.
     """
     dependents = _dependents(roots.values(), ends)
-    found: dict[int, Region] = {}
+    found: dict[int, OutputGroup] = {}
     for node, mask in dependents.items():
-        found.setdefault(mask, Region()).nodes.append(node)
-    region_of = {node: found[mask] for node, mask in dependents.items()}
+        found.setdefault(mask, OutputGroup()).nodes.append(node)
+    group_of = {node: found[mask] for node, mask in dependents.items()}
     for position, tensor in roots.items():
         edge = edge_of(tensor)
-        region = region_of[edge.node]
-        region.slots[region.position_out(edge)].append(position)
-    for node, region in region_of.items():
+        group = group_of[edge.node]
+        group.slots[group.position_out(edge)].append(position)
+    for node, group in group_of.items():
         for edge in edges(node):
             source = ends.get(edge, edge)
             if isinstance(source, GradientEdge):
-                if region_of[source.node] is region:
+                if group_of[source.node] is group:
                     continue
-                region_of[source.node].position_out(source)
-            if source not in region.into:
-                region.into.append(source)
-    regions = list(found.values())
-    for region in regions:
-        region.reached = _reached(region, ends)
-    return [regions[index] for index in order_of(regions, bases)]
+                group_of[source.node].position_out(source)
+            if source not in group.into:
+                group.into.append(source)
+    groups = list(found.values())
+    for group in groups:
+        group.reached = _reached(group, ends)
+    return [groups[index] for index in order_of(groups, bases)]
 
 
 def order_of(
-    regions: Sequence[Region], bases: Mapping[int, int], last: Mapping[int, int] = MappingProxyType({})
+    groups: Sequence[OutputGroup], bases: Mapping[int, int], last: Mapping[int, int] = MappingProxyType({})
 ) -> list[int]:
     """The regions' places, each behind what it reads, and otherwise as they were made.
 
     The engine comes first to what was made last. Where it comes no further in a region than to one of its nodes, `last`
     has this one's number instead of that of the last.
     """
-    of_slot = {slot: region for region in regions for slots in region.slots for slot in slots}
-    of_edge = {edge: region for region in regions for edge in region.out}
+    of_slot = {slot: group for group in groups for slots in group.slots for slot in slots}
+    of_edge = {edge: group for group in groups for edge in group.out}
     sorter: TopologicalSorter[int] = TopologicalSorter()
-    number = {id(region): index for index, region in enumerate(regions)}
-    for index, region in enumerate(regions):
-        read = [of_edge[source] for source in region.into if isinstance(source, GradientEdge)]
-        read += [of_slot[bases[source]] for source in region.into if isinstance(source, int) and source in bases]
+    number = {id(group): index for index, group in enumerate(groups)}
+    for index, group in enumerate(groups):
+        read = [of_edge[source] for source in group.into if isinstance(source, GradientEdge)]
+        read += [of_slot[bases[source]] for source in group.into if isinstance(source, int) and source in bases]
         sorter.add(index, *(number[id(one)] for one in read))
     sorter.prepare()
     ready: list[tuple[int, int]] = []
     found = []
     while sorter.is_active():
         for index in sorter.get_ready():
-            heappush(ready, (last.get(index, _last_made(regions[index])), index))
+            heappush(ready, (last.get(index, _last_made(groups[index])), index))
         _, index = heappop(ready)
         sorter.done(index)
         found.append(index)
     return found
 
 
-def _last_made(region: Region) -> int:
-    numbers = (node._sequence_nr() for node in region.nodes)
+def _last_made(group: OutputGroup) -> int:
+    numbers = (node._sequence_nr() for node in group.nodes)
     return max((number for number in numbers if number != BEFORE_ALL_OTHERS), default=0)
 
 
@@ -235,17 +235,17 @@ def reached(tensors: Sequence[torch.Tensor], ends: Collection[GradientEdge]) -> 
     return [*found]
 
 
-def _reached(region: Region, ends: Ends) -> list[frozenset[int]]:
+def _reached(group: OutputGroup, ends: Ends) -> list[frozenset[int]]:
     """For each position in `into`, the positions among the results whose gradients can go there."""
-    found: list[set[int]] = [set() for _ in region.into]
-    inside = set(region.nodes)
-    results = [edge for edge, slots in zip(region.out, region.slots, strict=True) for _ in range(max(len(slots), 1))]
+    found: list[set[int]] = [set() for _ in group.into]
+    inside = set(group.nodes)
+    results = [edge for edge, slots in zip(group.out, group.slots, strict=True) for _ in range(max(len(slots), 1))]
     for position, out in enumerate(results):
         pending, seen = [out.node], {out.node}
         for node in pending:
             for edge in edges(node):
                 if edge in ends or edge.node not in inside:
-                    found[region.into.index(ends.get(edge, edge))].add(position)
+                    found[group.into.index(ends.get(edge, edge))].add(position)
                 elif edge.node not in seen:
                     seen.add(edge.node)
                     pending.append(edge.node)

@@ -18,23 +18,23 @@ from framesmith_aten.operators import tensors_in
 
 #: How autograd's nodes name what they keep; of a tensor they also show, with the second name, how they keep it. What
 #: else they keep is numbers, of which a symbol would be asked what it is at present.
-PREFIX, AS_KEPT = "_saved_", "_raw_saved_"
+PREFIX, RAW_PREFIX = "_saved_", "_raw_saved_"
 
 #: What autograd says of a tensor that it kept and finds changed.
-CHANGED_SINCE = "modified by an inplace operation"
+MODIFIED_IN_PLACE = "modified by an inplace operation"
 
 #: What it says of an operator without a derivative: one of torch's, and one of the user's.
 NO_DERIVATIVE = ("is not implemented", "no autograd formula was registered")
 
 #: What it says of a kept view, one of several that an operator gives, whose base has changed.
-VIEWS_CHANGED = "or another view of its base has been modified inplace"
+VIEW_MODIFIED = "or another view of its base has been modified inplace"
 
 #: The words of each error of a backward pass that is the program's.
-REFUSED_BY_AUTOGRAD = (CHANGED_SINCE, VIEWS_CHANGED, *NO_DERIVATIVE)
+REFUSED_BY_AUTOGRAD = (MODIFIED_IN_PLACE, VIEW_MODIFIED, *NO_DERIVATIVE)
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedByEager:
     """What some of autograd's nodes keep: the slots and inputs among it by position, and whether it is `anything`."""
 
     anything: bool = False
@@ -42,14 +42,14 @@ class Kept:
     inputs: tuple[int, ...] = ()
 
 
-NOTHING_KEPT = Kept()
+NOTHING_SAVED = SavedByEager()
 
 
-def kept_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> Kept:
+def saved_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[int, int]) -> SavedByEager:
     """What `nodes` keep. `slots` and `inputs` give positions by storage (see `framesmith_aten.layouts.storage_id`)."""
     storages = {storage_id(tensor) for node in nodes for tensor in _saved(node)}
     found = [sorted(where[key] for key in storages if key in where) for where in (slots, inputs)]
-    return Kept(bool(storages) or any(map(_runs_once, nodes)), tuple(found[0]), tuple(found[1]))
+    return SavedByEager(bool(storages) or any(map(_runs_once, nodes)), tuple(found[0]), tuple(found[1]))
 
 
 def _runs_once(node: Any) -> bool:
@@ -70,4 +70,4 @@ def _saved(node: Any) -> Iterator[torch.Tensor]:
 @functools.cache
 def _names(kind: Any) -> tuple[str, ...]:
     names = dir(kind)
-    return tuple([name for name in names if name.startswith(PREFIX) and name.replace(PREFIX, AS_KEPT) in names])
+    return tuple([name for name in names if name.startswith(PREFIX) and name.replace(PREFIX, RAW_PREFIX) in names])

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.symbolic import is_symbolic
-from framesmith_autograd_compiler.tracer import Changing, Traced, source_of
+from framesmith_autograd_compiler.tracer import DynamicDims, Traced, source_of
 from framesmith_guards import compile_guards
 from framesmith_guards.symbolic_guards import shape_guards
 
@@ -41,11 +41,11 @@ class Compiled:
     module: fx.GraphModule
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]
-    placed: bool
+    offset_dependent: bool
 
 
 @dataclass(frozen=True)
-class ForSizes:
+class DynamicVariant:
     """A function for all sizes that `fits` takes."""
 
     compiled: Compiled
@@ -60,14 +60,14 @@ class ForSizes:
         return self._check(tuple(values), _FUNCTION)
 
 
-def for_sizes(traced: Traced, compiled: Compiled) -> ForSizes:
+def dynamic_variant(traced: Traced, compiled: Compiled) -> DynamicVariant:
     """The function, with the guards that tracing and compiling it came to rely on."""
     pairs = [(source_of(index), fake) for index, fake in enumerate(traced.fakes)]
     tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
     numbers = [pair for pair in pairs if is_symbolic(pair[1])]
     guards = shape_guards(traced.mode.shape_env, tensors, numbers)
     check = compile_guards(guards, [source.local for source, _ in pairs])
-    return ForSizes(compiled, tuple(map(_layout, traced.fakes)), check)
+    return DynamicVariant(compiled, tuple(map(_layout, traced.fakes)), check)
 
 
 @dataclass
@@ -75,11 +75,11 @@ class Variants:
     """The functions of one segment for values of one form: of the same types and numbers of dimensions."""
 
     static: dict[Any, Compiled | None] = field(default_factory=dict)
-    dynamic: list[ForSizes] = field(default_factory=list)
+    dynamic: list[DynamicVariant] = field(default_factory=list)
     _first: list[Any] | None = None
-    _changing: dict[int, set[int]] = field(default_factory=dict)
+    _dynamic_dims: dict[int, set[int]] = field(default_factory=dict)
     _refused: bool = False
-    _placed: bool = False
+    _offset_dependent: bool = False
     _failed: int = 0
 
     def modules(self) -> list[fx.GraphModule]:
@@ -87,7 +87,7 @@ class Variants:
         compiled = [*list(self.static.values()), *(one.compiled for one in list(self.dynamic))]
         return [one.module for one in compiled if one is not None]
 
-    def add(self, made: ForSizes) -> Compiled:
+    def add_dynamic(self, made: DynamicVariant) -> Compiled:
         """Keep a function for many sizes."""
         self.dynamic.append(made)
         return made.compiled
@@ -102,18 +102,18 @@ class Variants:
             if one.fits(values):
                 return one.compiled
         layouts = tuple(map(_layout, values))
-        if self._placed and layouts not in self.static:
-            return self.static[layouts, _places(values)]
+        if self._offset_dependent and layouts not in self.static:
+            return self.static[layouts, _offsets(values)]
         return self.static[layouts]
 
-    def keep(self, values: Sequence[Any], compiled: Compiled | None) -> None:
+    def add_static(self, values: Sequence[Any], compiled: Compiled | None) -> None:
         """Keep a function for these sizes alone, and for these places in memory alone where it depends on them."""
         layouts = tuple(map(_layout, values))
         if compiled is None:
             self._failed += 1
-        if compiled is not None and compiled.placed:
-            self._placed = True
-            self.static[layouts, _places(values)] = compiled
+        if compiled is not None and compiled.offset_dependent:
+            self._offset_dependent = True
+            self.static[layouts, _offsets(values)] = compiled
         else:
             self.static[layouts] = compiled
 
@@ -123,7 +123,7 @@ class Variants:
             return f"it failed for {self._failed} sizes"
         return f"it is compiled for {MOST_STATIC} sizes already" if len(self.static) >= MOST_STATIC else None
 
-    def changing(self, values: Sequence[Any]) -> Changing:
+    def dynamic_dims(self, values: Sequence[Any]) -> DynamicDims:
         """The sizes and numbers that have changed since the first values; none where they are not to be symbols.
 
         Strides that changed alone, and places in memory, are no sizes: they are compiled for by themselves, or do not
@@ -136,15 +136,15 @@ class Variants:
             if isinstance(first, tuple):
                 dims = {dim for dim, sizes in enumerate(zip(first[0], layout[0], strict=True)) if len({*sizes}) > 1}
                 if dims:
-                    self._changing.setdefault(index, set()).update(dims)
+                    self._dynamic_dims.setdefault(index, set()).update(dims)
             elif first != layout:
-                self._changing.setdefault(index, set())
+                self._dynamic_dims.setdefault(index, set())
         if self._refused or len(self.dynamic) >= MOST_DYNAMIC:
             return {}
-        return {at: dims for at, dims in self._changing.items() if dims or math.isfinite(values[at])}
+        return {at: dims for at, dims in self._dynamic_dims.items() if dims or math.isfinite(values[at])}
 
 
-def form(value: Any) -> Any:
+def signature(value: Any) -> Any:
     """What a compiled segment depends on whatever the sizes are."""
     if not isinstance(value, torch.Tensor):
         return type(value)
@@ -158,7 +158,7 @@ def _layout(value: Any) -> Any:
     return _known(value)
 
 
-def _places(values: Sequence[Any]) -> tuple[Any, ...]:
+def _offsets(values: Sequence[Any]) -> tuple[Any, ...]:
     """Where in their memory the tensors begin."""
     return tuple(value.storage_offset() if isinstance(value, torch.Tensor) else None for value in values)
 
