@@ -42,7 +42,7 @@ PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "own": use_own,
 }
 CHOICES: dict[str, tuple[object, ...]] = {
-    "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "images": ("auto", "traced"),
+    "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "layout": ("channels_last", "traced"),
     "launch": ("native", "python"),
 }  # fmt: skip
 
@@ -72,8 +72,8 @@ class CpuBackend:
 
     Option `numerics`: "strict" rounds each operation as eager does; "contract" may fuse a*b+c, which is up to 7% faster
     in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
-    Option `images`: "auto" computes convolutions in channels-last where that is faster; "traced" leaves every tensor in
-    the layout it was traced with.
+    Option `layout`: "channels_last" computes convolutions in channels-last where that is faster; "traced" leaves every
+    tensor in the layout it was traced with.
     Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
     "auto" asks the cost table, which measures each class of product once for the machine.
     Option `launch`: "native" runs products of float32 matrices between kernels, without tensor objects, and keeps what
@@ -83,7 +83,12 @@ class CpuBackend:
     name = "cpu"
     devices: tuple[str, ...] = ("cpu",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"numerics": "strict", "matmul": "auto", "images": "auto", "launch": "native"}
+    options: Mapping[str, object] = {
+        "numerics": "strict",
+        "matmul": "auto",
+        "layout": "channels_last",
+        "launch": "native",
+    }
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)
@@ -91,7 +96,7 @@ class CpuBackend:
     def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return with_channels_last(graph, ON_CPU) if chosen["images"] == "auto" else None
+        return with_channels_last(graph, ON_CPU) if chosen["layout"] == "channels_last" else None
 
     def compile(
         self,
@@ -122,7 +127,7 @@ class CpuBackend:
     ) -> tuple[BoxedFn, Stages]:
         traced = gm
         gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
-        if role == "inference" and options["images"] == "auto":  # those of training were laid out together
+        if role == "inference" and options["layout"] == "channels_last":  # those of training were laid out together
             gm = channels_last(gm, ON_CPU)
         gm = with_sorts(with_scans(with_drawn_numbers(gm)))
         gm = with_own_attention(with_cheaper_attention(gm))

@@ -45,7 +45,7 @@ from framesmith_backends.schedule.steps import Run
 from framesmith_backends.telling import PLANS, tell_once
 from framesmith_guards.torch_adapter import OpOverload
 
-CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "images": ("auto", "traced")}
+CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "layout": ("channels_last", "traced")}
 #: Modes in which launches are recorded, and in which forms of products and kernels are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
@@ -101,14 +101,14 @@ class CudaBackend:
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
     measure on the device, while compiling, whether products run faster as one kernel with what follows, and with what
     computes their operands, and in which of a few forms other kernels are fastest.
-    Option `images`: "auto" computes convolutions in channels-last where cuDNN's tensor cores take them so; "traced"
-    leaves every tensor in the layout it was traced with.
+    Option `layout`: "channels_last" computes convolutions in channels-last where cuDNN's tensor cores take them so;
+    "traced" leaves every tensor in the layout it was traced with.
     """
 
     name = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"mode": "default", "images": "auto"}
+    options: Mapping[str, object] = {"mode": "default", "layout": "channels_last"}
 
     def takes_whole(self, op: OpOverload) -> bool:
         return has_rule(op)
@@ -120,7 +120,7 @@ class CudaBackend:
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
         passes: list[Callable[[fx.Graph], fx.Graph | None]] = [with_log_softmax_apart, _with_weights_again]
-        if chosen["images"] == "auto":
+        if chosen["layout"] == "channels_last":
             passes.append(partial(with_channels_last, preference=ON_CUDA))
         laid_out = None
         for one in passes:
@@ -180,7 +180,7 @@ def _with_weights_again(graph: fx.Graph) -> fx.Graph | None:
 
 def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
     """The graph with its images laid out anew; those of training were laid out together."""
-    return channels_last(gm, ON_CUDA) if role == "inference" and chosen["images"] == "auto" else gm
+    return channels_last(gm, ON_CUDA) if role == "inference" and chosen["layout"] == "channels_last" else gm
 
 
 def _explained(part: Part, mode: str, device: str) -> TritonStages:

@@ -3,9 +3,45 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from framesmith_aten.contract import ROLES, Role
+from framesmith_guards import warn_user
+
+
+class Renamed(NamedTuple):
+    """The present name of a deprecated option, and the present names of its values."""
+
+    name: str
+    values: Mapping[object, object]
+
+
+#: Deprecated options of all backends.
+RENAMED: Final[Mapping[str, Renamed]] = {"images": Renamed("layout", {"auto": "channels_last"})}  # old-name
+
+
+def present_options(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the options under their present names; the first use of each deprecated name warns.
+
+    Raises ValueError for an option given under both names.
+    """
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        renamed = RENAMED.get(name)
+        if renamed is not None:
+            if renamed.name in given:
+                raise ValueError(f"option {name!r} is the deprecated name of {renamed.name!r}: give one of them")
+            _warn_once(name, renamed.name)
+            name, value = renamed.name, renamed.values.get(value, value)
+        found[name] = value
+    return found
+
+
+@functools.cache
+def _warn_once(old: str, present: str) -> None:
+    warn_user(FutureWarning(f"option {old!r} is deprecated: use {present!r}"))
 
 
 def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Role:
@@ -23,7 +59,7 @@ def checked_options(
 ) -> dict[str, object]:
     """The defaults overridden by `given`; a ValueError for an unknown option or a value not among its choices."""
     found = dict(defaults)
-    for name, value in (given or {}).items():
+    for name, value in present_options(given or {}).items():
         if name not in defaults:
             raise ValueError(
                 f"backend {backend!r} has no option {name!r}: expected one of {sorted(defaults)}"

@@ -37,7 +37,7 @@ def check(function: Callable[..., object], *inputs: torch.Tensor) -> fx.GraphMod
     """The graph as it is laid out; what the backend computes is compared with eager."""
     gm = trace(function, inputs)
     found = CpuBackend().compile(gm, inputs)(list(inputs))
-    traced = CpuBackend().compile(gm, inputs, options={"images": "traced"})(list(inputs))
+    traced = CpuBackend().compile(gm, inputs, options={"layout": "traced"})(list(inputs))
     wanted = function(*inputs)
     for mine, kept, theirs in zip(found, traced, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
         assert mine.stride() == kept.stride() == theirs.stride()
@@ -190,7 +190,7 @@ def test_a_training_step_is_laid_out_as_a_whole(channels: int) -> None:
     inputs = [x, torch.randn(2, 8, 12, 12), a, torch.randn(8, 8, 3, 3) / 8, torch.randn(8, 16, 3, 3) / 16]
     gm = trace(step, inputs)
     graph = CpuBackend().lay_out(gm.graph)
-    assert graph is not None and CpuBackend().lay_out(gm.graph, {"images": "traced"}) is None
+    assert graph is not None and CpuBackend().lay_out(gm.graph, {"layout": "traced"}) is None
     for target in CONVOLUTIONS:
         nodes = graph.find_nodes(op="call_function", target=target)
         values = [node.args[0].meta["val"] for node in nodes]

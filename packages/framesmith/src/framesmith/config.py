@@ -9,6 +9,7 @@ from framesmith.backends import BackendLike, backend_options, resolve_backend, t
 from framesmith.choices import check_bool, check_choice, listed, nearest
 from framesmith.failures import FramesmithWarning
 from framesmith_aten.contract import MODES
+from framesmith_backends.options import present_options
 from framesmith_guards import warn_user
 
 
@@ -69,17 +70,18 @@ def check_mode(backend: BackendLike, mode: object) -> str:
 
 
 def check_options(backend: BackendLike, options: object) -> Mapping[str, object]:
-    """`options` as a dict whose keys the backend declares."""
+    """Return `options` as a dict whose keys the backend declares; a deprecated name warns once."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict from option name to value; got {type(options).__name__}")
     known = backend_options(backend)
-    for name in options:
+    present = present_options(options)
+    for name in present:
         if name not in known:
             expected = f"expected one of {listed(known)}{nearest(str(name), known)}" if known else "it takes no options"
             raise ValueError(f"unknown option {name!r} for this backend; {expected}")
-    return dict(options)
+    return present
 
 
 def check_verify(verify: object) -> int:
