@@ -24,7 +24,7 @@ COUNTS_FRAMES = frozenset(
 )  # fmt: skip
 
 
-class Cutter:
+class Splitter:
     """Replaces every function's code by the prefix of a split at one place."""
 
     def __init__(self, seed: int) -> None:
@@ -64,17 +64,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("modules", nargs="+")
     options = parser.parse_args()
-    cutter = Cutter(options.seed)
+    splitter = Splitter(options.seed)
     if not options.plain:
         importlib.import_module("framesmith_bytecode")
-        regression_run.install(cutter)
+        regression_run.install(splitter)
     for name in options.modules:
         try:
             importlib.import_module(f"test.{name}")
         except ModuleNotFoundError:
             continue
         print("\n" + json.dumps(regression_run.run(name)), flush=True)
-    print("\n" + json.dumps({"counts": cutter.counts}), flush=True)
+    print("\n" + json.dumps({"counts": splitter.counts}), flush=True)
 
 
 if __name__ == "__main__":

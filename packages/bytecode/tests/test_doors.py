@@ -46,7 +46,7 @@ TAKE_BYTECODE = [
     encode, verify, problems, stack_depths, liveness, control_flow, Analyses,
     format_bytecode, format_python,
 ]  # fmt: skip
-TAKE_A_PLACE = [split, make_continuation, why_no_continuation]
+TAKE_AN_INDEX = [split, make_continuation, why_no_continuation]
 
 
 @pytest.mark.parametrize("taker", TAKE_BYTECODE, ids=lambda taker: taker.__name__)
@@ -65,7 +65,7 @@ def test_only_a_bytecode_will_do(taker, value, message):
         taker(value)
 
 
-@pytest.mark.parametrize("taker", TAKE_A_PLACE, ids=lambda taker: taker.__name__)
+@pytest.mark.parametrize("taker", TAKE_AN_INDEX, ids=lambda taker: taker.__name__)
 @pytest.mark.parametrize(
     ("value", "message"), [(CODE, r"not code; decode\(code\) makes one"), (sample, r"not function; a function's is")]
 )
@@ -74,7 +74,7 @@ def test_a_place_is_in_a_bytecode(taker, value, message):
         taker(value, 1)
 
 
-@pytest.mark.parametrize("taker", TAKE_A_PLACE, ids=lambda taker: taker.__name__)
+@pytest.mark.parametrize("taker", TAKE_AN_INDEX, ids=lambda taker: taker.__name__)
 def test_a_place_is_an_index(taker):
     last = len(FINE.instructions) - 1
     with pytest.raises(TypeError, match=f"takes the index of an item, an int from 0 to {last}, not 'x'"):

@@ -3,7 +3,6 @@
 from types import FunctionType
 
 import pytest
-from cut_definitions import PROGRAMS
 from event_recording import (
     AGAIN,
     CASES,
@@ -17,6 +16,7 @@ from event_recording import (
     setprofile_events,
     settrace_events,
 )
+from split_definitions import PROGRAMS
 
 from framesmith_bytecode import Instr
 from framesmith_bytecode.nested import map_code, walk_code

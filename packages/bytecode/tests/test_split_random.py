@@ -310,7 +310,7 @@ REFUSED: Counter[str] = Counter()
 AGAIN: Counter[str] = Counter()
 
 
-def cut_again(prefix, code, chance):
+def split_again(prefix, code, chance):
     """The prefix with its continuation cut in two as well; and does that keep a cell?"""
     known = Analyses(decode(code))
     index = chance.choice([index for index, depth in enumerate(known.depths.before) if depth is not None])
@@ -342,7 +342,7 @@ def check_splits(source: str, chance: random.Random, most: int) -> int:
         if done % 8 == 0:
             verify(decode(prefix))
             verify(continuation.bytecode)
-            prefix, again_keeps = cut_again(prefix, continuation.code, chance)
+            prefix, again_keeps = split_again(prefix, continuation.code, chance)
         halved = FunctionType(prefix, function.__globals__, "target", function.__defaults__)
         halved.__kwdefaults__ = function.__kwdefaults__
         same = agree(outcome(halved), expected, deaths=not (keeps or again_keeps))

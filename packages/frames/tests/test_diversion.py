@@ -1,4 +1,4 @@
-"""`divert_by`: a setting of the program sends calls another way. `SKIP(calls_too=True)`: the hook is off in calls."""
+"""`divert_by`: a setting of the program sends calls another way. `SKIP(recursive=True)`: the hook is off in calls."""
 
 import sys
 import threading
@@ -181,28 +181,28 @@ def test_nothing_leaks(judged):
     assert [sys.getrefcount(each) for each in (eagerly, elsewhere, other, compiled.callback, NAMESPACE)] == counted
 
 
-# SKIP(calls_too=True)
+# SKIP(recursive=True)
 
 
 def calls(x):
     return plain(x), frames.get_callback() is not None
 
 
-def skipping(calls_too):
+def skipping(recursive):
     def callback(frame):
         if frame.code is calls.__code__:
             callback.asked += 1
-            return frames.SKIP("left out", calls_too=calls_too)
+            return frames.SKIP("left out", recursive=recursive)
         return giving(first)(frame)
 
     callback.asked = 0
     return callback
 
 
-@pytest.mark.parametrize("calls_too", [True, False])
-def test_a_skip_says_whether_the_calls_are_left_out_too(calls_too):
-    callback = skipping(calls_too)
-    inner = "eager" if calls_too else "first"
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_skip_says_whether_the_calls_are_left_out_too(recursive):
+    callback = skipping(recursive)
+    inner = "eager" if recursive else "first"
     with frames.activated(callback):
         for x in range(3):
             assert calls(x) == ((inner, x, 1), True)
@@ -218,7 +218,7 @@ def test_compiled_functions_inside_are_compiled():
 
     def callback(frame):
         if frame.code is outer.__code__:
-            return frames.SKIP("left out", calls_too=True)
+            return frames.SKIP("left out", recursive=True)
         return frames.Entry(always, second.__code__, complete=True)
 
     with frames.activated(callback):
@@ -227,6 +227,6 @@ def test_compiled_functions_inside_are_compiled():
 
 
 def test_a_skip_tells_of_its_calls():
-    assert frames.SKIP("why", calls_too=True).calls_too and not frames.SKIP("why").calls_too
+    assert frames.SKIP("why", recursive=True).recursive and not frames.SKIP("why").recursive
     with pytest.raises(TypeError):
-        frames.RUN_ONCE("why", calls_too=True)
+        frames.RUN_ONCE("why", recursive=True)

@@ -121,7 +121,7 @@ def test_a_function_that_gives_itself_another_code():
             return frames.RUN_ONCE("not yet")
 
     callback = Callback()
-    frames.ask_only_about(callback, ("nothing_like_it",))
+    frames.set_interest_filter(callback, ("nothing_like_it",))
 
     def other(x):
         return 2

@@ -7,7 +7,7 @@ and `encode` it. `Codegen` writes new ones, `split` cuts one in two, `format_byt
 
 from framesmith_bytecode.analyses.cfg import Block
 from framesmith_bytecode.analyses.liveness import Liveness
-from framesmith_bytecode.analyses.places import BytecodeError
+from framesmith_bytecode.analyses.spans import BytecodeError
 from framesmith_bytecode.analyses.verify import problems, verify
 from framesmith_bytecode.codegen.codegen import Codegen, Reconstructable
 from framesmith_bytecode.continuations.cached_analyses import Analyses

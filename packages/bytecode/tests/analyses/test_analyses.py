@@ -4,8 +4,8 @@ from framesmith_bytecode import Bytecode, Instr, Label, decode, problems
 from framesmith_bytecode.analyses.bound import BoundAnalysis, cells_bound, possibly_unbound
 from framesmith_bytecode.analyses.cfg import control_flow, reachable
 from framesmith_bytecode.analyses.liveness import liveness, observes_locals
-from framesmith_bytecode.analyses.places import Span, innermost
 from framesmith_bytecode.analyses.slots import NULL, OBJECT
+from framesmith_bytecode.analyses.spans import Span, innermost
 from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.cpython.exception_table import read_exception_table, write_exception_table
 

@@ -234,7 +234,7 @@ def test_methods_are_told_in_full_where_their_slots_mix():
     assert function(list, 0) == []
 
 
-def as_far_as_told(runs):
+def without_details(runs):
     """Outcomes as far as a rendering tells: not exceptions' messages, nor when objects die."""
     return [
         (result[:2] if result[0] == "raised" else result, [effect for effect in effects if effect[0] != "died"], box)
@@ -258,7 +258,7 @@ def test_renderings_say_what_functions_do(long_run):
 
         machine = FunctionType(as_rendered.__code__, {**globals(), **function.__globals__}, "f", (2,))
         machine.__kwdefaults__ = {"bytecode": bytecode, "scope": machine.__globals__}
-        assert as_far_as_told(outcome(machine)) == as_far_as_told(outcome(function)), format_python(bytecode)
+        assert without_details(outcome(machine)) == without_details(outcome(function)), format_python(bytecode)
         compared += 1
     print(f"{compared:,} renderings run line by line")
     assert compared > 20

@@ -11,8 +11,8 @@ class CodeStats(NamedTuple):
 
     `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls let through because of a
     skip mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the very call they were made
-    for. `errors`: exceptions of callbacks and checkers. `left_alone`: calls that the callback was not asked about,
-    because they reach nothing that it is concerned with. `reason`: the latest reason given by SKIP, RUN_ONCE or skip().
+    for. `errors`: exceptions of callbacks and checkers. `filtered`: calls that the callback was not asked about,
+    because they reach nothing that it is interested in. `reason`: the latest reason given by SKIP, RUN_ONCE or skip().
     """
 
     hits: int
@@ -21,7 +21,7 @@ class CodeStats(NamedTuple):
     run_once: int
     rejected: int
     errors: int
-    left_alone: int
+    filtered: int
     reason: str | None
 
 

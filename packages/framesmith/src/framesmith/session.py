@@ -78,7 +78,7 @@ class Session:
         self._goes_on_from = goes_on_from
         self._others: dict[object, Session] = {}
         self._held = threading.local()
-        framesmith_frames.ask_only_about(self, INTEREST_PACKAGES)
+        framesmith_frames.set_interest_filter(self, INTEREST_PACKAGES)
         self.reset()
 
     def reset(self) -> None:

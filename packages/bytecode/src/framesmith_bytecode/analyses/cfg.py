@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from framesmith_bytecode.analyses.header import check_readable
-from framesmith_bytecode.analyses.places import region_spans
+from framesmith_bytecode.analyses.spans import region_spans
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
 from framesmith_bytecode.model.ops import OPS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from framesmith_bytecode.analyses.places import BytecodeError, describe, label_indices
+from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices
 from framesmith_bytecode.model.bytecode import (
     FREE_MARK,
     INT_LIMIT,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from framesmith_bytecode.analyses.header import check_readable
-from framesmith_bytecode.analyses.places import region_spans
+from framesmith_bytecode.analyses.spans import region_spans
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, expect_index
 from framesmith_bytecode.model.ops import OPS, pops, pushes
 

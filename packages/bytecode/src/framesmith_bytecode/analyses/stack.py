@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from framesmith_bytecode.analyses.places import Span
 from framesmith_bytecode.analyses.slots import CELL, NULL, Kind, Others, slots
+from framesmith_bytecode.analyses.spans import Span
 from framesmith_bytecode.model.bytecode import Label
 
 NOWHERE: Final[frozenset[str]] = frozenset()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from framesmith_bytecode.analyses.header import check_header, check_types
-from framesmith_bytecode.analyses.places import BytecodeError, describe, label_indices
 from framesmith_bytecode.analyses.slots import CELL, NULL
+from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices
 from framesmith_bytecode.analyses.stack import Depths
 from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, expect_bytecode, why_not_instruction

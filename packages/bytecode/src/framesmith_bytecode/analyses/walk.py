@@ -12,7 +12,6 @@ from types import CodeType
 from typing import Final, TypeAlias
 
 from framesmith_bytecode.analyses.header import check_types
-from framesmith_bytecode.analyses.places import BytecodeError, describe, label_indices, region_spans
 from framesmith_bytecode.analyses.slot_rules import (
     CANNOT_RAISE,
     KEEPS,
@@ -43,6 +42,7 @@ from framesmith_bytecode.analyses.slots import (
     slots,
     variable_kind,
 )
+from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices, region_spans
 from framesmith_bytecode.analyses.stack import NOWHERE, Depths
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Region, expect_bytecode, plain_name
@@ -134,7 +134,7 @@ class _Walk:
                 f"coroutine, the instructions {'do not ' if generator else ''}start with RETURN_GENERATOR"
             )
 
-    def check_place(self, index: int, item: Instr, depth: int, others: Others) -> None:
+    def check_index(self, index: int, item: Instr, depth: int, others: Others) -> None:
         """Operations that are sound in some functions, or after some others, only."""
         op, arg, flags = item.op, item.arg, self.bytecode.flags
         if op == "RETURN_GENERATOR":
@@ -321,7 +321,7 @@ class _Walk:
         if op in _INTRINSICS and arg in USES_TEXTS and self.constants is _TRACKED:
             raise _NeedsTexts
         if op in _PLACES:
-            self.check_place(index, item, depth, others)
+            self.check_index(index, item, depth, others)
         found = slots(others, base, depth)
         try:
             if OPS[op].operand in ("local", "deref"):

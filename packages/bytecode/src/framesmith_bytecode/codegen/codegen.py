@@ -45,7 +45,7 @@ class Codegen(Emitter):
         self.temporaries: dict[int, str] = {}
         #: The values that a generated call is to return, in order (see `load_output`).
         self.outputs: list[Any] = []
-        self._output_places: dict[int, int] = {}
+        self._output_indices: dict[int, int] = {}
         self._outputs_local: str | None = None
         self._template = Bytecode("<generated>", argcount=len(self.argnames))
         self._alive: list[object] = []
@@ -218,7 +218,7 @@ class Codegen(Emitter):
         The first time (of this value, told by identity) gives it the next place in `outputs`. So the call is generated
         after all that uses what it returns, `in_front` of it.
         """
-        place = self._output_places.setdefault(id(value), len(self.outputs))
+        place = self._output_indices.setdefault(id(value), len(self.outputs))
         if place == len(self.outputs):
             self.outputs.append(value)
         self.load(self._outputs_name())

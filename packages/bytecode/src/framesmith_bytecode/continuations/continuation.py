@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Final, Literal, final
 
-from framesmith_bytecode.analyses.places import describe
 from framesmith_bytecode.analyses.slots import (
     EXCEPTION,
     NULL,
@@ -31,6 +30,7 @@ from framesmith_bytecode.analyses.slots import (
     join_others,
     push_all,
 )
+from framesmith_bytecode.analyses.spans import describe
 from framesmith_bytecode.analyses.walk import cannot_raise, is_copy_of_top, is_none_test
 from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.own_cells import CellPlan, plan_cells, super_argument, why_no_cells

@@ -157,7 +157,7 @@ def _read_regions(reader: Reader, entries: list[Entry]) -> list[Region]:
     return regions
 
 
-def _tell_locals_from_cells(bytecode: Bytecode) -> None:
+def _separate_locals_from_cells(bytecode: Bytecode) -> None:
     """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE.
 
     Everywhere else it is one, in a pair, too.
@@ -230,5 +230,5 @@ def _decode(code: CodeType) -> Bytecode:
         code.co_names,
     )
     if TABLE.closure_by_fast and code.co_nlocals and (code.co_cellvars or code.co_freevars):
-        _tell_locals_from_cells(bytecode)
+        _separate_locals_from_cells(bytecode)
     return bytecode

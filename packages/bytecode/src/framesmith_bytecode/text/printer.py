@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from framesmith_bytecode.analyses.places import BytecodeError
+from framesmith_bytecode.analyses.spans import BytecodeError
 from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode
 from framesmith_bytecode.model.ops import CallShape

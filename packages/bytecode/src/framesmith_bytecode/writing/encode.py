@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Final
 
 from framesmith_bytecode.analyses.header import check_header, check_types
-from framesmith_bytecode.analyses.places import BytecodeError, describe
+from framesmith_bytecode.analyses.spans import BytecodeError, describe
 from framesmith_bytecode.analyses.stack import Depths
 from framesmith_bytecode.analyses.walk import stack_depths
 from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table

@@ -149,7 +149,7 @@ class FrameConverter:
         names = cast(FunctionType, info.function).__globals__
         reason = why_not_compiled(info.code, names)
         if reason is not None:
-            return SKIP(reason, calls_too=skips_callees(info.code, names))
+            return SKIP(reason, recursive=skips_callees(info.code, names))
         resets.register()
         with compile_context(CompileContext(next_compile_id(info.code))):
             reason = why_unsupported_state()

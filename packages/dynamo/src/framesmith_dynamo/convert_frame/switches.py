@@ -24,12 +24,12 @@ def answer_of_marks(info: FrameInfo) -> SKIP | None:
     function = cast(FunctionType, info.function)
     mark = decorators.disabled(function)
     if mark is None:
-        return SKIP("made with leaf_function", calls_too=True) if decorators.is_leaf(function) else None
+        return SKIP("made with leaf_function", recursive=True) if decorators.is_leaf(function) else None
     inner = mark.inner.__func__ if isinstance(mark.inner, MethodType) else mark.inner
     if not mark.calls_too and isinstance(inner, FunctionType):
         framesmith_frames.skip(inner.__code__, mark.reason)
         disable(inner.__code__)
-    return SKIP(mark.reason, calls_too=mark.calls_too)
+    return SKIP(mark.reason, recursive=mark.calls_too)
 
 
 def why_not_by_stance(stance: str, info: FrameInfo, known: Sequence[Entry]) -> str | None:

@@ -8,7 +8,7 @@ from types import CodeType
 from framesmith_bytecode import Continuation, ContinuationError, make_continuation
 from framesmith_dynamo.breaks import RESUMED, GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
-from framesmith_frames import always_ask, skip
+from framesmith_frames import always_offer, skip
 
 NO_CONTINUATION = register_break(
     "no-continuation",
@@ -37,7 +37,7 @@ def continuation_at(
     if can_recur(code, index, broken):
         skip(known.code, "continues a loop in which the graph breaks")
     else:
-        always_ask(known.code)
+        always_offer(known.code)
         decoded(known.code).broken_at = code.broken_at | {here}
     return known
 

@@ -154,11 +154,11 @@ static PyObject *py_counts(PyObject *module, PyObject *target)
         sum.run_once += cache->run_once;
         sum.rejected += cache->rejected;
         sum.errors += cache->errors;
-        sum.left_alone += cache->left_alone;
+        sum.filtered += cache->filtered;
         reason = reason == NULL ? cache->reason : reason;
     }
     PyObject *given = Py_NewRef(reason == NULL ? Py_None : reason); /* making the tuple may collect garbage: a reset */
-    return Py_BuildValue("KKKKKKKN", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.left_alone,
+    return Py_BuildValue("KKKKKKKN", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.filtered,
                          given);
 }
 

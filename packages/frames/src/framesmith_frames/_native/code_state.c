@@ -14,7 +14,7 @@ static void cache_free(Cache *cache)
 {
     PyObject *entries = cache->entries;
     PyObject *reason = cache->reason;
-    concern_release(cache->concern);
+    interest_release(cache->interest);
     PyMem_Free(cache);
     Py_XDECREF(entries);
     Py_XDECREF(reason);
@@ -49,8 +49,8 @@ Cache *cache_get(CodeState *state, unsigned long long id)
         return NULL;
     }
     cache->id = id;
-    cache->concern = concern_of_cache(id);
-    cache->concerned = state->always_asked;
+    cache->interest = interest_of_cache(id);
+    cache->interesting = state->always_offered;
     cache->next = state->caches;
     state->caches = cache;
     return cache;

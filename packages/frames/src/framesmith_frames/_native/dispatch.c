@@ -152,7 +152,7 @@ static int take_entry(Frame *frame, Cache *cache, Activation *activation, Entry 
 static void take_refusal(Cache *cache, Answer *answer)
 {
     int skips = Py_IS_TYPE(answer, &Skip_Type);
-    cache->skip = !skips ? NOT_SKIPPED : answer->calls_too ? SKIPPED_WITH_CALLS : SKIPPED;
+    cache->skip = !skips ? NOT_SKIPPED : answer->recursive ? SKIPPED_RECURSIVELY : SKIPPED;
     cache->run_once += !skips;
     cache->quiet = answer->quiet;
     Py_XSETREF(cache->reason, Py_NewRef(answer->reason));
@@ -208,7 +208,7 @@ static int decide(Frame *frame, Cache *cache, Activation *activation, Found *fou
         *reason = reason_to_report(cache);
     }
     else if (status == 0 && cache->entries != NULL &&
-             manner_of_call(cache, code, frame_function(frame), frame->localsplus) != OFFERED) {
+             filter_call(cache, code, frame_function(frame), frame->localsplus) != OFFERED) {
         cache->misses++; /* entries made for other arguments */
     }
     else if (status == 0) {
@@ -234,7 +234,7 @@ static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Lo
 }
 
 /* A call has run eagerly: whoever wants to know that it returned is called, and may raise. Takes `returned`. */
-static PyObject *tell_returned(PyObject *result, PyObject *returned, Activation *activation)
+static PyObject *report_returned(PyObject *result, PyObject *returned, Activation *activation)
 {
     if (result != NULL) {
         activation->busy++;
@@ -255,7 +255,7 @@ static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *c
     Found found = {0};
     PyObject *reason = NULL;
     int status = decide(frame, cache, local->activation, &found, &reason);
-    int with_calls = cache->skip == SKIPPED_WITH_CALLS;
+    int with_calls = cache->skip == SKIPPED_RECURSIVELY;
     cache_release(cache);
     if (status < 0) {
         status = report_error(frame, local->activation, &found);
@@ -273,7 +273,7 @@ static PyObject *dispatch_as_usual(PyThreadState *tstate, Frame *frame, Cache *c
         return abandon_frame(tstate, frame);
     }
     PyObject *result = with_calls ? evaluate_paused(tstate, frame, local) : evaluate(tstate, frame, 0, local);
-    return found.returned == NULL ? result : tell_returned(result, found.returned, local->activation);
+    return found.returned == NULL ? result : report_returned(result, found.returned, local->activation);
 }
 
 /* The frame of a call that goes another way: see call_diverted() in compiled_function.c. Takes the callback. */

@@ -247,19 +247,19 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
     }
     if (activation->first || target != NULL) {
         activation->first = 0;
-        cache->concerned = 1;
+        cache->interesting = 1;
     }
     if (cache->skip && cache->entries == NULL) {
         cache->skips++;
         return evaluate_skipped(tstate, frame, cache, target, local);
     }
     if (cache->entries == NULL) {
-        switch (manner_of_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
-        case LEFT:
+        switch (filter_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
+        case EAGER_LEAF:
             return evaluate(tstate, frame, throwflag, local);
-        case WATCHED:
+        case EAGER_WATCHED:
             return evaluate_watched(tstate, frame, cache, local);
-        case UNWATCHED:
+        case EAGER_UNWATCHED:
             return evaluate_unwatched(tstate, frame, local);
         default:
             break;

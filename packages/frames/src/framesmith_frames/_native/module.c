@@ -13,7 +13,7 @@ static int module_exec(PyObject *module)
     }
     if (code_state_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
         PyModule_AddFunctions(module, dispatch_methods) < 0 || PyModule_AddFunctions(module, owner_methods) < 0 ||
-        PyModule_AddFunctions(module, concern_methods) < 0 || PyModule_AddFunctions(module, diversion_methods) < 0) {
+        PyModule_AddFunctions(module, interest_methods) < 0 || PyModule_AddFunctions(module, diversion_methods) < 0) {
         return -1;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {

@@ -92,19 +92,19 @@ typedef struct Cache {
     unsigned long long id;
     PyObject *entries; /* tuple of Entry, most recently used first, or NULL; replaced, never changed while others see it */
     PyObject *reason;  /* why skipped or last run eagerly (str), or NULL */
-    struct Concern *concern; /* NULL: the callback is asked about every call; see concern.c */
-    int concerned;     /* the code itself is something to ask about, whatever it is called with */
-    int names_known;   /* `concerned` says what the names in the code gave */
+    struct Interest *interest; /* NULL: the callback is asked about every call; see interest.c */
+    int interesting;     /* the code itself is something to ask about, whatever it is called with */
+    int names_known;   /* `interesting` says what the names in the code gave */
     int calls_inside;  /* a call that was watched called other functions */
     int quiet_calls;   /* in which nothing was found, one after the other, while they were watched */
-    int skip;          /* whether the callback answered SKIP: NOT_SKIPPED, SKIPPED or SKIPPED_WITH_CALLS */
+    int skip;          /* whether the callback answered SKIP: NOT_SKIPPED, SKIPPED or SKIPPED_RECURSIVELY */
     int quiet;         /* its last answer is not to be reported */
     int users;         /* calls that hold this pointer while Python code may run */
     int dropped;       /* by a reset: freed by its last user */
-    unsigned long long hits, misses, skips, run_once, rejected, errors, left_alone;
+    unsigned long long hits, misses, skips, run_once, rejected, errors, filtered;
 } Cache;
 
-enum { NOT_SKIPPED = 0, SKIPPED, SKIPPED_WITH_CALLS };
+enum { NOT_SKIPPED = 0, SKIPPED, SKIPPED_RECURSIVELY };
 enum { NOT_MARKED = 0, MARKED_BY_PROGRAM, MARKED_RESIDUAL };
 
 typedef struct CodeState {
@@ -113,7 +113,7 @@ typedef struct CodeState {
     Cache *caches;
     int mark;              /* never offered, whatever the cache */
     PyObject *mark_reason; /* str, or NULL */
-    int always_asked;      /* whatever its callbacks are concerned with */
+    int always_offered;      /* whatever its callbacks are interested in */
     unsigned long long skips;
 } CodeState;
 
@@ -128,19 +128,19 @@ int cache_add(Cache *cache, PyObject *entry);
 void cache_use(Cache *cache, PyObject *entry, PyObject *entries);
 int reset_caches(PyCodeObject *code, const unsigned long long *id); /* of one code or of all; of one id or of all */
 
-/* ---- concern.c: whether a call reaches what a callback wants to be asked about ---- */
+/* ---- interest.c: whether a call reaches what a callback wants to be asked about ---- */
 
-typedef struct Concern Concern;
+typedef struct Interest Interest;
 
-/* OFFERED: to the callback, if no entry applies. WATCHED: left alone, not what it calls. UNWATCHED: with all it calls.
- * LEFT: likewise, but calls nothing. */
-typedef enum { OFFERED, LEFT, WATCHED, UNWATCHED } Manner;
+/* OFFERED: to the callback, if no entry applies. EAGER_WATCHED: left alone, not what it calls. EAGER_UNWATCHED: with all it calls.
+ * EAGER_LEAF: likewise, but calls nothing. */
+typedef enum { OFFERED, EAGER_LEAF, EAGER_WATCHED, EAGER_UNWATCHED } Filtering;
 
-Manner manner_of_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args); /* never fails */
-Concern *concern_of_cache(unsigned long long id); /* NULL if its callback is asked about everything; never fails */
-void concern_release(Concern *concern);           /* what concern_of_cache() gave */
-void concern_forget(unsigned long long id);
-extern PyMethodDef concern_methods[];
+Filtering filter_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args); /* never fails */
+Interest *interest_of_cache(unsigned long long id); /* NULL if its callback is asked about everything; never fails */
+void interest_release(Interest *interest);           /* what interest_of_cache() gave */
+void interest_forget(unsigned long long id);
+extern PyMethodDef interest_methods[];
 
 /* ---- code_api.c: the same, for Python ---- */
 
@@ -182,7 +182,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *reason;
     char quiet; /* not reported to on_eager */
-    char calls_too; /* of a SKIP: the hook is off in what the code calls */
+    char recursive; /* of a SKIP: the hook is off in what the code calls */
     PyObject *returned; /* of a RUN_ONCE: called without arguments when the call returns and does not raise; or NULL */
 } Answer;
 

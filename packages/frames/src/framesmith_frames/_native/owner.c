@@ -20,7 +20,7 @@ static PyObject *owner_died(PyObject *self, PyObject *reference)
         return NULL;
     }
     unsigned long long id = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(self, 1));
-    concern_forget(id);
+    interest_forget(id);
     if (reset_caches(NULL, &id) < 0) {
         return NULL;
     }

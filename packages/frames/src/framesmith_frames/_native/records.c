@@ -307,11 +307,11 @@ PyObject *entry_flat_code(Entry *entry)
 
 static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"reason", "quiet", "returned", NULL}, *names_of_skip[] = {"reason", "quiet", "calls_too", NULL};
+    static char *names[] = {"reason", "quiet", "returned", NULL}, *names_of_skip[] = {"reason", "quiet", "recursive", NULL};
     PyObject *reason, *returned = Py_None;
-    int quiet = 0, calls_too = 0;
+    int quiet = 0, recursive = 0;
     int parsed = type == &Skip_Type
-                     ? PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pp", names_of_skip, &reason, &quiet, &calls_too)
+                     ? PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pp", names_of_skip, &reason, &quiet, &recursive)
                      : PyArg_ParseTupleAndKeywords(args, kwargs, "U|$pO", names, &reason, &quiet, &returned);
     if (!parsed) {
         return NULL;
@@ -323,7 +323,7 @@ static PyObject *answer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (answer != NULL) {
         answer->reason = Py_NewRef(reason);
         answer->quiet = (char)quiet;
-        answer->calls_too = (char)calls_too;
+        answer->recursive = (char)recursive;
         answer->returned = returned == Py_None ? NULL : Py_NewRef(returned);
     }
     return (PyObject *)answer;
@@ -358,7 +358,7 @@ static PyMemberDef run_once_members[] = {
 static PyMemberDef skip_members[] = {
     {"reason", T_OBJECT_EX, offsetof(Answer, reason), READONLY, NULL},
     {"quiet", T_BOOL, offsetof(Answer, quiet), READONLY, NULL},
-    {"calls_too", T_BOOL, offsetof(Answer, calls_too), READONLY, NULL},
+    {"recursive", T_BOOL, offsetof(Answer, recursive), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -371,8 +371,8 @@ PyTypeObject Skip_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = skip_members,
-    .tp_doc = "SKIP(reason, *, quiet=False, calls_too=False): run this code eagerly, never ask for it again (until a reset), nor, "
-              "with calls_too, for what it calls.",
+    .tp_doc = "SKIP(reason, *, quiet=False, recursive=False): run this code eagerly, never ask for it again (until a reset), nor, "
+              "with recursive, for what it calls.",
 };
 
 PyTypeObject RunOnce_Type = {

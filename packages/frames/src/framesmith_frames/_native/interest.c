@@ -1,6 +1,6 @@
-/* Whether a call reaches anything that a callback is concerned with, see `ask_only_about` in the README.
+/* Whether a call reaches anything that a callback is interested in, see `set_interest_filter` in the README.
  *
- * Note [Reach]: concerned are the modules of the packages that the callback named, what is defined in them, and instances of
+ * Note [Reach]: interesting are the modules of the packages that the callback named, what is defined in them, and instances of
  * classes that have one of their classes among their bases. A call reaches what its arguments and its closure hold, and what
  * its code names. Objects are looked into by `tp_traverse`, as the garbage collector does: for every kind alike, without
  * running Python code and without making attributes' dicts. Functions, frames and modules are not looked into, for they hold
@@ -24,7 +24,7 @@ enum { CALLEES = 1 }; /* names of functions are followed so far */
 enum { CALLS_TO_TRUST = 4 };
 enum { FOUND = 1, TIRED = -1 };
 
-typedef enum { UNKNOWN, LEAF, OPEN, CLASS, MODULE, FUNCTION, BUILTIN, CONCERNED } Kind;
+typedef enum { UNKNOWN, LEAF, OPEN, CLASS, MODULE, FUNCTION, BUILTIN, INTERESTING } Kind;
 
 typedef struct {
     PyTypeObject *type; /* borrowed: compared together with the version, which no other type has had or will have */
@@ -32,24 +32,24 @@ typedef struct {
     Kind kind;
 } KnownType;
 
-struct Concern {
-    Concern *next;
+struct Interest {
+    Interest *next;
     Py_ssize_t users;         /* the list, and caches */
     unsigned long long cache; /* of the callback */
     PyObject *packages; /* tuple of str */
     KnownType types[TYPES_REMEMBERED];
 };
 
-static Concern *concerns = NULL;
+static Interest *interests = NULL;
 static PyObject *module_attribute = NULL, *name_attribute = NULL;
 
 /* ---- names of modules ---- */
 
-static int text_in_packages(const Concern *concern, const char *text, Py_ssize_t length)
+static int text_in_packages(const Interest *interest, const char *text, Py_ssize_t length)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(concern->packages); i++) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(interest->packages); i++) {
         Py_ssize_t size;
-        const char *package = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(concern->packages, i), &size);
+        const char *package = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(interest->packages, i), &size);
         if (package != NULL && length >= size && memcmp(text, package, size) == 0 && (length == size || text[size] == '.')) {
             return 1;
         }
@@ -57,7 +57,7 @@ static int text_in_packages(const Concern *concern, const char *text, Py_ssize_t
     return 0;
 }
 
-static int in_packages(const Concern *concern, PyObject *name)
+static int in_packages(const Interest *interest, PyObject *name)
 {
     if (name == NULL || !PyUnicode_Check(name)) {
         return 0;
@@ -68,7 +68,7 @@ static int in_packages(const Concern *concern, PyObject *name)
         PyErr_Clear(); /* lone surrogates */
         return 0;
     }
-    return text_in_packages(concern, text, length);
+    return text_in_packages(interest, text, length);
 }
 
 /* Borrowed, or NULL without an exception. */
@@ -83,30 +83,30 @@ static PyObject *quiet_item(PyObject *dict, PyObject *key)
 
 /* ---- types ---- */
 
-static int is_defined_in_packages(const Concern *concern, PyTypeObject *type)
+static int is_defined_in_packages(const Interest *interest, PyTypeObject *type)
 {
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-        return in_packages(concern, quiet_item(type->tp_dict, module_attribute));
+        return in_packages(interest, quiet_item(type->tp_dict, module_attribute));
     }
-    return text_in_packages(concern, type->tp_name, (Py_ssize_t)strlen(type->tp_name));
+    return text_in_packages(interest, type->tp_name, (Py_ssize_t)strlen(type->tp_name));
 }
 
-static int derives_from_packages(const Concern *concern, PyTypeObject *type)
+static int derives_from_packages(const Interest *interest, PyTypeObject *type)
 {
     PyObject *bases = type->tp_mro;
     for (Py_ssize_t i = 0; bases != NULL && i < PyTuple_GET_SIZE(bases); i++) {
         PyObject *base = PyTuple_GET_ITEM(bases, i);
-        if (PyType_Check(base) && is_defined_in_packages(concern, (PyTypeObject *)base)) {
+        if (PyType_Check(base) && is_defined_in_packages(interest, (PyTypeObject *)base)) {
             return 1;
         }
     }
     return 0;
 }
 
-static Kind classify(const Concern *concern, PyTypeObject *type)
+static Kind classify(const Interest *interest, PyTypeObject *type)
 {
-    if (derives_from_packages(concern, type)) {
-        return CONCERNED;
+    if (derives_from_packages(interest, type)) {
+        return INTERESTING;
     }
     if (PyType_HasFeature(type, Py_TPFLAGS_TYPE_SUBCLASS)) {
         return CLASS;
@@ -126,14 +126,14 @@ static Kind classify(const Concern *concern, PyTypeObject *type)
     return PyType_IS_GC(type) && type->tp_traverse != NULL ? OPEN : LEAF;
 }
 
-static Kind kind_of(Concern *concern, PyTypeObject *type)
+static Kind kind_of(Interest *interest, PyTypeObject *type)
 {
-    KnownType *known = &concern->types[((uintptr_t)type >> 4) & (TYPES_REMEMBERED - 1)];
+    KnownType *known = &interest->types[((uintptr_t)type >> 4) & (TYPES_REMEMBERED - 1)];
     unsigned int version = type->tp_version_tag;
     if (version != 0 && known->type == type && known->version == version) {
         return known->kind;
     }
-    Kind kind = classify(concern, type);
+    Kind kind = classify(interest, type);
     if (version != 0) {
         *known = (KnownType){type, version, kind};
     }
@@ -143,28 +143,28 @@ static Kind kind_of(Concern *concern, PyTypeObject *type)
 /* ---- objects ---- */
 
 typedef struct {
-    Concern *concern;
+    Interest *interest;
     int inside;  /* within an argument, not one itself: only instances count, for registries name classes and functions */
     int depth;   /* how much further to look into objects */
     int objects; /* how many more to look at */
 } Look;
 
 static int look_at(PyObject *object, void *argument);
-static int is_concerned_function(Concern *concern, PyFunctionObject *function);
+static int is_interesting_function(Interest *interest, PyFunctionObject *function);
 
-static int is_concerned_module(Concern *concern, PyObject *module)
+static int is_interesting_module(Interest *interest, PyObject *module)
 {
-    return in_packages(concern, quiet_item(PyModule_GetDict(module), name_attribute));
+    return in_packages(interest, quiet_item(PyModule_GetDict(module), name_attribute));
 }
 
-static int is_concerned_builtin(Concern *concern, PyCFunctionObject *builtin)
+static int is_interesting_builtin(Interest *interest, PyCFunctionObject *builtin)
 {
     PyObject *owner = builtin->m_self;
-    if (owner == NULL || in_packages(concern, builtin->m_module)) {
-        return in_packages(concern, builtin->m_module);
+    if (owner == NULL || in_packages(interest, builtin->m_module)) {
+        return in_packages(interest, builtin->m_module);
     }
-    Kind kind = kind_of(concern, PyType_Check(owner) ? (PyTypeObject *)owner : Py_TYPE(owner));
-    return kind == CONCERNED || (kind == MODULE && is_concerned_module(concern, owner));
+    Kind kind = kind_of(interest, PyType_Check(owner) ? (PyTypeObject *)owner : Py_TYPE(owner));
+    return kind == INTERESTING || (kind == MODULE && is_interesting_module(interest, owner));
 }
 
 static int look_at_cells(PyObject *closure, Look *look)
@@ -178,17 +178,17 @@ static int look_at_cells(PyObject *closure, Look *look)
 }
 
 /* Classes, modules and functions: whether they themselves are meant. */
-static int look_at_definition(Concern *concern, Kind kind, PyObject *object)
+static int look_at_definition(Interest *interest, Kind kind, PyObject *object)
 {
     switch (kind) {
     case CLASS:
-        return kind_of(concern, (PyTypeObject *)object) == CONCERNED;
+        return kind_of(interest, (PyTypeObject *)object) == INTERESTING;
     case MODULE:
-        return is_concerned_module(concern, object);
+        return is_interesting_module(interest, object);
     case FUNCTION:
-        return is_concerned_function(concern, (PyFunctionObject *)object);
+        return is_interesting_function(interest, (PyFunctionObject *)object);
     case BUILTIN:
-        return is_concerned_builtin(concern, (PyCFunctionObject *)object);
+        return is_interesting_builtin(interest, (PyCFunctionObject *)object);
     default:
         return 0;
     }
@@ -196,7 +196,7 @@ static int look_at_definition(Concern *concern, Kind kind, PyObject *object)
 
 static int look_into(PyObject *object, Kind kind, Look *look)
 {
-    Look further = {look->concern, 1, look->depth - (kind == OPEN), look->objects};
+    Look further = {look->interest, 1, look->depth - (kind == OPEN), look->objects};
     int status = kind == OPEN ? Py_TYPE(object)->tp_traverse(object, look_at, &further)
                               : look_at_cells(((PyFunctionObject *)object)->func_closure, &further);
     look->objects = further.objects;
@@ -210,8 +210,8 @@ static int look_at(PyObject *object, void *argument)
     if (look->objects-- <= 0) {
         return TIRED;
     }
-    Kind kind = kind_of(look->concern, Py_TYPE(object));
-    if (kind == CONCERNED) {
+    Kind kind = kind_of(look->interest, Py_TYPE(object));
+    if (kind == INTERESTING) {
         return FOUND;
     }
     if (kind == LEAF) {
@@ -221,16 +221,16 @@ static int look_at(PyObject *object, void *argument)
         int status = look_at(PyMethod_GET_SELF(object), look);
         return status == 0 ? look_at(PyMethod_GET_FUNCTION(object), look) : status;
     }
-    if (kind != OPEN && !look->inside && look_at_definition(look->concern, kind, object)) {
+    if (kind != OPEN && !look->inside && look_at_definition(look->interest, kind, object)) {
         return FOUND;
     }
     int is_open = kind == FUNCTION || (kind == OPEN && look->depth > 0 && PyObject_IS_GC(object));
     return is_open ? look_into(object, kind, look) : 0;
 }
 
-static int reaches(Concern *concern, PyObject *object, int depth, int objects)
+static int reaches(Interest *interest, PyObject *object, int depth, int objects)
 {
-    Look look = {concern, 0, depth, objects};
+    Look look = {interest, 0, depth, objects};
     return look_at(object, &look) == FOUND;
 }
 
@@ -273,11 +273,11 @@ static int look_at_given(const Given *all, Look *look)
 }
 
 /* All arguments at one depth before any is looked into further. */
-static int given_reaches(Concern *concern, const Given *all, int depth, int objects)
+static int given_reaches(Interest *interest, const Given *all, int depth, int objects)
 {
     int status = 0;
     for (int reach = 0; reach <= depth && status != FOUND; reach++) {
-        Look look = {concern, 0, reach, objects};
+        Look look = {interest, 0, reach, objects};
         status = look_at_given(all, &look);
     }
     return status == FOUND;
@@ -285,159 +285,159 @@ static int given_reaches(Concern *concern, const Given *all, int depth, int obje
 
 /* ---- what code names ---- */
 
-static int code_reaches(Concern *concern, PyCodeObject *code, PyObject *globals, int callees);
+static int code_reaches(Interest *interest, PyCodeObject *code, PyObject *globals, int callees);
 
 /* Whether a function is to be asked about whatever it is called with; remembered with what is known of its code. */
-static int is_concerned_function(Concern *concern, PyFunctionObject *function)
+static int is_interesting_function(Interest *interest, PyFunctionObject *function)
 {
-    if (in_packages(concern, function->func_module)) {
+    if (in_packages(interest, function->func_module)) {
         return 1;
     }
     PyCodeObject *code = (PyCodeObject *)function->func_code;
     CodeState *state = code_state_get(code);
-    Cache *cache = state == NULL ? NULL : cache_get(state, concern->cache);
+    Cache *cache = state == NULL ? NULL : cache_get(state, interest->cache);
     if (cache == NULL) {
         PyErr_Clear();
         return 0;
     }
     if (!cache->names_known) {
         cache->names_known = 1;
-        cache->concerned |= code_reaches(concern, code, function->func_globals, 0);
+        cache->interesting |= code_reaches(interest, code, function->func_globals, 0);
     }
-    return cache->concerned;
+    return cache->interesting;
 }
 
 /* A function that is named counts as the code that names it; `self.method` is met when it is called. */
-static int named_reaches(Concern *concern, PyObject *value, int callees)
+static int named_reaches(Interest *interest, PyObject *value, int callees)
 {
     if (PyFunction_Check(value)) {
-        return callees > 0 ? is_concerned_function(concern, (PyFunctionObject *)value)
-                           : in_packages(concern, ((PyFunctionObject *)value)->func_module);
+        return callees > 0 ? is_interesting_function(interest, (PyFunctionObject *)value)
+                           : in_packages(interest, ((PyFunctionObject *)value)->func_module);
     }
-    return reaches(concern, value, NAMED_DEPTH, NAMED_OBJECTS);
+    return reaches(interest, value, NAMED_DEPTH, NAMED_OBJECTS);
 }
 
 /* What the names stand for in a module that is one of them: `module.name`. */
-static int attributes_reach(Concern *concern, PyObject *module, PyObject *names, int callees)
+static int attributes_reach(Interest *interest, PyObject *module, PyObject *names, int callees)
 {
     PyObject *namespace = PyModule_GetDict(module);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *value = quiet_item(namespace, PyTuple_GET_ITEM(names, i));
-        if (value != NULL && named_reaches(concern, value, callees)) {
+        if (value != NULL && named_reaches(interest, value, callees)) {
             return 1;
         }
     }
     return 0;
 }
 
-static int nested_reaches(Concern *concern, PyCodeObject *code, PyObject *globals, int callees)
+static int nested_reaches(Interest *interest, PyCodeObject *code, PyObject *globals, int callees)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); i++) {
         PyObject *constant = PyTuple_GET_ITEM(code->co_consts, i);
-        if (PyCode_Check(constant) && code_reaches(concern, (PyCodeObject *)constant, globals, callees)) {
+        if (PyCode_Check(constant) && code_reaches(interest, (PyCodeObject *)constant, globals, callees)) {
             return 1;
         }
     }
     return 0;
 }
 
-static int code_reaches(Concern *concern, PyCodeObject *code, PyObject *globals, int callees)
+static int code_reaches(Interest *interest, PyCodeObject *code, PyObject *globals, int callees)
 {
     PyObject *names = code->co_names;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
         PyObject *value = quiet_item(globals, name);
-        if (in_packages(concern, name)) {
+        if (in_packages(interest, name)) {
             return 1; /* it may be imported inside the function */
         }
-        if (value != NULL && (named_reaches(concern, value, callees) ||
-                              (PyModule_Check(value) && attributes_reach(concern, value, names, callees)))) {
+        if (value != NULL && (named_reaches(interest, value, callees) ||
+                              (PyModule_Check(value) && attributes_reach(interest, value, names, callees)))) {
             return 1;
         }
     }
-    return nested_reaches(concern, code, globals, callees);
+    return nested_reaches(interest, code, globals, callees);
 }
 
 /* ---- calls ---- */
 
 static int is_power_of_two(unsigned long long number) { return (number & (number - 1)) == 0; }
 
-Manner manner_of_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args)
+Filtering filter_call(Cache *cache, PyCodeObject *code, PyObject *function, PyObject *const *args)
 {
-    Concern *concern = cache->concern;
-    if (concern == NULL || cache->concerned) {
+    Interest *interest = cache->interest;
+    if (interest == NULL || cache->interesting) {
         return OFFERED;
     }
     Given all = given(code, function, args);
-    unsigned long long call = cache->left_alone + 1;
+    unsigned long long call = cache->filtered + 1;
     if (!is_power_of_two(call)) {
         int depth = call < GLANCES_AT_FIRST || call % GLANCE_EVERY == 0 ? GLANCE_DEPTH : 0;
-        if (given_reaches(concern, &all, depth, GLANCE_OBJECTS)) {
+        if (given_reaches(interest, &all, depth, GLANCE_OBJECTS)) {
             return OFFERED;
         }
-        cache->left_alone = call;
+        cache->filtered = call;
         if (cache->quiet_calls < CALLS_TO_TRUST) {
-            return WATCHED;
+            return EAGER_WATCHED;
         }
-        return cache->calls_inside ? UNWATCHED : LEFT;
+        return cache->calls_inside ? EAGER_UNWATCHED : EAGER_LEAF;
     }
     cache->names_known = 1;
     PyFunctionObject *called = (PyFunctionObject *)function;
-    if (in_packages(concern, called->func_module) || code_reaches(concern, code, called->func_globals, CALLEES)) {
-        cache->concerned = 1;
+    if (in_packages(interest, called->func_module) || code_reaches(interest, code, called->func_globals, CALLEES)) {
+        cache->interesting = 1;
         return OFFERED;
     }
-    if (given_reaches(concern, &all, CLOSE_DEPTH, CLOSE_OBJECTS)) {
+    if (given_reaches(interest, &all, CLOSE_DEPTH, CLOSE_OBJECTS)) {
         return OFFERED;
     }
-    cache->left_alone = call;
-    return WATCHED;
+    cache->filtered = call;
+    return EAGER_WATCHED;
 }
 
 /* ---- registration ---- */
 
-Concern *concern_of_cache(unsigned long long id)
+Interest *interest_of_cache(unsigned long long id)
 {
-    Concern *concern = concerns;
-    while (concern != NULL && concern->cache != id) {
-        concern = concern->next;
+    Interest *interest = interests;
+    while (interest != NULL && interest->cache != id) {
+        interest = interest->next;
     }
-    if (concern != NULL) {
-        concern->users++;
+    if (interest != NULL) {
+        interest->users++;
     }
-    return concern;
+    return interest;
 }
 
-void concern_release(Concern *concern)
+void interest_release(Interest *interest)
 {
-    if (concern != NULL && --concern->users == 0) {
-        Py_DECREF(concern->packages);
-        PyMem_Free(concern);
+    if (interest != NULL && --interest->users == 0) {
+        Py_DECREF(interest->packages);
+        PyMem_Free(interest);
     }
 }
 
-void concern_forget(unsigned long long id)
+void interest_forget(unsigned long long id)
 {
-    for (Concern **link = &concerns; *link != NULL; link = &(*link)->next) {
-        Concern *concern = *link;
-        if (concern->cache == id) {
-            *link = concern->next;
-            concern_release(concern);
+    for (Interest **link = &interests; *link != NULL; link = &(*link)->next) {
+        Interest *interest = *link;
+        if (interest->cache == id) {
+            *link = interest->next;
+            interest_release(interest);
             return;
         }
     }
 }
 
-static int concern_add(PyObject *packages, unsigned long long cache)
+static int interest_add(PyObject *packages, unsigned long long cache)
 {
-    Concern *concern = PyMem_Calloc(1, sizeof(Concern));
-    if (concern == NULL) {
+    Interest *interest = PyMem_Calloc(1, sizeof(Interest));
+    if (interest == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    concern_forget(cache);
-    *concern = (Concern){.next = concerns, .users = 1, .cache = cache, .packages = Py_NewRef(packages)};
-    concerns = concern;
+    interest_forget(cache);
+    *interest = (Interest){.next = interests, .users = 1, .cache = cache, .packages = Py_NewRef(packages)};
+    interests = interest;
     return 0;
 }
 
@@ -446,7 +446,7 @@ static int validate_packages(PyObject *packages)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(packages); i++) {
         PyObject *package = PyTuple_GET_ITEM(packages, i);
         if (!PyUnicode_Check(package) || PyUnicode_AsUTF8(package) == NULL) {
-            PyErr_Format(PyExc_TypeError, "ask_only_about: packages are named by strings, not %.200s",
+            PyErr_Format(PyExc_TypeError, "set_interest_filter: packages are named by strings, not %.200s",
                          Py_TYPE(package)->tp_name);
             return -1;
         }
@@ -465,38 +465,38 @@ static int prepare_names(void)
     return module_attribute == NULL || name_attribute == NULL ? -1 : 0;
 }
 
-static PyObject *py_ask_only_about(PyObject *module, PyObject *args)
+static PyObject *py_set_interest_filter(PyObject *module, PyObject *args)
 {
     PyObject *callback, *packages;
     unsigned long long id;
-    if (!PyArg_ParseTuple(args, "OO!:ask_only_about", &callback, &PyTuple_Type, &packages)) {
+    if (!PyArg_ParseTuple(args, "OO!:set_interest_filter", &callback, &PyTuple_Type, &packages)) {
         return NULL;
     }
     if (!PyCallable_Check(callback)) {
-        return PyErr_Format(PyExc_TypeError, "ask_only_about: expected a callable, not %.200s", Py_TYPE(callback)->tp_name);
+        return PyErr_Format(PyExc_TypeError, "set_interest_filter: expected a callable, not %.200s", Py_TYPE(callback)->tp_name);
     }
     if (validate_packages(packages) < 0 || prepare_names() < 0 || callback_cache(callback, &id) < 0) {
         return NULL;
     }
-    if (concern_add(packages, id) < 0 || reset_caches(NULL, &id) < 0) {
+    if (interest_add(packages, id) < 0 || reset_caches(NULL, &id) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-static PyObject *py_always_ask(PyObject *module, PyObject *target)
+static PyObject *py_always_offer(PyObject *module, PyObject *target)
 {
     PyCodeObject *code = code_argument(target);
     CodeState *state = code == NULL ? NULL : code_state_get(code);
     if (state == NULL) {
         return NULL;
     }
-    state->always_asked = 1;
+    state->always_offered = 1;
     Py_RETURN_NONE;
 }
 
-PyMethodDef concern_methods[] = {
-    {"ask_only_about", py_ask_only_about, METH_VARARGS, NULL},
-    {"always_ask", py_always_ask, METH_O, NULL},
+PyMethodDef interest_methods[] = {
+    {"set_interest_filter", py_set_interest_filter, METH_VARARGS, NULL},
+    {"always_offer", py_always_offer, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,15 +1,15 @@
 """Every kind of place there is, cut at every instruction: result, exception, lines and order of effects stay."""
 
 import pytest
-from cut_definitions import PROGRAMS
-from cutting import cut_everywhere
+from split_definitions import PROGRAMS
+from splitting import split_everywhere
 
 from framesmith_bytecode import decode
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_cut_everywhere(name, long_run):
+def test_split_everywhere(name, long_run):
     """The ordinary run leaves some places of long functions out; the long one cuts continuations again."""
     function, runs = PROGRAMS[name]
     step = 1 if long_run else 1 + len(decode(function.__code__).instructions) // 150
-    assert cut_everywhere(function, runs, step=step, again=13 if long_run else 0) == {}
+    assert split_everywhere(function, runs, step=step, again=13 if long_run else 0) == {}

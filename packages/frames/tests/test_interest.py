@@ -1,4 +1,4 @@
-"""`ask_only_about`: which calls reach what a callback is concerned with, and which are left alone, watched or not."""
+"""`set_interest_filter`: which calls are offered to a callback, and which run eagerly, watched or not."""
 
 import functools
 import gc
@@ -14,7 +14,7 @@ import pytest
 
 import framesmith_frames as frames
 
-#: A package that callbacks are concerned with.
+#: A package that callbacks are interested in.
 library = types.ModuleType("library")
 sub = types.ModuleType("library.sub")
 
@@ -56,12 +56,12 @@ library.sub = sub
 
 
 class Asked:
-    """A callback concerned with `library`; notes what it is asked about and answers all alike."""
+    """A callback interested in `library`; notes what it is asked about and answers all alike."""
 
     def __init__(self, answer=frames.RUN_ONCE):
         self.names = []
         self.answer = answer
-        frames.ask_only_about(self, ("library",))
+        frames.set_interest_filter(self, ("library",))
 
     def __call__(self, frame):
         self.names.append(frame.code.co_name)
@@ -96,7 +96,7 @@ def nothing_given():
     return plain(1)
 
 
-UNCONCERNED = {
+UNINTERESTING = {
     "nothing": (),
     "numbers": (1, 2.5),
     "containers": ([1, "two"], {"three": (3,)}),
@@ -107,7 +107,7 @@ UNCONCERNED = {
     "a registry of classes": ({Thing: 1},),
     "a like-named module": (types.ModuleType("library_of_others"),),
 }
-CONCERNED = {
+INTERESTING = {
     "an instance": Thing(),
     "one of a derived class": Derived(),
     "a class": Derived,
@@ -127,20 +127,20 @@ CONCERNED = {
 }
 
 
-@pytest.mark.parametrize("name", list(UNCONCERNED))
+@pytest.mark.parametrize("name", list(UNINTERESTING))
 def test_left_alone(name):
     asked = Asked()
-    assert asked_in(asked, plain, UNCONCERNED[name], times=40) == []
-    assert frames.stats(plain).left_alone == 40
-    assert asked_about(variadic, *UNCONCERNED[name], times=40) == []
+    assert asked_in(asked, plain, UNINTERESTING[name], times=40) == []
+    assert frames.stats(plain).filtered == 40
+    assert asked_about(variadic, *UNINTERESTING[name], times=40) == []
 
 
-@pytest.mark.parametrize("name", list(CONCERNED))
+@pytest.mark.parametrize("name", list(INTERESTING))
 def test_asked_about(name):
-    assert asked_about(plain, CONCERNED[name]) == ["plain"]
-    assert asked_about(plain, 1, b=CONCERNED[name]) == ["plain"]
-    assert asked_about(variadic, 1, CONCERNED[name]) == ["variadic"]
-    assert asked_about(variadic, word=CONCERNED[name]) == ["variadic"]
+    assert asked_about(plain, INTERESTING[name]) == ["plain"]
+    assert asked_about(plain, 1, b=INTERESTING[name]) == ["plain"]
+    assert asked_about(variadic, 1, INTERESTING[name]) == ["variadic"]
+    assert asked_about(variadic, word=INTERESTING[name]) == ["variadic"]
 
 
 @pytest.mark.parametrize("already", [1, 3, 5, 64, 100, 1000])
@@ -178,10 +178,10 @@ def test_code_that_names_the_package():
         "def by_other(): return other.isenabled()": False,
         "def caller(): return by_function()": True,
     }
-    for source, concerned in sources.items():
+    for source, interesting in sources.items():
         exec(source, names)
         function = list(names.values())[-1]
-        assert bool(asked_about(function)) == concerned, source
+        assert bool(asked_about(function)) == interesting, source
     sys.modules["library"] = library
     try:
         exec("def imports():\n    import library\n    return library", alone := {})
@@ -213,13 +213,13 @@ def test_always_ask():
     def code():
         return 1
 
-    frames.always_ask(code)
+    frames.always_offer(code)
     assert asked_about(code) == ["code"]
     with pytest.raises(TypeError, match="expected a code object"):
-        frames.always_ask(3)
+        frames.always_offer(3)
 
 
-def test_a_compiled_function_is_asked_about_and_its_unconcerned_callees_are_not():
+def test_a_compiled_function_is_asked_about_and_its_uninteresting_callees_are_not():
     asked = Asked()
     compiled = frames.CompiledFunction(nothing_given, asked)
     for _ in range(10):
@@ -240,7 +240,7 @@ def test_other_callbacks_are_asked_about_everything():
     assert names == ["nothing_given", "plain"]
 
 
-def test_entries_of_other_arguments_do_not_make_unconcerned_calls_asked_about():
+def test_entries_of_other_arguments_do_not_make_uninteresting_calls_asked_about():
     def doubled(a=None, b=None):
         return 2
 
@@ -252,7 +252,7 @@ def test_entries_of_other_arguments_do_not_make_unconcerned_calls_asked_about():
             return frames.Entry(lambda args, function: type(args[0]) is Thing, doubled.__code__)
         return frames.SKIP("other")
 
-    frames.ask_only_about(callback, ("library",))
+    frames.set_interest_filter(callback, ("library",))
 
     def program():
         return [plain(Thing()), plain(1), plain("x"), plain(Thing())]
@@ -262,7 +262,7 @@ def test_entries_of_other_arguments_do_not_make_unconcerned_calls_asked_about():
     assert asked == ["program", "plain"]
 
 
-def test_a_callback_into_concerned_code_is_found_inside_calls_left_alone():
+def test_a_callback_into_interesting_code_is_found_inside_calls_left_alone():
     def apply(function, values):
         for value in values:
             inner(function, value)
@@ -278,7 +278,7 @@ def test_a_callback_into_concerned_code_is_found_inside_calls_left_alone():
 
     things = [Thing()]
 
-    def concerned(value):
+    def interesting(value):
         return things[0]
 
     asked = Asked()
@@ -286,8 +286,8 @@ def test_a_callback_into_concerned_code_is_found_inside_calls_left_alone():
         for _ in range(50):
             program(harmless)
         assert asked.names == ["program"] * 50
-        program(concerned)
-    assert asked.names[51:] == ["apply", "inner", "concerned", "inner", "concerned"]
+        program(interesting)
+    assert asked.names[51:] == ["apply", "inner", "interesting", "inner", "interesting"]
 
 
 def test_calls_are_no_longer_watched_when_nothing_was_found_in_several():
@@ -414,15 +414,15 @@ def test_deep_recursion_left_alone():
     assert set(asked.names) == {"program"}
 
 
-def test_reset_and_a_new_concern_begin_anew():
+def test_reset_and_a_new_filter_start_afresh():
     asked = Asked()
     with frames.activated(asked):
         nothing_given()
         for _ in range(10):
             plain()
     frames.reset()
-    assert frames.stats(plain).left_alone == 0
-    frames.ask_only_about(asked, ("another",))
+    assert frames.stats(plain).filtered == 0
+    frames.set_interest_filter(asked, ("another",))
     other = type("Other", (), {"__module__": "another.module"})()
     with frames.activated(asked):
         nothing_given()
@@ -463,7 +463,7 @@ def test_what_is_looked_at_is_neither_run_nor_kept():
     assert reference() is None
 
 
-def test_a_class_that_becomes_concerned():
+def test_a_class_that_becomes_interesting():
     class Base:
         pass
 
@@ -472,17 +472,17 @@ def test_a_class_that_becomes_concerned():
 
     late = Late()
     assert asked_about(plain, late) == []
-    Late.__bases__ = (type("Concerned", (Base,), {"__module__": "library"}),)
+    Late.__bases__ = (type("Interesting", (Base,), {"__module__": "library"}),)
     assert asked_about(plain, late) == ["plain"]
 
 
 @pytest.mark.parametrize("wrong", [("library",), ("x", ["library"]), ("x", (1,)), (len, ("\ud800",))])
 def test_wrong_arguments(wrong):
     with pytest.raises((TypeError, UnicodeEncodeError)):
-        frames.ask_only_about(*wrong)
+        frames.set_interest_filter(*wrong)
 
 
-def test_a_dead_callbacks_concern_goes():
+def test_a_dead_callbacks_filter_is_dropped():
     for _ in range(200):
         asked = Asked()
         with frames.activated(asked):
@@ -491,7 +491,7 @@ def test_a_dead_callbacks_concern_goes():
         del asked
         gc.collect()
         assert reference() is None
-    assert frames.stats(plain).left_alone == 0
+    assert frames.stats(plain).filtered == 0
 
 
 def test_threads_left_alone_and_not():
@@ -600,7 +600,7 @@ def test_the_interpreter_ends_inside_an_unwatched_call():
 import sys
 import framesmith_frames as frames
 def callback(frame): return frames.SKIP("seen")
-frames.ask_only_about(callback, ("library",))
+frames.set_interest_filter(callback, ("library",))
 class Noisy:
     def __del__(self): shallow(0)
 def deep(index):

@@ -3,7 +3,7 @@
 
 import sys
 
-from cutting import Box, Manager, Mortal, boom, say
+from splitting import Box, Manager, Mortal, boom, say
 
 PROGRAMS = {}
 

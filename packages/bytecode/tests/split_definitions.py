@@ -3,8 +3,8 @@
 
 import sys
 
-from cut_programs import PROGRAMS, program
-from cutting import Box, boom, say
+from split_programs import PROGRAMS, program
+from splitting import Box, boom, say
 
 
 def decorate(*arguments):

@@ -143,7 +143,7 @@ def like(function, code):
     return made
 
 
-def cut_everywhere(function, runs, *, step=1, again=0):
+def split_everywhere(function, runs, *, step=1, again=0):
     """Cut at every `step`-th place, compare; with `again` every so many continuations are cut again at as many places.
 
     Returns the places refused, with the reasons.
@@ -163,11 +163,11 @@ def cut_everywhere(function, runs, *, step=1, again=0):
         found = [observe(like(function, prefix), arguments, handovers) for arguments in runs]
         assert found == expected, (index, known.bytecode.instructions[index])
         if again and index % again == 0:
-            cut_twice(function, runs, expected, prefix, continuation.code, again)
+            split_twice(function, runs, expected, prefix, continuation.code, again)
     return refused
 
 
-def cut_twice(function, runs, expected, prefix, code, step):
+def split_twice(function, runs, expected, prefix, code, step):
     """Cut the continuation of a prefix as well, at every so many places."""
     known = Analyses(decode(code))
     for index, depth in enumerate(known.depths.before):
