@@ -19,7 +19,7 @@ from framesmith_guards.programs import explaining
 PACKAGES = ("framesmith_dynamo", "framesmith_guards", "framesmith_bytecode", "framesmith_sideeffects",
             "framesmith_aten", "framesmith_aot", "framesmith_backends", "framesmith_frames", "framesmith")  # fmt: skip
 #: Interpreted as a part of programs; what tells of failures; what the user calls.
-LEFT_OUT = ("framesmith_dynamo.polyfills", "framesmith.failures", "framesmith.stats", "framesmith.api")
+LEFT_OUT = ("framesmith_dynamo.polyfills", "framesmith.reports.failures", "framesmith.reports.stats", "framesmith.api")
 #: Compiling begins in these: for a call, for a backward pass.
 BEGINNINGS = (Session.__call__, BackwardPass._compile)
 #: Run operations on fakes: what these raise is what the operation raises.

@@ -119,7 +119,7 @@ def run_together(workers: Sequence[threading.Thread]) -> None:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.filterwarnings("error::framesmith.failures.FramesmithWarning")
+@pytest.mark.filterwarnings("error::framesmith.reports.failures.FramesmithWarning")
 def test_eight_threads_compile_call_and_reset() -> None:
     framesmith.reset()
     shared = make(run_as_it_is)

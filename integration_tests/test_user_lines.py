@@ -9,7 +9,7 @@ import torch
 
 import framesmith
 from framesmith import FramesmithError, FramesmithWarning
-from framesmith.logs import TOPICS
+from framesmith.reports.logs import TOPICS
 from framesmith_guards import CompileContext
 
 

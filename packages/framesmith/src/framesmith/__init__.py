@@ -7,11 +7,11 @@ from framesmith.__about__ import __version__
 from framesmith.api import compile, reset
 from framesmith.backends import list_backends
 from framesmith.backward import compile_backward
-from framesmith.disabling import disable
 from framesmith.explanation import Explanation, explain
-from framesmith.failures import FramesmithError, FramesmithWarning
-from framesmith.logs import set_logs, set_logs_from_environment
-from framesmith.stats import stats
+from framesmith.reports.failures import FramesmithError, FramesmithWarning
+from framesmith.reports.logs import set_logs, set_logs_from_environment
+from framesmith.reports.stats import stats
+from framesmith.targets.disabling import disable
 from framesmith_dynamo import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [

@@ -13,11 +13,11 @@ from framesmith.backends import BackendLike
 from framesmith.backward import reset_programs
 from framesmith.choices import check_bool
 from framesmith.config import make_config
-from framesmith.failures import FramesmithError, FramesmithWarning
+from framesmith.reports.failures import FramesmithError, FramesmithWarning
+from framesmith.reports.stats import clear
 from framesmith.session import install_error_handler, reset_sessions, session_for
-from framesmith.stats import clear
-from framesmith.targets import check_target
-from framesmith.wrappers import compile_callable, compile_module, original_of
+from framesmith.targets.kinds import check_target
+from framesmith.targets.wrappers import compile_callable, compile_module, original_of
 from framesmith_dynamo import RESET_LISTENERS, innermost, is_off
 from framesmith_guards import warn_user
 from framesmith_guards.needs import why_nothing_compiles
@@ -116,12 +116,12 @@ def run_eagerly(target: Any, why: str, refuse: bool) -> Any:
     """The target itself, with one warning that says why nothing is compiled; a FramesmithError to refuse that."""
     if refuse:
         raise FramesmithError(why)
-    _tell_once(why)
+    _warn_once(why)
     return target
 
 
 @functools.cache
-def _tell_once(why: str) -> None:
+def _warn_once(why: str) -> None:
     warn_user(FramesmithWarning(f"{why}; all functions run eagerly"))
 
 

@@ -13,8 +13,8 @@ from torch import fx
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.config import CompileConfig, make_config
-from framesmith.failures import Failures
-from framesmith.pipeline import GraphCompiler
+from framesmith.graphs.pipeline import GraphCompiler
+from framesmith.reports.failures import Failures
 from framesmith.session import cache_key
 from framesmith_autograd_compiler import Capture, Programs
 

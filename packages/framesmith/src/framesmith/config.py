@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from framesmith.backends import BackendLike, backend_options, resolve_backend, takes_mode_here
 from framesmith.choices import check_bool, check_choice, listed, nearest
-from framesmith.failures import FramesmithWarning
+from framesmith.reports.failures import FramesmithWarning
 from framesmith_aten.contract import MODES
 from framesmith_backends.options import present_options
 from framesmith_guards import warn_user

@@ -8,8 +8,8 @@ from typing import Any
 
 from framesmith.config import CompileConfig
 from framesmith.session import Session, install_error_handler
-from framesmith.targets import check_target, name_of
-from framesmith.wrappers import callback_of, compile_callable, original_of
+from framesmith.targets.kinds import check_target, name_of
+from framesmith.targets.wrappers import callback_of, compile_callable, original_of
 from framesmith_dynamo import FrameEvent
 from framesmith_guards.kinds.shapes import ShapeExpr
 

@@ -17,13 +17,13 @@ from torch import fx
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.backends import is_for_fixed_sizes, resolve_backend
-from framesmith.collection import full_collections_postponed
 from framesmith.config import CompileConfig
-from framesmith.failures import Failures, FramesmithError, FramesmithWarning
-from framesmith.logs import log_event
-from framesmith.module_calls import is_module_call
-from framesmith.pipeline import GraphCompiler
-from framesmith.stats import count, count_break
+from framesmith.graphs.garbage_collection import full_collections_postponed
+from framesmith.graphs.pipeline import GraphCompiler
+from framesmith.reports.failures import Failures, FramesmithError, FramesmithWarning
+from framesmith.reports.logs import log_event
+from framesmith.reports.stats import count, count_break
+from framesmith.targets.module_calls import is_module_call
 from framesmith_aten.contract import EXAMPLE
 from framesmith_dynamo import (
     CUDA_GRAPH_CAPTURED,
@@ -112,7 +112,7 @@ class Session:
         if self.refuses:
             raise EagerNotAllowed(name, reason)
         if self._observe is None:
-            self.failures.tell(f"{name}: {NOTHING_COMPILED}: {reason}")
+            self.failures.warn_once(f"{name}: {NOTHING_COMPILED}: {reason}")
 
     def with_backend(self, backend: object) -> Session:
         """This session with another backend, as a program forces one with `torch.compiler.set_stance`."""
@@ -202,11 +202,11 @@ class Session:
             message = f"{event.code.co_qualname}: {event.detail}"
             warnings.warn_explicit(message, FramesmithWarning, event.place.filename, event.place.lineno)
         if event.kind == "assumption":
-            self.failures.tell(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
+            self.failures.warn_once(f"{event.code.co_qualname}: {COMPILED_FOR_OTHER_DATA} {event.detail}")
         if event.kind == "in-order":
-            self.failures.tell(f"{event.code.co_qualname}: a graph runs operation by operation: {event.detail}")
+            self.failures.warn_once(f"{event.code.co_qualname}: a graph runs operation by operation: {event.detail}")
         if event.kind == "run-once" and event.detail == CUDA_GRAPH_CAPTURED:
-            self.failures.tell(f"calls to which no compiled code applies run as plain Python: {event.detail}")
+            self.failures.warn_once(f"calls to which no compiled code applies run as plain Python: {event.detail}")
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error, event.place)
 

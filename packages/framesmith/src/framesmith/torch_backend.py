@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from framesmith.config import make_config
-from framesmith.failures import Failures
-from framesmith.pipeline import GraphCompiler
+from framesmith.graphs.pipeline import GraphCompiler
+from framesmith.reports.failures import Failures
 
 
 def framesmith_backend(

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import framesmith
 from framesmith.backends import backend_for
-from framesmith.pipeline import select
+from framesmith.graphs.pipeline import select
 from framesmith_backends import EagerBackend
 
 GRAPH = fx.symbolic_trace(lambda x: (x + 1,))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from framesmith.stats import clear, count, count_break, stats
+from framesmith.reports.stats import clear, count, count_break, stats
 
 
 @pytest.fixture(autouse=True)

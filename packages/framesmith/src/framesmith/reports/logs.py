@@ -15,7 +15,7 @@ from typing import Final
 from torch import fx
 
 from framesmith.choices import check_choice
-from framesmith.failures import FramesmithWarning
+from framesmith.reports.failures import FramesmithWarning
 from framesmith_dynamo import FrameEvent
 from framesmith_guards import CompileContext, Location, current_location
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from framesmith import FramesmithWarning, set_logs
-from framesmith.logs import TOPICS, logger, parse, set_logs_from_environment
+from framesmith.reports.logs import TOPICS, logger, parse, set_logs_from_environment
 
 
 @pytest.fixture(autouse=True)

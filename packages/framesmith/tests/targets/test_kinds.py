@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from framesmith.targets import check_target, name_of, python_function
+from framesmith.targets.kinds import check_target, name_of, python_function
 
 
 class Callable:

@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from framesmith.callers import called_by, caller_of
-from framesmith.module_calls import call_of, is_module_call
-from framesmith.targets import has_frame_to_compile, name_of, python_function, why_never
+from framesmith.targets.callers import called_by, caller_of
+from framesmith.targets.kinds import has_frame_to_compile, name_of, python_function, why_never
+from framesmith.targets.module_calls import call_of, is_module_call
 from framesmith_frames import CompiledFunction, FrameCallback
 from framesmith_frames.pickling import restore
 

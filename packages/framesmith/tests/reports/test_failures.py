@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import framesmith
-from framesmith.failures import Failures, FramesmithError, FramesmithWarning
-from framesmith.stats import clear, stats
+from framesmith.reports.failures import Failures, FramesmithError, FramesmithWarning
+from framesmith.reports.stats import clear, stats
 
 
 def test_the_same_failure_warns_once() -> None:

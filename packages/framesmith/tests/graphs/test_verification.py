@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import fx
 
-from framesmith.failures import Failures, FramesmithError, FramesmithWarning
-from framesmith.verification import verified
+from framesmith.graphs.verification import verified
+from framesmith.reports.failures import Failures, FramesmithError, FramesmithWarning
 
 
 def graph(fn: Any) -> fx.GraphModule:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import framesmith
-from framesmith.collection import full_collections_postponed
+from framesmith.graphs.garbage_collection import full_collections_postponed
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
 from framesmith.backends import AUTO, backend_for, takes_mode_here, why_not_here
-from framesmith.collection import full_collections_postponed
 from framesmith.config import CompileConfig
-from framesmith.failures import Failures
-from framesmith.logs import log_aten_graph
-from framesmith.verification import verified
+from framesmith.graphs.garbage_collection import full_collections_postponed
+from framesmith.graphs.verification import verified
+from framesmith.reports.failures import Failures
+from framesmith.reports.logs import log_aten_graph
 from framesmith_aten.contract import Backend, BoxedFn, Compiler, LayOut, Role
 from framesmith_backends import find_backend
 from framesmith_guards import CompileContext, Location, compile_context, located
@@ -78,11 +78,11 @@ class GraphCompiler:
 
         return lay_out
 
-    def _tell_of_mode(self, chosen: Backend) -> None:
+    def _warn_of_mode(self, chosen: Backend) -> None:
         """Told of graphs for another backend than the one that takes a mode; where none does, `compile` has told."""
         mode = self.config.mode
         if mode != "default" and "mode" not in chosen.options and takes_mode_here(AUTO):
-            self.failures.tell(
+            self.failures.warn_once(
                 f"mode={mode!r} has no effect on some graphs: the backend {chosen.name!r}, which compiles them for "
                 "their tensors' devices, takes no mode"
             )
@@ -102,7 +102,7 @@ class GraphCompiler:
                 try:
                     chosen = select(backend, gm, inputs, role)
                     if backend == AUTO:
-                        self._tell_of_mode(chosen)
+                        self._warn_of_mode(chosen)
                     on_error = partial(self.failures.report, location=begin, partial=True)
                     return chosen.compile(gm, inputs, role, options_for(chosen, self.config), on_error=on_error)
                 except Exception as error:

@@ -12,8 +12,8 @@ from torch import nn
 
 import framesmith
 import framesmith_frames
-from framesmith import wrappers
-from framesmith.wrappers import CompiledModule, compile_callable, compile_module, original_of
+from framesmith.targets import wrappers
+from framesmith.targets.wrappers import CompiledModule, compile_callable, compile_module, original_of
 from framesmith_frames import SKIP, FrameInfo
 
 asked: list[str] = []

@@ -11,7 +11,7 @@ from torch import fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 import framesmith_autograd_compiler
-from framesmith.failures import Failures
+from framesmith.reports.failures import Failures
 from framesmith_aten import layouts
 from framesmith_aten.contract import assumes, mark_as_assuming
 

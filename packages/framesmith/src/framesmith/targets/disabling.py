@@ -10,7 +10,7 @@ from typing import Any, cast
 import framesmith_dynamo
 import framesmith_frames
 from framesmith.choices import check_bool
-from framesmith.targets import describe, python_function
+from framesmith.targets.kinds import describe, python_function
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
@@ -36,7 +36,7 @@ def disable_all(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
         with framesmith_frames.deactivated():
             return fn(*args, **kwargs)
 
-    leave_alone(cast(FunctionType, disabled).__code__, reason)
+    skip(cast(FunctionType, disabled).__code__, reason)
     return disabled
 
 
@@ -45,11 +45,11 @@ def disable_one(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
     function = python_function(fn)
     if function is None:
         raise TypeError(f"framesmith.disable(recursive=False) needs a Python function; got {describe(fn)}")
-    leave_alone(function.__code__, reason)
+    skip(function.__code__, reason)
     return fn
 
 
-def leave_alone(code: CodeType, reason: str) -> None:
+def skip(code: CodeType, reason: str) -> None:
     """Frames of this code pass the hook, and the tracer does not look inside."""
     framesmith_frames.skip(code, reason)
     framesmith_dynamo.disable(code)

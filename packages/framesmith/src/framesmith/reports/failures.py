@@ -6,7 +6,7 @@ import threading
 import warnings
 from dataclasses import dataclass, field
 
-from framesmith.stats import count
+from framesmith.reports.stats import count
 from framesmith_guards import CompileContext, Location, current_location, location_of, warn_user
 
 
@@ -30,7 +30,7 @@ class Failures:
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def tell(self, message: str) -> None:
+    def warn_once(self, message: str) -> None:
         """Warn once about what is no failure, but not what was asked for."""
         with self._lock:
             if message in self._seen:

@@ -1,0 +1,1 @@
+"""Reports to the user: counters, logs, warnings and errors."""

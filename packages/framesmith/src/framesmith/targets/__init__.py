@@ -1,0 +1,1 @@
+"""Targets of `compile()`: functions, modules and other callables, and their compiled counterparts."""
