@@ -53,17 +53,20 @@ WORKERS = ["-n", "2", "--dist", "worksteal"]
 #: Where the registry's torch is built for CUDA.
 WITH_CUDA = ["3.12"]
 #: Tests of recorded graphs, which look at the memory that torch's allocator keeps.
-OF_RECORDINGS = ["packages/backends/tests/launch/test_cuda_graphs.py", "integration_tests/test_recorded_training.py"]
+OF_RECORDINGS = [
+    "packages/backends/tests/launch/test_cuda_graphs.py",
+    "integration_tests/kernels/test_captured_training.py",
+]
 #: The folder that crosses packages, among the parts of the matrix.
 INTEGRATION = "integration"
 #: What a release of torch is tried with that no other check has seen yet.
 SMOKE_TESTS = [
-    "test_readmes.py",
-    "test_compile.py",
-    "test_torch_compile_entry_point.py",
-    "test_optimizers.py",
-    "test_failures.py",
-    "test_custom_operators.py",
+    "repository/test_readmes.py",
+    "api/test_compile.py",
+    "api/test_torch_compile_entry_point.py",
+    "training/test_optimizers.py",
+    "errors/test_failures.py",
+    "operators/test_custom_operators.py",
 ]
 
 

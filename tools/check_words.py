@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".toml")
 #: This table, and its tests, which plant its words.
-UNREAD = ("tools/check_words.py", "integration_tests/test_words.py", "benchmarks/results/*")
+UNREAD = ("tools/check_words.py", "integration_tests/repository/test_words.py", "benchmarks/results/*")
 #: A line with it is not searched: deprecated names need their old words.
 MARKER = "old-name"
 #: What stands between two words of a phrase: a space, a hyphen, an underscore, or the end of a line.
@@ -32,7 +32,7 @@ AOT = ("packages/aot/*", "docs/packages/aot.md")
 BACKENDS = ("packages/backends/*", "docs/packages/backends.md")
 FRAMES = ("packages/frames/*", "docs/packages/frames.md")
 ATTENTION = ("packages/backends/src/*attention*", "docs/design/*attention*")
-CAPTURE = (*BACKENDS, "integration_tests/*recorded*", "docs/design/*recorded*", "docs/design/*cuda-graph*")
+CAPTURE = (*BACKENDS, "integration_tests/*captured*", "docs/design/*recorded*", "docs/design/*cuda-graph*")
 WITHOUT_PIXELS = ("packages/*/src/*", "docs/*", "benchmarks/*", "README.md", "packages/*/README.md")
 
 

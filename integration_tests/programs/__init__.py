@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 from integration_tests.programs import (
     breaks,
     control_flow,
@@ -28,7 +28,7 @@ from integration_tests.programs import (
     training,
 )
 from integration_tests.programs.families import Family
-from integration_tests.programs.holders import (
+from integration_tests.programs.guarded_state import (
     classes,
     containers,
     descriptors,
@@ -39,8 +39,8 @@ from integration_tests.programs.holders import (
     networks,
     special_methods,
 )
-from integration_tests.programs.holders import functions as held_functions
-from integration_tests.programs.holders import objects as held_objects
+from integration_tests.programs.guarded_state import functions as held_functions
+from integration_tests.programs.guarded_state import objects as held_objects
 from integration_tests.programs.in_place import in_modes
 from integration_tests.programs.operators import custom, failing, random_numbers
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 def print_in_the_middle() -> Case:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 def one_tensor() -> tuple[Any, ...]:

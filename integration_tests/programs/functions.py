@@ -10,7 +10,7 @@ import operator
 
 import torch
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 _SCALE = 3.0
 

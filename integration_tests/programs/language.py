@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 X = (2, 3)
 

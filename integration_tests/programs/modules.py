@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 class _Block(nn.Module):

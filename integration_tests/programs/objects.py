@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 def _calls(f, n: int = 3, **kw) -> Case:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 class _Residual(nn.Module):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 def _indices(f, **kw) -> Case:

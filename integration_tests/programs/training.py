@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 
 
 def gradients_of_a_function() -> Case:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 from integration_tests.programs.families import Family, nothing
 from integration_tests.programs.in_place.of_layers import LAYERS
 from integration_tests.programs.in_place.of_methods import METHODS

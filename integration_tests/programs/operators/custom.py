@@ -2,7 +2,7 @@
 
 import torch
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 from integration_tests.programs.families import nothing
 from integration_tests.programs.operators.library import SEEN
 

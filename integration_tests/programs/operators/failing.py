@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from integration_tests.differential import Case
+from integration_tests.harness.differential import Case
 from integration_tests.programs.families import Family, nothing
 
 family = Family()

@@ -1,0 +1,1 @@
+"""`framesmith.compile()`'s settings and torch.compile's own entry points and switches."""

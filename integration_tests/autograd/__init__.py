@@ -1,0 +1,1 @@
+"""Backward passes, higher derivatives and torch.func transforms."""

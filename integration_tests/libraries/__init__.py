@@ -1,0 +1,1 @@
+"""Programs of other libraries; needs the `peers` and `vision` dependency groups."""

@@ -1,0 +1,1 @@
+"""Aliasing, layouts and storage of tensors, and what compiling leaves in memory."""

@@ -1,0 +1,1 @@
+"""Layers of torch.nn: recurrent, attention, convolution, batch norm."""

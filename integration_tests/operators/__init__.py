@@ -1,0 +1,1 @@
+"""Operators: torch's database of them, custom ones, their effects and failures."""

@@ -1,1 +1,0 @@
-"""Programs that change containers: what each type can do, and where containers are kept."""

@@ -1,0 +1,1 @@
+"""Programs whose guarded state changes between calls, one module for each kind of holder."""

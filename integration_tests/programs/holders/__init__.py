@@ -1,1 +1,0 @@
-"""Programs whose holders of values change between calls, one module for each kind of holder."""

@@ -1,0 +1,1 @@
+"""Programs in which several features interact: each of them alone is traced."""

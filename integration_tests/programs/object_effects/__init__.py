@@ -1,1 +1,0 @@
-"""Programs whose effects are not on containers: attributes of tensors and objects, hooks, generators left half-run."""

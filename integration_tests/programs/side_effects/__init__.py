@@ -1,0 +1,1 @@
+"""Programs whose side effects are traced: what containers, objects, tensors, hooks and generators can do."""

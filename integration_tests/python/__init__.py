@@ -1,0 +1,1 @@
+"""Python programs: the language, frames and breaks, modes and threads, against eager."""

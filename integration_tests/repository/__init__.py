@@ -1,0 +1,1 @@
+"""Checks of the repository itself: pages, layers, tables, benchmarks."""

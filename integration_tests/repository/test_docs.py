@@ -1,0 +1,89 @@
+"""Generated pages say what the code says; pages name the files that there are, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The way through each package that has a page.
+PAGES = sorted((ROOT / "docs" / "packages").glob("*.md"))
+SOURCES = (".py", ".pyi", ".c", ".h")
+TEXTS = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("*/README.md")})
+
+
+@pytest.mark.parametrize("tool", ["generate_errors.py", "generate_names.py"])
+def test_a_generated_page_is_up_to_date(tool: str) -> None:
+    command = [sys.executable, str(ROOT / "tools" / tool), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_public_name_has_a_user() -> None:
+    """Another package, an example of the README, or a used name that hands it out."""
+    command = [sys.executable, str(ROOT / "tools" / "generate_names.py"), "--unused"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def prose(text: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def named_on(page: Path) -> set[str]:
+    """The files and folders that a page names: what stands between backticks and ends as one does."""
+    words = re.findall(r"`([\w./-]+)`", prose(page))
+    return {word for word in words if word.endswith("/") or Path(word).suffix in SOURCES}
+
+
+def source_of(page: Path) -> Path:
+    """The folder that the page's file names are relative to."""
+    (facade,) = (ROOT / "packages" / page.stem / "src").glob("*/__init__.py")
+    return facade.parent
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_packages_page_names_every_source_file(page: Path) -> None:
+    """But the `__init__.py` of folders inside, which are named by their files."""
+    source = source_of(page)
+    files = [path.relative_to(source) for path in source.rglob("*") if path.suffix in SOURCES]
+    own = {str(file) for file in files if file.name != "__init__.py" or file.parent == Path()}
+    assert sorted(own - named_on(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_packages_page_names_nothing_that_is_not_there(page: Path) -> None:
+    places = (source_of(page), ROOT)
+    assert sorted(word for word in named_on(page) if not any((place / word).exists() for place in places)) == []
+
+
+def test_the_glossary_names_files_that_are_there() -> None:
+    """Relative to the sources of packages, and one at least for each term."""
+    glossary = ROOT / "docs" / "glossary.md"
+    rows = re.findall(r"^\| (?!Term).*$", glossary.read_text(), re.MULTILINE)
+    assert rows and [row for row in rows if not re.search(r"`\w+/[\w./]+\.(py|c)`", row)] == []
+    sources = {page.stem: source_of(page) for page in PAGES}
+    named = [word.partition("/") for word in named_on(glossary) if not word.startswith("packages/")]
+    assert [f"{package}/{path}" for package, _, path in named if not (sources[package] / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_packages_page_is_linked(page: Path) -> None:
+    linked = {
+        ROOT / "README.md": f"docs/packages/{page.name}",
+        ROOT / "docs" / "architecture.md": f"packages/{page.name}",
+        ROOT / "packages" / page.stem / "README.md": f"../../docs/packages/{page.name}",
+    }
+    assert [str(text) for text, target in linked.items() if f"]({target})" not in text.read_text()] == []
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: str(text.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(text: Path) -> None:
+    plain = re.sub(r"`[^`]*`", "", prose(text))
+    targets = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", plain) if "://" not in link]
+    assert [target for target in targets if target and not (text.parent / target).exists()] == []

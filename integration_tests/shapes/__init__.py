@@ -1,0 +1,1 @@
+"""Dynamic shapes, symbolic scalars and unbacked sizes."""

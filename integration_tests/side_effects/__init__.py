@@ -1,0 +1,1 @@
+"""Side effects on containers and objects around graphs, breaks and errors."""

@@ -1,0 +1,1 @@
+"""Training steps: optimizers, clipped gradients, whole steps and published recipes."""
