@@ -54,13 +54,13 @@ class Collector:
     case: str = ""
     made: dict[tuple[str, int], Made] = field(default_factory=dict)
 
-    def takes_whole(self, op: OpOverload) -> bool:
-        return CUDA.takes_whole(op)
+    def lowers(self, op: OpOverload) -> bool:
+        return CUDA.lowers(op)
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         return None
 
-    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         return with_channels_last(graph, AS_CUDNN)
 
     def compile(
@@ -191,9 +191,7 @@ def _through_backend(call: Callable[..., Any], tensors: list[torch.Tensor], coun
     graph.output(tuple(graph.call_function(_item, (results, k)) for k in range(count)))
     values = copies(tensors)
     try:
-        compiled = compile_graph(
-            fx.GraphModule({}, graph), values, compiler=backend.compile, lowers=backend.takes_whole
-        )
+        compiled = compile_graph(fx.GraphModule({}, graph), values, compiler=backend.compile, lowers=backend.lowers)
     except AotUnsupported:  # nothing is compiled then, nor here
         return results_of(call, tensors)
     return with_gradients(compiled(*values), values)

@@ -16,7 +16,7 @@ PLANTS = {
     "bytecode.decode": "framesmith_bytecode.decode",
     "bytecode.encode": "framesmith_bytecode.encode",
     "guards.compile": "framesmith_guards.compile_guards",
-    "guards.fake mode": "framesmith_guards.new_fake_mode",
+    "aten.fake mode": "framesmith_aten.fakes.new_fake_mode",
     "sideeffects.replay": "framesmith_sideeffects.Replay.make",
     "aot": "framesmith_aot.compile_graph",
 }

@@ -11,7 +11,7 @@ import torch
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.parts import Part, cut, in_sequence
-from framesmith_backends.launch.recordable import launches_anything, parameters, takes_what_data_tell, why_not_recorded
+from framesmith_backends.launch.recordable import launches_anything, parameters, takes_unbacked, why_not_recorded
 from framesmith_backends.launch.recordings import Graphed
 
 sys.path.append(str(Path(__file__).parents[2] / "packages" / "backends" / "tests"))
@@ -31,7 +31,7 @@ class Recording(CpuBackend):
 
     def compile(self, gm: Any, inputs: Sequence[Any], role: Any = "inference", *rest: Any, **more: Any) -> Any:
         why = why_not_recorded(gm, torch.device("cpu")) if launches_anything(gm) else "no launches"
-        parts = self.compile_parts(gm, role) if why is not None or takes_what_data_tell(gm) else None
+        parts = self.compile_parts(gm, role) if why is not None or takes_unbacked(gm) else None
         if parts is not None:
             return parts
         run = super().compile(gm, inputs, role, *rest, **more)

@@ -60,18 +60,18 @@ def trained(function: Callable[..., Any], inputs: list[Tensor]) -> tuple[list[fx
     reasons: list[str] = []
     backend = CudaBackend()
 
-    def lay_out(graph: fx.Graph) -> fx.Graph | None:
+    def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
         reasons.extend(declined(graph))
-        return backend.lay_out(graph)
+        return backend.propagate_layouts(graph)
 
     def compiler(gm: fx.GraphModule, inputs: Any, role: str) -> Any:
         graphs.append(gm)
         return run_eagerly(gm)
 
     def compiled(gm: fx.GraphModule, examples: Any) -> Any:
-        whole = backend.takes_whole
+        lowers = backend.lowers
         return framesmith_aot.compile_graph(
-            gm, examples, compiler=compiler, lowers=whole, propagate_layouts=lay_out
+            gm, examples, compiler=compiler, lowers=lowers, propagate_layouts=propagate_layouts
         ).function
 
     return graphs, reasons, cases.step(framesmith.compile(function, backend=compiled, strict=True), inputs)

@@ -198,8 +198,8 @@ def through_aot(
     call = ops.call_function(lambda x: results(function(x)), (ops.placeholder("x"),))
     count = len(results(function(example)))
     ops.output(tuple(ops.call_function(lambda values, at: values[at], (call, at)) for at in range(count)))
-    whole = find_backend("cpu").takes_whole
-    return compile_graph(fx.GraphModule({}, ops), [example], compiler=compiler, lowers=whole)
+    lowers = find_backend("cpu").lowers
+    return compile_graph(fx.GraphModule({}, ops), [example], compiler=compiler, lowers=lowers)
 
 
 def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> None:

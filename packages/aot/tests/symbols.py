@@ -7,7 +7,8 @@ from harness import Recording, compare, compare_gradients, fresh
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from framesmith_aot import compile_graph
-from framesmith_guards import LocalSource, new_fake_mode
+from framesmith_aten.fakes import new_fake_mode
+from framesmith_guards import LocalSource
 from framesmith_guards.symbolic_guards import to_torch
 
 

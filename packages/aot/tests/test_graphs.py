@@ -133,7 +133,7 @@ def _relaid(graph):
 def test_a_training_step_is_laid_out_before_it_is_cut():
     seen = []
 
-    def lay_out(graph):
+    def propagate_layouts(graph):
         seen.append(targets(graph))
         return _relaid(graph)
 
@@ -141,7 +141,7 @@ def test_a_training_step_is_laid_out_before_it_is_cut():
         return x.sin() * y, (x * y).sum()
 
     inputs = [torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(2, 3, 4, 4)]
-    graph = compiled(graph_of(program), inputs, propagate_layouts=lay_out)
+    graph = compiled(graph_of(program), inputs, propagate_layouts=propagate_layouts)
     (joint,) = seen
     assert {aten.sin.default, aten.cos.default} <= {*joint}
     assert targets(graph.forward_graph).count(aten.clone.default) == 2
@@ -152,7 +152,7 @@ def test_a_training_step_is_laid_out_before_it_is_cut():
     grads = [torch.autograd.grad([one.sum() for one in each], inputs[:1])[0] for each in (results, wanted)]
     torch.testing.assert_close(*grads)
     with torch.no_grad():
-        compiled(graph_of(program), inputs, propagate_layouts=lay_out)
+        compiled(graph_of(program), inputs, propagate_layouts=propagate_layouts)
     assert len(seen) == 1  # there is nothing to cut
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
-from framesmith_aten import trials
+from framesmith_aten.checks import trials
 from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog, RecordingFailed, effects_of

@@ -6,7 +6,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from framesmith_aten.symbolic import as_told, holds_where_told, may_all_hold
+from framesmith_aten.symbolic import hint_assuming, holds_assuming, may_all_hold
 
 
 def told(env, least=0):
@@ -43,18 +43,25 @@ def test_numbers_made_of_what_data_tell_go_together():
     env = ShapeEnv()
     one, other = told(env), told(env)
     env._update_var_to_range(other.node.expr, ValueRanges(5, 9))
-    assert [as_told(number, 2) for number in (one, 2 * one, one * one + 3, other, one - 2, 7)] == [2, 4, 7, 5, 0, 7]
+    assert [hint_assuming(number, 2) for number in (one, 2 * one, one * one + 3, other, one - 2, 7)] == [
+        2,
+        4,
+        7,
+        5,
+        0,
+        7,
+    ]
 
 
 def test_what_has_no_value_where_data_tell_a_number():
     env = ShapeEnv()
     one = told(env)
-    assert as_told(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint` takes it to be
-    assert as_told(torch.sym_float(6) / torch.sym_float(one - 2), 8) == 1.0
+    assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint` takes it to be
+    assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 8) == 1.0
 
 
 def test_what_holds_where_data_tell_a_number():
     env = ShapeEnv()
     one = told(env)
-    holds = [holds_where_told((condition).node.expr, env, 8) for condition in (one > 7, one < 8, one * 2 == 16)]
+    holds = [holds_assuming((condition).node.expr, env, 8) for condition in (one > 7, one < 8, one * 2 == 16)]
     assert holds == [True, False, True]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
-from framesmith_aten.tracing.decompositions import nothing_whole
+from framesmith_aten.tracing.decompositions import lowers_nothing
 from framesmith_aten.tracing.tracer import GraphTracer
 
 
-def trace(run, *inputs, whole=nothing_whole, rules=None):
+def trace(run, *inputs, lowers=lowers_nothing, rules=None):
     """The graph of `run` on fake tensors like `inputs`, and its attributes."""
     mode = new_fake_mode()
-    tracer = GraphTracer(mode, whole, rules)
+    tracer = GraphTracer(mode, lowers, rules)
     fakes = [mode.from_tensor(value) for value in inputs]
     for index, fake in enumerate(fakes):
         tracer.placeholder(f"x{index}", fake)

@@ -17,7 +17,7 @@ from framesmith_backends import CpuBackend
 def trace(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The ATen graph of the function, which mutates nothing, with a flat tuple of outputs."""
     mode = new_fake_mode()
-    tracer = GraphTracer(mode, CpuBackend().takes_whole)
+    tracer = GraphTracer(mode, CpuBackend().lowers)
     fakes = [mode.from_tensor(value) for value in inputs]
     for index, fake in enumerate(fakes):
         tracer.placeholder(f"x{index}", fake)

@@ -26,15 +26,23 @@ from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
 from framesmith_aten.assumptions import is_assumption
-from framesmith_aten.contract import EXAMPLE, Compiler, LayOut, OnError, assumes, mark_as_assuming, writes_last
+from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
+from framesmith_aten.contract import (
+    EXAMPLE,
+    Compiler,
+    OnError,
+    PropagateLayouts,
+    assumes,
+    mark_as_assuming,
+    writes_last,
+)
+from framesmith_aten.fakes import fake_mode_of, new_fake_mode
+from framesmith_aten.fakes.symbols import attach_shape_env
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
-from framesmith_aten.plain_tensors import is_inference_leaf, with_bits_of
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic
-from framesmith_aten.tracing.decompositions import Whole, nothing_whole
-from framesmith_guards import fake_mode_of, new_fake_mode
+from framesmith_aten.tracing.decompositions import Lowers, lowers_nothing
 from framesmith_guards.contexts import ambient
-from framesmith_guards.fakes.symbols import attach_shape_env
 from framesmith_guards.torch_adapter import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 
@@ -43,11 +51,11 @@ def compile_graph(
     inputs: Sequence[Any],
     *,
     compiler: Compiler,
-    lowers: Whole = nothing_whole,
+    lowers: Lowers = lowers_nothing,
     training: bool | None = None,
     keep_input_mutations: bool = True,
     on_error: OnError | None = None,
-    propagate_layouts: LayOut | None = None,
+    propagate_layouts: PropagateLayouts | None = None,
 ) -> CompiledGraph:
     """Compiles the flat torch-level graph `gm` for inputs like `inputs`: real or fake tensors, symbolic numbers.
 

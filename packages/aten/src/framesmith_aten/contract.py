@@ -37,11 +37,11 @@ EXAMPLE = "example_value"
 EFFECTS = "effects"
 
 #: Where placeholders of torch-level graphs say, in `meta`, that the code behind the graph may write to the tensor.
-REWRITTEN = "rewritten"
+MUTATED_INPUT = "mutated_input"
 
 #: Where nodes of a joint graph that a backend has laid out anew say, in `meta`, that the backward pass computes them,
 #: though they depend on no gradient. Of such a node nothing is saved.
-COMPUTED_LATE = "computed_late"
+IN_BACKWARD = "in_backward"
 
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
@@ -74,7 +74,7 @@ def assumes(run: Callable[..., Any]) -> bool:
     return bool(getattr(run, "assumes", False))
 
 
-LayOut = Callable[[fx.Graph], "fx.Graph | None"]
+PropagateLayouts = Callable[[fx.Graph], "fx.Graph | None"]
 """The graph of a training step, forward and backward, of the form of `Compiler`'s graphs, with what lies between its
 placeholders and its results laid out anew; None to leave it as it is. Both keep their order and the strides of their
 `meta["val"]`, placeholders their names, nodes their `meta`."""
@@ -103,7 +103,7 @@ class Backend(Protocol):
     whose kernels are for fixed sizes alone has an attribute `fixed_sizes` that is true: no size becomes a symbol by
     itself then (`dynamic=None`). One that needs a device or a package has a method `why_not_here()`: what is missing
     and what to install, or None. One that chooses layouts for a training step as a whole has a method
-    `lay_out(graph, options)`: see `LayOut`.
+    `propagate_layouts(graph, options)`: see `PropagateLayouts`.
     """
 
     @property
@@ -115,7 +115,7 @@ class Backend(Protocol):
     @property
     def options(self) -> Mapping[str, object]: ...
 
-    def takes_whole(self, op: OpOverload) -> bool:
+    def lowers(self, op: OpOverload) -> bool:
         """Whether graphs may hold this operator although it could be taken apart (see `decompositions`)."""
         ...
 

@@ -18,7 +18,7 @@ from framesmith_aten.symbolic import (
     holds,
     holds_at_present,
     is_symbolic,
-    is_told_by_data,
+    is_unbacked,
 )
 from framesmith_guards.torch_adapter import no_dispatch
 
@@ -142,10 +142,10 @@ def is_interleaved(tensor: torch.Tensor) -> bool:
 
 def may_overlap_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a strided tensor may share a place."""
-    return tensor.layout is torch.strided and may_share_places(tensor.shape, tensor.stride())
+    return tensor.layout is torch.strided and may_share_elements(tensor.shape, tensor.stride())
 
 
-def may_share_places(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool] = holds) -> bool:
+def may_share_elements(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool] = holds) -> bool:
     """Whether two of the elements that lie so may share a place. Of symbols `is_so` is asked what they are."""
     if any(map(is_symbolic, (*size, *stride))) and _is_contiguous(size, stride):  # sooner known than what follows
         return False
@@ -237,12 +237,12 @@ def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
     if written.element_size() != read.element_size():
         return True
     one, other = _layout(written), _layout(read)
-    if as_expressions(one) == as_expressions(other) or _are_apart(one, other, holds):
+    if as_expressions(one) == as_expressions(other) or _are_disjoint(one, other, holds):
         return False
     numbers, others = _numbers(one), _numbers(other)
-    if any(map(is_told_by_data, (*numbers, *others))):
+    if any(map(is_unbacked, (*numbers, *others))):
         return True
-    if _are_apart(one, other, holds_at_present):
+    if _are_disjoint(one, other, holds_at_present):
         return False
     here, there = _at_present(one), _at_present(other)
     if here == there:
@@ -271,7 +271,7 @@ def _at_present(layout: _Layout) -> _Layout:
     return tuple(map(hint, size)), tuple(map(hint, stride)), hint(offset)
 
 
-def _are_apart(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) -> bool:
+def _are_disjoint(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) -> bool:
     """Whether `is_so` finds that no element of one lies where one of the other does.
 
     Either without elements, or one behind the other, or, in rows of some length that both go through, one behind the
@@ -306,10 +306,10 @@ def _extent(layout: _Layout, row: Any = None) -> Any:
 
 def _is_read_late(one: _Layout, other: _Layout) -> bool:
     """`is_read_late` of tensors of known layouts and elements of one width."""
-    if max(math.prod(one[0]), math.prod(other[0])) > MOST_PLACES:
+    if max(math.prod(one[0]), math.prod(other[0])) > MOST_ELEMENTS:
         return True
     with no_dispatch():
-        here, there = _places(*one), _places(*other)
+        here, there = _element_offsets(*one), _element_offsets(*other)
         if not bool(torch.isin(there, here).any()):
             return False
         try:
@@ -320,10 +320,10 @@ def _is_read_late(one: _Layout, other: _Layout) -> bool:
 
 
 #: Elements up to which it is asked of each of them where it lies: some milliseconds.
-MOST_PLACES = 1 << 20
+MOST_ELEMENTS = 1 << 20
 
 
-def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+def _element_offsets(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
     """Where in its storage each element of a tensor lies."""
     places = torch.tensor(offset, device="cpu")
     for length, step in zip(size, stride, strict=True):

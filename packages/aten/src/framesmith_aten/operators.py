@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.fakes.rules import memory_reads
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
 from framesmith_aten.table import TABLE, Row
 from framesmith_aten.torch_adapter import unstable
-from framesmith_guards.fakes import memory_reads
 from framesmith_guards.torch_adapter import DispatchKey, OpOverload, OpOverloadPacket, aten
 
 #: The namespace of operators that this package adds to torch's own.

@@ -10,7 +10,10 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from framesmith_aten import limits, trials
+from framesmith_aten.checks import limits, trials
+from framesmith_aten.checks.overlaps import Part, check_operands, parts_shown
+from framesmith_aten.checks.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
+from framesmith_aten.checks.rng_order import check_order
 from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
@@ -33,9 +36,6 @@ from framesmith_aten.operators import (
     tensors_in,
     written,
 )
-from framesmith_aten.overlaps import Part, check_operands, parts_shown
-from framesmith_aten.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
-from framesmith_aten.random_order import check_order
 from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import functional_forms
@@ -221,7 +221,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if answer.gives is not None:
             raise other_layout(op, answer.gives)
         refuse_sparse_gradients(op, args, kwargs)
-        for condition in limits.rely_on_taken(op, args, kwargs):
+        for condition in limits.rely_on_accepted(op, args, kwargs):
             self._called(unstable.check, (condition,), {})
         if is_custom(op):
             functional_forms.check(op, args, kwargs)

@@ -35,7 +35,7 @@ def as_expressions(value: Any) -> Any:
     return value.node.expr if is_symbolic(value) else value
 
 
-def is_told_by_data(number: Any) -> bool:
+def is_unbacked(number: Any) -> bool:
     """Whether a number is one that only a call has."""
     return is_symbolic(number) and not number.node.has_hint()
 
@@ -48,7 +48,7 @@ def known_value(number: Any) -> int | float | bool | None:
     return value
 
 
-def is_taken_for_another(number: Any) -> bool:
+def is_assumed(number: Any) -> bool:
     """Whether it is taken for granted of a number that data tell that it is another one, which a call has to check.
 
     What checks it must not rely on it.
@@ -91,24 +91,24 @@ def hint(number: Any) -> Any:
     return node.pytype(UNKNOWN) if known is None else known
 
 
-def as_told(number: Any, told: int) -> Any:
+def hint_assuming(number: Any, told: int) -> Any:
     """What a number is at present where each length that data tell is `told`, or as near to it as it can be.
 
     Unlike `hint`, which knows of no sum or product of those: numbers that go together, of one layout.
     """
     if type(number) not in SYMBOLIC or number.node.has_hint():
         return hint(number)
-    value = _where_told(number.node.expr, number.node.shape_env, told)
+    value = _value_assuming(number.node.expr, number.node.shape_env, told)
     return number.node.pytype(value) if value is not None and value.is_number else hint(number)
 
 
-def holds_where_told(condition: Any, env: Any, told: int) -> bool | None:
+def holds_assuming(condition: Any, env: Any, told: int) -> bool | None:
     """Whether a condition, a sympy expression, holds where each number that data tell is that; None if none can say."""
-    value = _where_told(condition, env, told)
+    value = _value_assuming(condition, env, told)
     return bool(value) if value is not None and value.is_Boolean and not value.free_symbols else None
 
 
-def _where_told(expr: Any, env: Any, told: int) -> Any:
+def _value_assuming(expr: Any, env: Any, told: int) -> Any:
     """The expression with numbers in place of its symbols; None where it has no value then."""
     given = {
         symbol: env.backed_var_to_val.get(symbol, _nearest(told, env.var_to_range[symbol]))
@@ -196,7 +196,7 @@ def take_known(new: Sequence[Any], old: Sequence[Any]) -> None:
     """Say that numbers of one computation are what has come to be known of them since it was first made."""
     for mine, before in zip(new, old, strict=True):
         known = known_value(before) if is_symbolic(before) else None
-        if known is not None and is_told_by_data(mine) and mine.node.expr.is_Symbol:
+        if known is not None and is_unbacked(mine) and mine.node.expr.is_Symbol:
             mine.node.shape_env._set_replacement(mine.node.expr, before.node.expr, "it was computed before")
 
 

@@ -19,8 +19,8 @@ class Row:
     metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
     does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
     fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
-    by_place: names of operands that tell where it writes in place, and what. None may show what is written, not even
-    the same elements: eager mode refuses that.
+    scatter_operands: names of its operands that are indices and values to write. None may share memory with what is
+    written, not even the same elements: eager mode refuses that.
     overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
     broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
     copies: gives the elements of its first argument, in another type perhaps, in memory of their own.
@@ -37,7 +37,7 @@ class Row:
     statistics: bool = False
     fails: str | None = None
     drops_ones: bool = False
-    by_place: tuple[str, ...] = ()
+    scatter_operands: tuple[str, ...] = ()
     overwrites: bool = False
     broadcasts: bool = False
     copies: bool = False
@@ -122,13 +122,13 @@ TABLE: Mapping[str, Row] = _table(
     ),
     _rows("max_unpool2d max_unpool3d searchsorted", fails=INDEX),
     _rows("index _unsafe_index _unsafe_index_put", fails=INDEX_OR_MASK),
-    _rows("_index_put_impl", by_place=("indices", "values"), fails=INDEX_OR_MASK),
-    _rows("index_put", by_place=("indices", "values"), overwrites=True, fails=INDEX_OR_MASK),
-    _rows("index_add index_reduce", by_place=("index", "source"), fails=INDEX),
-    _rows("scatter_add scatter_reduce", by_place=("index", "src"), fails=INDEX),
-    _rows("index_copy put", by_place=("index", "source"), overwrites=True, fails=INDEX),
-    _rows("index_fill", by_place=("index",), overwrites=True, fails=INDEX),
-    _rows("scatter", by_place=("index", "src"), overwrites=True, fails=INDEX),
+    _rows("_index_put_impl", scatter_operands=("indices", "values"), fails=INDEX_OR_MASK),
+    _rows("index_put", scatter_operands=("indices", "values"), overwrites=True, fails=INDEX_OR_MASK),
+    _rows("index_add index_reduce", scatter_operands=("index", "source"), fails=INDEX),
+    _rows("scatter_add scatter_reduce", scatter_operands=("index", "src"), fails=INDEX),
+    _rows("index_copy put", scatter_operands=("index", "source"), overwrites=True, fails=INDEX),
+    _rows("index_fill", scatter_operands=("index",), overwrites=True, fails=INDEX),
+    _rows("scatter", scatter_operands=("index", "src"), overwrites=True, fails=INDEX),
     _rows("masked_select", broadcasts=True),
     _rows("masked_scatter", overwrites=True, fails=LENGTHS),
     _rows("repeat_interleave segment_reduce _ctc_loss _pack_padded_sequence", fails=LENGTHS),

@@ -63,10 +63,10 @@ def some_views(data, graph, node):
 def test_views_that_are_apart_show_no_element_in_common(data):
     graph, x = graph_of(torch.arange(24).view(2, 3, 4))
     first, second = (some_views(data, graph, x) for _ in range(2))
-    if nodes.are_apart(first, second):
+    if nodes.are_disjoint(first, second):
         # Contiguous: of some strides torch asks for a view that there is none of.
         assert not torch.isin(first.meta["val"].contiguous(), second.meta["val"].contiguous()).any()
-    assert nodes.are_apart(first, second) == nodes.are_apart(second, first)
+    assert nodes.are_disjoint(first, second) == nodes.are_disjoint(second, first)
 
 
 def test_parts_are_apart():
@@ -77,8 +77,8 @@ def test_parts_are_apart():
     rows = [call(graph, aten.select.int, x, dim, at) for dim, at in ((0, 1), (0, 2), (1, 1))]
     split = call(graph, aten.split.Tensor, x, 2)
     parts = [call(graph, operator.getitem, split, at) for at in (0, 1)]
-    assert all(nodes.are_apart(*pair) for pair in (halves, flat, rows[:2], parts))
-    assert not any(nodes.are_apart(*pair) for pair in (rows[1:], (x, rows[0]), (parts[0], parts[0]), (x, x)))
+    assert all(nodes.are_disjoint(*pair) for pair in (halves, flat, rows[:2], parts))
+    assert not any(nodes.are_disjoint(*pair) for pair in (rows[1:], (x, rows[0]), (parts[0], parts[0]), (x, x)))
 
 
 def test_parts_of_symbolic_lengths_are_apart_where_that_is_known():
@@ -89,8 +89,8 @@ def test_parts_of_symbolic_lengths_are_apart_where_that_is_known():
     length = fake.shape[1]
     bounds = [(0, length), (length, 2 * length), (1, length)]
     parts = [call(graph, aten.slice.Tensor, x, 0, *pair) for pair in bounds]
-    assert nodes.are_apart(*parts[:2]) and nodes.are_apart(*parts[1:])
-    assert not nodes.are_apart(parts[0], parts[2])
+    assert nodes.are_disjoint(*parts[:2]) and nodes.are_disjoint(*parts[1:])
+    assert not nodes.are_disjoint(parts[0], parts[2])
 
 
 def test_purity_and_failure():

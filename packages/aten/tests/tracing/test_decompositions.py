@@ -9,7 +9,7 @@ from traced import targets, trace
 
 from framesmith_aten import operators
 from framesmith_aten.table import TABLE
-from framesmith_aten.tracing.decompositions import decomposition_of, nothing_whole
+from framesmith_aten.tracing.decompositions import decomposition_of, lowers_nothing
 
 aten = torch.ops.aten
 F = torch.nn.functional
@@ -19,13 +19,13 @@ APART = [name for name in ROWS if TABLE[name].apart]
 
 @pytest.mark.parametrize("name", APART)
 def test_operators_marked_apart_have_a_rule_that_gives_way_to_whole(name):
-    found = [op for op in overloads(name) if decomposition_of(op, nothing_whole) is not None]
+    found = [op for op in overloads(name) if decomposition_of(op, lowers_nothing) is not None]
     assert found
     assert all(decomposition_of(op, lambda op: True) is None for op in found)
 
 
 def test_writing_forms_are_left_to_functionalisation():
-    assert decomposition_of(aten.masked_fill_.Scalar, nothing_whole) is None
+    assert decomposition_of(aten.masked_fill_.Scalar, lowers_nothing) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_writing_forms_are_left_to_functionalisation():
 )  # fmt: skip
 def test_values_do_not_depend_on_it(run):
     x = torch.randn(5, 3)
-    apart, whole = (trace(lambda v: (run(v),), x, whole=which) for which in (nothing_whole, lambda op: True))
+    apart, whole = (trace(lambda v: (run(v),), x, lowers=which) for which in (lowers_nothing, lambda op: True))
     assert len(targets(apart)) > len(targets(whole))
     torch.testing.assert_close(apart(x)[0], run(x))
     torch.testing.assert_close(whole(x)[0], run(x))
@@ -47,7 +47,7 @@ def test_values_do_not_depend_on_it(run):
 def test_composites_are_always_taken_apart():
     x, w = torch.randn(2, 3), torch.randn(4, 3)
     with torch.inference_mode():
-        gm = trace(lambda x, w: (F.linear(x, w),), x, w, whole=lambda op: True)
+        gm = trace(lambda x, w: (F.linear(x, w),), x, w, lowers=lambda op: True)
     assert aten.mm.default in targets(gm)
 
 
@@ -64,9 +64,9 @@ def test_a_network_in_inference_mode_keeps_its_dropout():
     assert any(operators.is_random(target) for target in targets(gm))
 
 
-@pytest.mark.parametrize("whole", [nothing_whole, lambda op: True])
-def test_the_check_of_eigenvalues_is_put_back(whole):
-    gm = trace(lambda x: (torch.linalg.eigvals(x),), torch.eye(2), whole=whole)
+@pytest.mark.parametrize("lowers", [lowers_nothing, lambda op: True])
+def test_the_check_of_eigenvalues_is_put_back(lowers):
+    gm = trace(lambda x: (torch.linalg.eigvals(x),), torch.eye(2), lowers=lowers)
     assert gm(torch.eye(2))[0].tolist() == [1, 1]
     with pytest.raises(RuntimeError):
         gm(torch.eye(2) * float("nan"))
@@ -99,8 +99,8 @@ LAYOUTS = {
 def test_results_lie_as_the_operators_lie(name, layout):
     for size in ((3, 4, 6), (30, 20, 10)):
         x = LAYOUTS[layout](torch.rand(size))
-        for whole in (nothing_whole, lambda op: True):
-            gm = trace(lambda v: (POINTWISE[name](v),), x, whole=whole)
+        for lowers in (lowers_nothing, lambda op: True):
+            gm = trace(lambda v: (POINTWISE[name](v),), x, lowers=lowers)
             eager = POINTWISE[name](x)
             assert gm(x)[0].stride() == eager.stride()
             assert gm.graph.output_node().args[0][0].meta["val"].stride() == eager.stride()
@@ -123,7 +123,8 @@ MANY = {
 def test_many_tensors_are_taken_one_by_one(name):
     x, y = torch.rand(3) + 0.5, torch.rand(2, 2) + 0.5
     apart, whole = (
-        trace(lambda v, w: tuple(MANY[name]([v, w])), x, y, whole=choice) for choice in (nothing_whole, lambda op: True)
+        trace(lambda v, w: tuple(MANY[name]([v, w])), x, y, lowers=choice)
+        for choice in (lowers_nothing, lambda op: True)
     )
     for found, kept, wanted in zip(apart(x, y), whole(x, y), MANY[name]([x, y]), strict=True):
         torch.testing.assert_close(found, wanted, rtol=2e-7, atol=0)  # lerp of one tensor may round another way
@@ -135,4 +136,4 @@ def test_many_tensors_are_taken_one_by_one(name):
 
 def test_lists_of_other_lengths_are_refused_by_the_operator_itself():
     with pytest.raises(RuntimeError, match="same number of tensors"):
-        trace(lambda v: tuple(torch._foreach_add([v, v], [v])), torch.rand(3), whole=nothing_whole)
+        trace(lambda v: tuple(torch._foreach_add([v, v], [v])), torch.rand(3), lowers=lowers_nothing)

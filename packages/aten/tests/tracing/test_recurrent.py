@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from framesmith_aten import trials
+from framesmith_aten.checks import trials
 from framesmith_aten.operators import is_effect, is_random
 from framesmith_aten.tracing import recurrent
-from framesmith_aten.tracing.decompositions import decomposition_of, nothing_whole
+from framesmith_aten.tracing.decompositions import decomposition_of, lowers_nothing
 
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ def test_its_derivative_reads_the_workspace() -> None:
 
 
 def test_the_rule_is_for_where_gradients_are_recorded() -> None:
-    rule = decomposition_of(recurrent.LAYER, nothing_whole)
+    rule = decomposition_of(recurrent.LAYER, lowers_nothing)
     assert rule is not None
     with torch.no_grad():
         assert rule(*layer_arguments(), *FLAGS) is NotImplemented

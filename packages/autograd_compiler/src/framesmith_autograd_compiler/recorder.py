@@ -18,12 +18,13 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from framesmith_aten.fakes import new_fake_mode
+from framesmith_aten.fakes.symbols import symbolic_number
 from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
-from framesmith_guards import LocalSource, new_fake_mode
-from framesmith_guards.fakes.symbols import symbolic_number
+from framesmith_guards import LocalSource
 
 #: Torch's own compiler of backward passes, which has the same hook and the same cache of the engine.
 OTHER_COMPILER: Final = "torch._dynamo.compiled_autograd"

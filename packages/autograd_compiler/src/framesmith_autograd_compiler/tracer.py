@@ -16,14 +16,15 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
+from framesmith_aten.fakes import new_fake_mode, python_kernels
+from framesmith_aten.fakes.symbols import symbolic_fake, symbolic_number
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
-from framesmith_guards import LocalSource, new_fake_mode, python_kernels
-from framesmith_guards.fakes.symbols import symbolic_fake, symbolic_number
+from framesmith_guards import LocalSource
 from framesmith_guards.torch_adapter import OpOverload
 
 if TYPE_CHECKING:

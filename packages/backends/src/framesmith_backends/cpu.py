@@ -90,10 +90,10 @@ class CpuBackend:
         "launch": "native",
     }
 
-    def takes_whole(self, op: OpOverload) -> bool:
+    def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
-    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
         return with_channels_last(graph, ON_CPU) if chosen["layout"] == "channels_last" else None

@@ -21,7 +21,7 @@ from framesmith_backends.launch.parts import Part, cut, in_sequence
 from framesmith_backends.launch.recordable import (
     launches_anything,
     parameters,
-    takes_what_data_tell,
+    takes_unbacked,
     why_not_recorded,
 )
 from framesmith_backends.launch.source import executed, write
@@ -110,10 +110,10 @@ class CudaBackend:
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {"mode": "default", "layout": "channels_last"}
 
-    def takes_whole(self, op: OpOverload) -> bool:
+    def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
-    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """The graph of a training step, before it is cut into forward and backward, with images laid out anew.
 
         In it logarithms of probabilities are taken apart, and weights of attention are computed in both.
@@ -263,14 +263,14 @@ def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | No
     """The graph, as it is to be recorded, and its parts; None where it is recorded as one, or not at all."""
     if mode not in RECORDING or not launches_anything(gm):
         return gm, None
-    if why_no_cuda_graph(gm) is None and not takes_what_data_tell(gm):
+    if why_no_cuda_graph(gm) is None and not takes_unbacked(gm):
         return gm, None
     kind = device_of(gm)
     if kind == "cpu":
         return gm, None  # nothing of it is launched
     device = torch.device(kind, *_device_indices(gm))
     graph = with_scalars_moved(gm, device)
-    if why_no_cuda_graph(graph) is None and not takes_what_data_tell(graph):
+    if why_no_cuda_graph(graph) is None and not takes_unbacked(graph):
         return graph, None
     parts = cut(graph, device, lambda part: _planned(part, kind, lambda *_: None)[2].launches)
     return (gm, None) if parts is None else (graph, parts)

@@ -21,7 +21,7 @@ class EagerBackend:
     roles: tuple[Role, ...] = ROLES
     options: Mapping[str, object] = {}
 
-    def takes_whole(self, op: OpOverload) -> bool:
+    def lowers(self, op: OpOverload) -> bool:
         return True
 
     def compile(

@@ -111,11 +111,11 @@ def test_kernels_for_fixed_sizes_are_kept(dynamic: bool | None, compiled: int) -
 class LayingOut(EagerBackend):
     """Lays graphs of training out by a function of the test's."""
 
-    def __init__(self, lay_out: Callable[[fx.Graph], fx.Graph | None]) -> None:
-        self.function = lay_out
+    def __init__(self, propagate_layouts: Callable[[fx.Graph], fx.Graph | None]) -> None:
+        self.function = propagate_layouts
         self.seen: list[tuple[fx.Graph, object]] = []
 
-    def lay_out(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         self.seen.append((graph, options))
         return self.function(graph)
 

@@ -9,10 +9,6 @@ from framesmith_guards.contexts import (
     compile_context,
 )
 from framesmith_guards.errors import GuardError
-from framesmith_guards.fakes.defects import is_defect
-from framesmith_guards.fakes.memory_reads import is_memory_read
-from framesmith_guards.fakes.modes import fake_mode_of, new_fake_mode
-from framesmith_guards.fakes.python_kernels import python_kernels
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds.shapes import ShapeExpr
 from framesmith_guards.kinds.storages import all_apart, no_overlap
@@ -115,20 +111,15 @@ __all__ = [
     "compile_guards",
     "current_location",
     "explain",
-    "fake_mode_of",
     "is_constant",
-    "is_defect",
-    "is_memory_read",
     "lines_forgotten",
     "located",
     "location_of",
     "mapping_behind",
     "members_of",
-    "new_fake_mode",
     "no_overlap",
     "note_location",
     "parameter_source",
-    "python_kernels",
     "specialize",
     "state_guards",
     "stored_item",

@@ -93,13 +93,14 @@ def test_unknown_symbols_and_operators_are_refused():
 
 
 def dynamic_program(evaluate):
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-    from framesmith_guards import TensorSpec, new_fake_mode
+    from framesmith_guards import TensorSpec
     from framesmith_guards.symbolic_guards import shape_guards, to_torch
 
     env = ShapeEnv()
-    mode = new_fake_mode(env)
+    mode = FakeTensorMode(shape_env=env)
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
     reals = {"x": torch.randn(6, 4), "y": torch.randn(12, 4)}
     fakes = {}

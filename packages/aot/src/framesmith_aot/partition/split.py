@@ -26,7 +26,7 @@ from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.output_groups import NodeShape
-from framesmith_aten.contract import COMPUTED_LATE
+from framesmith_aten.contract import IN_BACKWARD
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
@@ -107,7 +107,7 @@ class Partition:
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
     """Nodes that depend on a tangent or on what is left in an input, and calls that the backward pass makes alone.
 
-    Those have effects, are constants, or are marked by whoever laid out the graph (`COMPUTED_LATE`).
+    Those have effects, are constants, or are marked by whoever laid out the graph (`IN_BACKWARD`).
     """
     found: set[fx.Node] = {*joint.tangents, *joint.left.values()}
     for node in joint.graph.nodes:
@@ -115,7 +115,7 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
             continue
         from_backward = node.op == "call_function" and node.meta.get("phase") == "backward"
         late = from_backward and (not is_pure(node) or _is_of(node, found))
-        if late or node.meta.get(COMPUTED_LATE) or any(source in found for source in node.all_input_nodes):
+        if late or node.meta.get(IN_BACKWARD) or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 

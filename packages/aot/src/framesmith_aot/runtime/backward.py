@@ -17,9 +17,9 @@ from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
+from framesmith_aten.graphs.detached import DetachedGraph, detach_graph
 from framesmith_aten.graphs.modules import new_lazy_module
 from framesmith_aten.graphs.numbers import numbers_of
-from framesmith_aten.graphs.resting import Resting, put_to_rest
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, restride
 from framesmith_aten.operators import view_written
 from framesmith_aten.symbolic import is_symbolic
@@ -79,7 +79,7 @@ class BackwardPass:
         self, whole: BackwardGraph, root: dict[str, torch.Tensor], compiler: Compiler, on_error: OnError | None = None
     ) -> None:
         self._whole: BackwardGraph | None = whole
-        self._detached: Resting | None = None
+        self._detached: DetachedGraph | None = None
         self._signature = whole.saved, whole.positions, whole.reached
         self._root = root
         self._compiler = compiler
@@ -96,7 +96,7 @@ class BackwardPass:
         if whole is not None:
             return whole
         assert detached is not None
-        return BackwardGraph(detached.awake(), *self._signature)
+        return BackwardGraph(detached.rehydrate(), *self._signature)
 
     @property
     def graph(self) -> fx.Graph:
@@ -105,7 +105,7 @@ class BackwardPass:
     def _detach_graph(self) -> None:
         """Let go of the graph, which only other patterns, tracers and torch.func ask for once one is compiled."""
         if self._whole is not None:
-            self._detached = put_to_rest(self._whole.graph)
+            self._detached = detach_graph(self._whole.graph)
             if self._detached is not None:
                 self._whole = None
 

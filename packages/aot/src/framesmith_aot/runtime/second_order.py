@@ -38,7 +38,7 @@ from framesmith_aot.trace.output_groups import (
     output_groups,
 )
 from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
-from framesmith_aten.contract import REWRITTEN
+from framesmith_aten.contract import MUTATED_INPUT
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.layouts import overlaps_itself
@@ -425,7 +425,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         depended_on,
         behind(joint),
         frozenset(joint.meta.changed),
-        frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(REWRITTEN)),
+        frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(MUTATED_INPUT)),
         frozenset(_detached(joint, depended_on)),
         dict(_undef(gm, joint, examples, depended_on)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),

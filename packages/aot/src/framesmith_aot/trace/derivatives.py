@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from framesmith_aot.trace import functional
-from framesmith_aten.symbolic import has_symbols, is_told_by_data
+from framesmith_aten.symbolic import has_symbols, is_unbacked
 
 Formula = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -124,7 +124,7 @@ class _CumulativeSum(torch.autograd.Function):
 
 def cumsum(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.cumsum`, also of as many elements as data tell: autograd asks whether that is more than one."""
-    if not _is_traced(input) or not any(is_told_by_data(length) for length in input.shape) or "out" in kwargs:
+    if not _is_traced(input) or not any(is_unbacked(length) for length in input.shape) or "out" in kwargs:
         return torch.cumsum(input, *args, **kwargs)
     return _summed(*args, input=input, **kwargs)
 
@@ -136,7 +136,7 @@ def _summed(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) 
 
 def cumprod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`torch.cumprod`, also of as many elements as data tell: autograd goes through them one by one."""
-    if not _is_traced(input) or not any(is_told_by_data(length) for length in input.shape) or "out" in kwargs:
+    if not _is_traced(input) or not any(is_unbacked(length) for length in input.shape) or "out" in kwargs:
         return torch.cumprod(input, *args, **kwargs)
     return _multiplied(*args, input=input, **kwargs)
 

@@ -13,7 +13,7 @@ import torch
 
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense
-from framesmith_aten.symbolic import equal, holds, is_told_by_data
+from framesmith_aten.symbolic import equal, holds, is_unbacked
 
 _api: Any = torch  # the functionalisation functions are outside torch's annotated surface
 
@@ -151,7 +151,7 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
 
 def _may_be_equal(first: Any, second: Any) -> bool:
     """Whether two lengths are equal. One that data tell is another symbol each time it is computed: it may be."""
-    unbacked = is_told_by_data(first) or is_told_by_data(second)
+    unbacked = is_unbacked(first) or is_unbacked(second)
     return not holds(first != second) if unbacked else bool(first == second)
 
 

@@ -17,13 +17,13 @@ from framesmith_aot.trace import derivatives, functional, numbers, optimizers, r
 from framesmith_aot.trace.lazy_bits import Bits
 from framesmith_aten import tensor_methods
 from framesmith_aten.assumptions import is_assertion
+from framesmith_aten.checks.ignored_warnings import without_warnings
+from framesmith_aten.checks.overlaps import Overlaps
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
-from framesmith_aten.ignored_warnings import without_warnings
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.operators import op_name
-from framesmith_aten.overlaps import Overlaps
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
 from framesmith_aten.tracing.tracer import GraphTracer

@@ -25,13 +25,13 @@ from framesmith_aot.trace.numbers import refusing_new_assumptions
 from framesmith_aot.trace.output_groups import NodeShape
 from framesmith_aot.trace.rng_order import rules_for
 from framesmith_aten.errors import TraceUnsupported
+from framesmith_aten.fakes import python_kernels
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.idle_writes import drop_idle_writes
-from framesmith_aten.graphs.nodes import are_apart, view_root, view_source
+from framesmith_aten.graphs.nodes import are_disjoint, view_root, view_source
 from framesmith_aten.symbolic import all_equal, is_data_dependent
-from framesmith_aten.tracing.decompositions import Whole
+from framesmith_aten.tracing.decompositions import Lowers
 from framesmith_aten.tracing.tracer import GraphTracer
-from framesmith_guards import python_kernels
 from framesmith_guards.contexts import ambient
 from framesmith_guards.torch_adapter import (
     DataDependentOutputException,
@@ -139,7 +139,7 @@ def trace_joint(
     inputs: Sequence[Any],
     binding: Binding,
     fake_mode: FakeTensorMode,
-    lowers: Whole,
+    lowers: Lowers,
     *,
     training: bool,
     keep_input_mutations: bool,
@@ -338,7 +338,7 @@ def _shares_memory(grad: fx.Node, shown: fx.Node | None, others: Sequence[tuple[
     Other parts of one tensor do not: they are that in eager mode. `beside`: the gradients of the same root, and what
     they showed.
     """
-    parts = all(of is shown and are_apart(grad, other) for other, of in others)
+    parts = all(of is shown and are_disjoint(grad, other) for other, of in others)
     return view_root(grad).meta["phase"] == "forward" or not parts
 
 

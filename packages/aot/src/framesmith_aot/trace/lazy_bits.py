@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from framesmith_aot.trace import functional
-from framesmith_aten.plain_tensors import with_bits_of
+from framesmith_aten.checks.plain_tensors import with_bits_of
 
 
 class Bits:

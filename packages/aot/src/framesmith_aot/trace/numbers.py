@@ -13,17 +13,17 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.assumptions import assumed, is_assertion
+from framesmith_aten.checks.limits import arithmetic_numbers
 from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
-from framesmith_aten.limits import arithmetic_numbers
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import (
-    holds_where_told,
+    holds_assuming,
+    is_assumed,
     is_symbolic,
-    is_taken_for_another,
     is_the_same,
-    is_told_by_data,
+    is_unbacked,
     known_value,
 )
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -118,7 +118,7 @@ def _usual(condition: Any, env: Any) -> Any:
 
     One would be taken for the other everywhere.
     """
-    usual = holds_where_told(condition, env, MANY)
+    usual = holds_assuming(condition, env, MANY)
     fact = None if usual is None else condition if usual else ~condition
     return None if fact is None or fact.rel_op == "==" else fact
 
@@ -258,7 +258,7 @@ def _writes_to_every_unbacked_operand(node: fx.Node, values: Mapping[fx.Node, An
         return False
     written, *others = node.all_input_nodes
     sizes = [size for one in others if isinstance(values[one], torch.Tensor) for size in values[one].shape]
-    return written is node.args[0] and not any(is_told_by_data(size) or is_taken_for_another(size) for size in sizes)
+    return written is node.args[0] and not any(is_unbacked(size) or is_assumed(size) for size in sizes)
 
 
 def _may_broadcast(expr: Any) -> bool:

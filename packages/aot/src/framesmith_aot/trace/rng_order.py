@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.checks.rng_order import check_order
 from framesmith_aten.layouts import dims_by_stride
-from framesmith_aten.random_order import check_order
 from framesmith_aten.tracing.decompositions import Rule
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.torch_adapter import OpOverload, aten

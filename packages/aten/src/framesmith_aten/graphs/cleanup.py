@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.checks.plain_tensors import takes_numbers
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
-from framesmith_aten.plain_tensors import takes_numbers
-from framesmith_aten.symbolic import all_equal, has_symbols, is_taken_for_another, is_the_same
+from framesmith_aten.symbolic import all_equal, has_symbols, is_assumed, is_the_same
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 Rewrite = Callable[[fx.Node], "tuple[Any, tuple[Any, ...], dict[str, Any]] | None"]
@@ -178,7 +178,7 @@ def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
     """Whether two tensors of the same memory are laid out alike, whatever data tell."""
     if before.layout is not torch.strided or len(before.shape) != len(after.shape):
         return False
-    if any(map(is_taken_for_another, numbers_of(after).values())):
+    if any(map(is_assumed, numbers_of(after).values())):
         return False
     same = all_equal(before.shape, after.shape) and all_equal(before.stride(), after.stride())
     return same and all_equal([before.storage_offset()], [after.storage_offset()])
@@ -213,13 +213,13 @@ def merge_equal(graph: fx.Graph) -> None:
             is_the_same(node.meta.get("val"), other.meta.get("val"))
             node.replace_all_uses_with(other)
             graph.erase_node(node)
-        elif (told := _length_told(node)) is not None:
+        elif (told := _length_key(node)) is not None:
             by, dim = told
             length = node.meta["val"].shape[dim]
             is_the_same(length, chosen.setdefault(by, length))
 
 
-def _length_told(node: fx.Node) -> tuple[Any, int] | None:
+def _length_key(node: fx.Node) -> tuple[Any, int] | None:
     """What tells how much of a tensor a call takes, and the dimension of the result that is as long.
 
     That is a mask that alone chooses elements, or the places where a slice begins and ends.

@@ -64,7 +64,7 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
-def are_apart(first: fx.Node, second: fx.Node) -> bool:
+def are_disjoint(first: fx.Node, second: fx.Node) -> bool:
     """Whether two views of one memory are known to show no element in common: they lead through parts of one tensor."""
     pairs = zip(_way(first), _way(second), strict=False)
     steps = (after for before, after in itertools.pairwise(pairs) if before[0] is before[1])

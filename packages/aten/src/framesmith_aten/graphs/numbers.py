@@ -102,7 +102,7 @@ class NumberNodes:
         for (what, dim), number in numbers_of(tensor).items():
             if self.knows(number) and self.knows_expression(number.node._expr):
                 continue
-            if guarded or tells(tensor, (what, dim)):
+            if guarded or binds(tensor, (what, dim)):
                 dims = () if what == "offset" else (dim,)
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
@@ -163,7 +163,7 @@ class NumberNodes:
         tracer = _Appending(self._graph)
         nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
         env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
-        with self._graph.inserting_before(place_behind(max(nodes.values()))):
+        with self._graph.inserting_before(insertion_point(max(nodes.values()))):
             made: fx.Node = unstable.sympy_interp(_analysis(), env, expr).node
         for node in tracer.made:
             node.meta[self._key] = number if node is made and number is not None else _value(node, self._key)
@@ -173,7 +173,7 @@ class NumberNodes:
         self, query: OpOverload, of: fx.Node | Callable[[], fx.Node], dims: tuple[int, ...], number: Any
     ) -> fx.Node:
         tensor = of if isinstance(of, fx.Node) else of()
-        with self._graph.inserting_before(place_behind(tensor)):
+        with self._graph.inserting_before(insertion_point(tensor)):
             node = self._graph.call_function(query, (tensor, *dims))
         node.meta[self._key] = number
         return node
@@ -249,7 +249,7 @@ def _analysis() -> Any:
     return Analysis
 
 
-def place_behind(node: fx.Node) -> fx.Node:
+def insertion_point(node: fx.Node) -> fx.Node:
     """The node before which to put what is computed from `node`: behind it, and behind the inputs if it is one."""
     following = node.next
     while node.op == "placeholder" and following.op == "placeholder":
@@ -280,7 +280,7 @@ def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
     return {place: number for place, number in layout.items() if is_symbolic(number)}
 
 
-def tells(tensor: torch.Tensor, place: tuple[str, int]) -> bool:
+def binds(tensor: torch.Tensor, place: tuple[str, int]) -> bool:
     """Whether the tensor has, at every run, that number of `numbers_of` there.
 
     Not a stride of a dimension that may have one element alone: gradients, and results of operators, have any there.

@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from framesmith_aten.fakes.light_torch import rebuilt, rebuilt_globals
 from framesmith_aten.torch_adapter import unstable
-from framesmith_guards.fakes.light_torch import rebuilt, rebuilt_globals
 
 
 class BodyInterpreter(fx.Interpreter):

@@ -4,7 +4,7 @@ Note [Taken apart or whole]: core ATen (`native_layer_norm`, `_softmax`, `gelu`,
 `_scaled_dot_product_*`, ...) stays whole, so that a backend can choose between a library call and a kernel of its own.
 The table marks as `apart` what is not core and fuses well in pieces: derivatives of pointwise and row-wise operators,
 compound pointwise operators, simple losses. Of these each backend says which it has a kernel for and wants whole
-(`contract.Backend.takes_whole`). Whole in spite of not being core stays what one library call does better: derivatives
+(`contract.Backend.lowers`). Lowers in spite of not being core stays what one library call does better: derivatives
 of convolution, attention, batch and group norm, pooling, embedding, `nll_loss`. Composite operators are never whole.
 Operators of many tensors at once (`_foreach_add`) are taken apart, each tensor's part fuses with what is done to that
 tensor before and after; a backend for which one call over all of them is faster wants them whole.
@@ -18,33 +18,33 @@ from typing import Any
 
 import torch
 
+from framesmith_aten.fakes.symbols import has_unbacked_length
 from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
 from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import recurrent
-from framesmith_guards.fakes.symbols import has_unbacked_length
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
-Whole = Callable[[OpOverload], bool]
+Lowers = Callable[[OpOverload], bool]
 """Whether an operator that could be taken apart is to be left whole."""
 
 Rule = Callable[..., Any]
 """Computes an operator out of simpler ones, or returns NotImplemented: then the operator is recorded as it is."""
 
 
-def nothing_whole(op: OpOverload) -> bool:
+def lowers_nothing(op: OpOverload) -> bool:
     """For a backend that declares nothing: everything that can be taken apart is."""
     return False
 
 
-def decomposition_of(op: Any, whole: Whole) -> Rule | None:
+def decomposition_of(op: Any, lowers: Lowers) -> Rule | None:
     """The rule by which a call of the operator is taken apart, or None."""
     if row(op).apart and not is_mutable(op):
-        return None if whole(op) else OWN.get(op) or _of_torch(op)
+        return None if lowers(op) else OWN.get(op) or _of_torch(op)
     if is_composite(op):
         return functools.partial(_parts, op)
     if applied_to_each(op) is not None:
-        return None if whole(op) else OWN.get(op) or functools.partial(_one_by_one, op)
-    return MENDED.get(op)
+        return None if lowers(op) else OWN.get(op) or functools.partial(_one_by_one, op)
+    return CORRECTED.get(op)
 
 
 @functools.cache
@@ -54,13 +54,13 @@ def _of_torch(op: OpOverload) -> Rule | None:
         return None
 
     @functools.wraps(rule)
-    def taken_apart(*args: Any, **kwargs: Any) -> Any:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
         try:
             return rule(*args, **kwargs)
         except ZeroDivisionError:  # the mean of no elements, which torch's kernels know
             return NotImplemented
 
-    return taken_apart
+    return decomposed
 
 
 def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def zeros(size: Any, **options: Any) -> torch.Tensor:
 
 
 #: Rules that put back what the operator above did, or the form that is not functional does.
-MENDED: dict[Any, Rule] = {
+CORRECTED: dict[Any, Rule] = {
     aten._efficientzerotensor.default: zeros,
     aten._linalg_eigvals.default: eigenvalues,
     aten.rrelu_with_noise_functional.default: rrelu,

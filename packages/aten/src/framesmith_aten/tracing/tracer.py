@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten import table, trials
+from framesmith_aten import table
+from framesmith_aten.checks import trials
+from framesmith_aten.checks.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
-from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, place_behind
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.operators import (
     acts_elsewhere,
@@ -33,16 +35,15 @@ from framesmith_aten.operators import (
     row,
     undeclared_writes,
 )
-from framesmith_aten.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.symbolic import (
     SYMBOLIC,
     as_expressions,
     is_symbolic,
     is_the_same,
-    is_told_by_data,
+    is_unbacked,
     take_known,
 )
-from framesmith_aten.tracing.decompositions import MENDED, Rule, Whole, decomposition_of, nothing_whole
+from framesmith_aten.tracing.decompositions import CORRECTED, Lowers, Rule, decomposition_of, lowers_nothing
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, aten
 
@@ -55,18 +56,18 @@ _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that appends every call to `graph`; enter it inside `fake_mode`.
 
-    Operators are taken apart by `rules`, and by `decompositions` unless they are to be left `whole`. `source` is the
-    torch-level node being run (its stack trace is copied), `phase` is written to `meta["phase"]`. Real tensors met as
+    Operators are decomposed by `rules`, and by `decompositions` but for those that the backend `lowers`. `source` is
+    the torch-level node being run (its stack trace is copied), `phase` goes to `meta["phase"]`. Real tensors among
     arguments become attributes, listed in `attributes`. Raises TraceUnsupported.
     """
 
     def __init__(
-        self, fake_mode: FakeTensorMode, whole: Whole = nothing_whole, rules: Mapping[OpOverload, Rule] | None = None
+        self, fake_mode: FakeTensorMode, lowers: Lowers = lowers_nothing, rules: Mapping[OpOverload, Rule] | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.fake_mode = fake_mode
-        self.whole = whole
+        self.lowers = lowers
         self.rules = rules or {}
         self.source: fx.Node | None = None
         self.phase = "forward"
@@ -78,7 +79,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.numbers = NumberNodes(self.graph)
         #: What views of symbolic sizes show, and what of.
         self.parts: list[Part] = []
-        self._told: dict[Any, list[Any]] = {}
+        self._unbacked: dict[Any, list[Any]] = {}
 
     def placeholder(self, name: str, value: Any, *, guarded: bool = False) -> fx.Node:
         """Adds a graph input standing for the fake tensor, or the symbolic number, `value`.
@@ -104,12 +105,12 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if asks_device(func):
             return args[0].device
         kwargs = kwargs or {}
-        rule = self.rules.get(func) or decomposition_of(func, self.whole)
+        rule = self.rules.get(func) or decomposition_of(func, self.lowers)
         if rule is not None:
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
-                own = func in self.rules or func in MENDED or is_composite(func)
+                own = func in self.rules or func in CORRECTED or is_composite(func)
                 return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
         self.undone_by_sums += row(func).undone_by_sums
@@ -126,10 +127,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         parts = parts_shown(func, (args, kwargs), out)
         self.parts += parts
         told = [number for part, _ in parts for number in (*part.size, part.offset)]
-        if any(map(is_told_by_data, told)):
+        if any(map(is_unbacked, told)):
             whole = parts[0][1]
             taken = (func, whole.key, as_expressions(args[1:]), as_expressions(sorted(kwargs.items())))
-            former = self._told.setdefault(taken, told)
+            former = self._unbacked.setdefault(taken, told)
             is_the_same(told, former)
             take_known(told, former)
 
@@ -188,7 +189,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         It is checked as soon as the numbers are there: what is computed of them before takes it for granted as well.
         """
         known = self.numbers.of_expression(condition)
-        with self.graph.inserting_before(place_behind(known)):
+        with self.graph.inserting_before(insertion_point(known)):
             check = self.graph.create_node("call_function", aten._assert_scalar.default, (known, message))
         self._describe(check, None)
 

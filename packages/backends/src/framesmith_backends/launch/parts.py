@@ -45,7 +45,7 @@ from framesmith_backends.launch.recordable import (
     base_of,
     why_not_by_itself,
     why_not_call,
-    why_told_by_data,
+    why_unbacked,
     written_by,
 )
 from framesmith_backends.launch.source import executed
@@ -334,7 +334,7 @@ def is_shown_anywhere(node: fx.Node) -> bool:
 
 def _is_plain_number(node: fx.Node) -> bool:
     """Whether the node gives a number that the sizes of the inputs tell."""
-    return (node.target in FUNCTIONS or node.target in LAYOUT_QUERIES) and why_told_by_data(node) is None
+    return (node.target in FUNCTIONS or node.target in LAYOUT_QUERIES) and why_unbacked(node) is None
 
 
 # The whole

@@ -28,7 +28,7 @@ from framesmith_aten.operators import (
     undeclared_writes,
     written_arguments,
 )
-from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another, is_told_by_data
+from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_guards.torch_adapter import OpOverload
 
 #: Of operators that cannot be recorded: what their tags say that they do.
@@ -57,18 +57,18 @@ def why_not_recorded(gm: fx.GraphModule, device: torch.device) -> str | None:
     return next((why for node in gm.graph.nodes if (why := _why_not_node(node, device)) is not None), None)
 
 
-def takes_what_data_tell(gm: fx.GraphModule) -> bool:
+def takes_unbacked(gm: fx.GraphModule) -> bool:
     """Whether an input is a number, or has a size, that is another at each call: backward graphs have such inputs."""
-    return any(why_told_by_data(node) is not None for node in gm.graph.find_nodes(op="placeholder"))
+    return any(why_unbacked(node) is not None for node in gm.graph.find_nodes(op="placeholder"))
 
 
 def why_not_by_itself(node: fx.Node, device: torch.device) -> str | None:
     """Why the call cannot be recorded, whatever the rest of its graph is, or None."""
     for operand in node.all_input_nodes:
-        reason = _why_not_value(operand, device) or why_told_by_data(operand)
+        reason = _why_not_value(operand, device) or why_unbacked(operand)
         if reason is not None:
             return reason
-    return _why_not_node(node, device) or why_told_by_data(node)
+    return _why_not_node(node, device) or why_unbacked(node)
 
 
 def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
@@ -82,12 +82,12 @@ def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
     return None
 
 
-def why_told_by_data(node: fx.Node) -> str | None:
+def why_unbacked(node: fx.Node) -> str | None:
     """Of numbers, and of sizes, that are others at each call though those of the inputs are the same."""
     value = node.meta.get("val")
     numbers = [number for one in tensors_in(value) if _may_vary(one) for number in numbers_of(one).values()]
     symbolic = [number for number in (value, *numbers) if is_symbolic(number)]
-    if any(is_told_by_data(number) or is_taken_for_another(number) for number in symbolic):
+    if any(is_unbacked(number) or is_assumed(number) for number in symbolic):
         return f"data tell {node.name}, or its size"
     return None
 

@@ -15,7 +15,7 @@ from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import is_mutable
-from framesmith_aten.symbolic import has_symbols, is_symbolic, is_taken_for_another
+from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS
@@ -174,24 +174,24 @@ def _call(low: Lowering, node: fx.Node) -> None:
             return
     if isinstance(node.meta.get("val"), torch.SymInt):
         size = low.numbers.readable(node.meta["val"])
-        if size is not None and not is_taken_for_another(node.meta["val"]):
+        if size is not None and not is_assumed(node.meta["val"]):
             low.values[node] = size
             return
-    taken = str(node.target) in VIEWS and _is_taken_for_another(node.meta.get("val"))
+    taken = str(node.target) in VIEWS and _is_assumed(node.meta.get("val"))
     reason = "a length that is to be checked" if taken else _lowered(low, node)
     if reason is not None:
         low.notes[node.name] = reason
         run_as_call(low, node)
 
 
-def _is_taken_for_another(value: object) -> bool:
+def _is_assumed(value: object) -> bool:
     """Whether data tell something of a result's layout that is taken for granted to be another number.
 
     The check that it is that one asks for it at a call, of what the operator itself gives.
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not has_symbols(value):
         return False
-    return any(map(is_taken_for_another, numbers_of(value).values()))
+    return any(map(is_assumed, numbers_of(value).values()))
 
 
 def run_as_call(low: Lowering, node: fx.Node) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.graphs.numbers import numbers_of, tells
+from framesmith_aten.graphs.numbers import binds, numbers_of
 from framesmith_backends.ir import size
 from framesmith_backends.ir.program import Teller
 from framesmith_backends.ir.size import Size, Sym, Symbol
@@ -102,7 +102,7 @@ class Numbers:
             case [((Symbol() as symbol,), factor)] if symbol not in self.tellers:
                 shift = found - factor * size.symbol(symbol.name, symbol.low, symbol.hint)
                 assert isinstance(shift, int)
-                if (not plain or (factor, shift) == (1, 0)) and (of is None or tells(of, (teller.what, teller.dim))):
+                if (not plain or (factor, shift) == (1, 0)) and (of is None or binds(of, (teller.what, teller.dim))):
                     self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.contract import COMPUTED_LATE
+from framesmith_aten.contract import IN_BACKWARD
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
@@ -295,7 +295,7 @@ def _rewrite(graph: fx.Graph, one: Trained) -> None:
     instead: dict[fx.Node, fx.Node] = {}
     for node in (*_casts(one), one.product, *one.changes):
         instead[node] = w.again(node, instead)
-        instead[node].meta[COMPUTED_LATE] = True
+        instead[node].meta[IN_BACKWARD] = True
     below = w.call(aten.sub.Tensor, instead[one.scores], largest)
     weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, below, logarithms))
     # Views of what they stand for are views of them: they have its memory, as far as fakes have any.
@@ -357,7 +357,7 @@ def _in_float32(w: _Writer, node: Any) -> fx.Node:
     if node.meta["val"].dtype == torch.float32:
         return node  # type: ignore[no-any-return]
     made = w.call(aten._to_copy.default, node, dtype=torch.float32)
-    made.meta[COMPUTED_LATE] = True
+    made.meta[IN_BACKWARD] = True
     return made
 
 

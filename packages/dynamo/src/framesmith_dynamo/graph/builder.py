@@ -16,20 +16,21 @@ import torch
 from torch import fx
 
 from framesmith_aten.assumptions import Asserted, assumed
+from framesmith_aten.checks.overlaps import Overlaps, Part
+from framesmith_aten.checks.plain_tensors import with_bits_of
 from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.failures import composite_may_fail
+from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.operators import op_name, tensors_in
-from framesmith_aten.overlaps import Overlaps, Part
-from framesmith_aten.plain_tensors import with_bits_of
 from framesmith_aten.recording import Effects, OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
-from framesmith_guards import Location, current_location, lines_forgotten, new_fake_mode, python_kernels
+from framesmith_guards import Location, current_location, lines_forgotten
 from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
-from framesmith_guards import GuardError, ShapeExpr, TensorPropertySource
-from framesmith_guards.fakes.symbols import (
+from framesmith_aten.fakes.symbols import (
     attach_shape_env,
     bounds_of,
     computed_number,
@@ -18,6 +16,8 @@ from framesmith_guards.fakes.symbols import (
     symbolic_fake,
     symbolic_number,
 )
+from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
+from framesmith_guards import GuardError, ShapeExpr, TensorPropertySource
 from framesmith_guards.symbolic_guards import shape_guards
 
 if TYPE_CHECKING:

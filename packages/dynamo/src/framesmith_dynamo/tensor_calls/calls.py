@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 from torch import fx
 
+from framesmith_aten.checks.ignored_warnings import without_warnings
+from framesmith_aten.checks.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
+from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
+from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.ignored_warnings import without_warnings
+from framesmith_aten.fakes import is_defect, is_memory_read
 from framesmith_aten.operators import tensors_in
-from framesmith_aten.overlaps import OUTSIDE_VIEW, OVERLAPPING_MUTATION, READ_LATE
-from framesmith_aten.plain_tensors import SPARSE_GRADIENT
-from framesmith_aten.random_order import RANDOM_ORDER
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tensor_methods import concerns_pinning
@@ -30,7 +31,7 @@ from framesmith_dynamo.values.containers import NamedTupleValue, TupleValue, new
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.tensors.tensor_tables import DYNAMIC_OUTPUT_SHAPE
-from framesmith_guards import called_from, is_defect, is_memory_read
+from framesmith_guards import called_from
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ register_break(
     hint="ask for a copy (`x.clone()`) or a view (`x.view`), whichever is meant",
 )
 register_break(
-    RANDOM_ORDER,
+    RNG_ORDER,
     what="normal random numbers are drawn into memory with gaps",
     why="a graph fills dense memory, in which torch draws them in another way",
     hint="draw them with `torch.randn` and copy them to where they belong",

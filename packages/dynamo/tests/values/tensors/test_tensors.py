@@ -514,7 +514,7 @@ def test_normal_numbers_in_memory_with_gaps_break_where_their_order_differs() ->
     def few(x: torch.Tensor) -> object:
         return torch.zeros(8)[::2].normal_() + x.sum()
 
-    for step, broken in ((many, ["random-order"]), (few, [])):
+    for step, broken in ((many, ["rng-order"]), (few, [])):
         torch.manual_seed(0)
         wanted = step(X)
         torch.manual_seed(0)

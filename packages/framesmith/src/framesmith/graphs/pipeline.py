@@ -19,7 +19,7 @@ from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
 from framesmith.reports.failures import Failures
 from framesmith.reports.logs import log_aten_graph
-from framesmith_aten.contract import Backend, BoxedFn, Compiler, LayOut, Role
+from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, Role
 from framesmith_backends import find_backend
 from framesmith_guards import CompileContext, Location, compile_context, located
 
@@ -57,26 +57,26 @@ class GraphCompiler:
             gm,
             examples,
             compiler=compiler,
-            lowers=chosen.takes_whole,
-            propagate_layouts=self._lay_out(chosen),
+            lowers=chosen.lowers,
+            propagate_layouts=self._propagate_layouts(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
         )
         return compiled.function
 
-    def _lay_out(self, backend: Backend) -> LayOut | None:
+    def _propagate_layouts(self, backend: Backend) -> PropagateLayouts | None:
         """How a backend that chooses layouts does so; what fails in it leaves the graph as it is."""
-        method = getattr(backend, "lay_out", None)
+        method = getattr(backend, "propagate_layouts", None)
         if method is None:
             return None
 
-        def lay_out(graph: fx.Graph) -> fx.Graph | None:
+        def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
             try:
                 return cast("fx.Graph | None", method(graph, options_for(backend, self.config)))
             except Exception as error:
                 self.failures.report("the layout of a graph", error, partial=True)
                 return None
 
-        return lay_out
+        return propagate_layouts
 
     def _warn_of_mode(self, chosen: Backend) -> None:
         """Told of graphs for another backend than the one that takes a mode; where none does, `compile` has told."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framesmith_aten.graphs.transforms import vmapped
-from framesmith_aten.symbolic import is_told_by_data
+from framesmith_aten.symbolic import is_unbacked
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.subgraphs import extract_subgraph, last_node
 from framesmith_dynamo.torch_adapter import unstable
@@ -120,7 +120,7 @@ def _example(tr: Tracer, batch: Value, dim: int) -> TensorValue:
     """The first example of a batch, of which autograd knows nothing: batched tensors say so, too."""
     assert isinstance(batch, TensorValue)
     size = batch.fake.shape[dim]
-    if is_told_by_data(size) or size == 0:
+    if is_unbacked(size) or size == 0:
         raise GraphBreak(NO_EXAMPLE, batch.describe())
     detached = tr.call_torch("detach", (batch,), {}) if batch.fake.requires_grad else batch
     example = tr.call_torch("select", (detached, tr.constant(dim), tr.constant(0)), {})

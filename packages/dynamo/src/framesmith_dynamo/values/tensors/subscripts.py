@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.symbolic import is_told_by_data
+from framesmith_aten.symbolic import is_unbacked
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import ListValue, TupleValue
 from framesmith_dynamo.values.containers.slices import SliceValue
@@ -35,7 +35,7 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
     items = [_decided(tr, item) for item in (key.unpack(tr) if isinstance(key, TupleValue) else [key])]
     key = TupleValue(items) if isinstance(key, TupleValue) else items[0]
     symbols = [at for at, item in enumerate(items) if _is_symbol(item)]
-    if any(is_told_by_data(items[at].number) for at in symbols) and _leads_to_input(tensor):  # type: ignore[attr-defined]
+    if any(is_unbacked(items[at].number) for at in symbols) and _leads_to_input(tensor):  # type: ignore[attr-defined]
         return tensor, key
     lengths = _lengths(tr, items, dims) if symbols else None
     if lengths is None:
@@ -58,7 +58,7 @@ def _there(tr: Tracer, tensor: Value, dim: int, place: Any) -> Value:
 
     Fakes of torch 2.11 do not look whether it is, nor whether a number is, of symbolic sizes.
     """
-    if not isinstance(tensor, TensorObject) or is_told_by_data(place.number):
+    if not isinstance(tensor, TensorObject) or is_unbacked(place.number):
         return place  # type: ignore[no-any-return]
     size = tensor.fake.shape[dim]
     if not -size <= place.number < size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.plain_tensors import OTHER_LAYOUT, is_inference_leaf, why_no_fake
+from framesmith_aten.checks.plain_tensors import OTHER_LAYOUT, is_inference_leaf, why_no_fake
 from framesmith_dynamo.breaks import DATA_DEPENDENT, DATA_DEPENDENT_BRANCH, UNSUPPORTED_CALL, GraphBreak, register_break
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS, CMethod, c_method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from framesmith_aten.kernels_in_python import runs_while_traced
+from framesmith_aten.checks.kernels_in_python import runs_while_traced
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.torch_adapter import CustomOpDef, HigherOrderOperator
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value

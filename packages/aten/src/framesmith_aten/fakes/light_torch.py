@@ -1,0 +1,181 @@
+"""Torch's own functions rebuilt so that they can run without importing torch._dynamo (1.1 s, once per process).
+
+Note [Rebuilt functions]: making a FakeTensorMode, and a fake tensor from a real one, imports torch._dynamo inside
+torch, for two configuration values and a few marker classes; so do gradients under `torch.func`, to switch off what
+only torch._dynamo switches on. A rebuilt function has the same code and other globals, whose `__import__` answers
+those names with small equivalents while torch._dynamo is not loaded, and with torch's own otherwise. Nothing global
+changes: no entry of `sys.modules`, no attribute of torch, so other threads and a later real import are not affected. A
+name that has no equivalent here is imported for real.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any, Final, TypeVar
+
+import torch
+
+from framesmith_guards.needs import report_missing
+from framesmith_guards.torch_adapter import TorchGuardSource, TorchSource
+
+_REPLACED: Final = "torch._dynamo"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Stand(ModuleType):
+    """A module with a few names of its own and all others of the real one, imported when asked for."""
+
+    def __init__(self, name: str, own: Mapping[str, object]) -> None:
+        super().__init__(name)
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class NamedSource(TorchSource):
+    """A torch source that is only a name."""
+
+    def __init__(self, name: str) -> None:
+        self._text = name
+
+    @property
+    def guard_source(self) -> Any:
+        return TorchGuardSource.EPHEMERAL
+
+    @property
+    def _name_template(self) -> str:
+        return self._text
+
+    def is_ephemeral(self) -> bool:
+        return True
+
+
+class _NeverSource(TorchSource):
+    """Stands for source classes of torch._dynamo that cannot exist while it is not loaded."""
+
+
+def _part(template: str) -> Callable[..., TorchSource]:
+    def make(base: TorchSource, member: str = "") -> TorchSource:
+        return NamedSource(template.format(base=base.name, member=member))
+
+    return make
+
+
+class TensorProperty(enum.Enum):
+    """What torch names of a tensor's layout."""
+
+    SIZE = "size"
+    STRIDE = "stride"
+    STORAGE_OFFSET = "storage_offset"
+
+
+def _property(base: TorchSource, prop: TensorProperty, idx: int | None = None) -> TorchSource:
+    place = "" if idx is None else str(idx)
+    return NamedSource(f"{base.name}.{prop.value}({place})")
+
+
+def _config() -> dict[str, object]:
+    # The defaults of torch/_dynamo/config.py.
+    environ = os.environ
+    return {
+        "fake_tensor_cache_enabled": environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "1") == "1",
+        "fake_tensor_cache_crosscheck_enabled": environ.get("TORCH_FAKE_TENSOR_DISPATCH_CACHE_CROSSCHECK", "0") == "1",
+        "_custom_ops_profile": None,
+    }
+
+
+_SOURCES: Final[dict[str, object]] = {
+    "RandomValueSource": _NeverSource,
+    "FloatTensorSource": _NeverSource,
+    "ConstantSource": NamedSource,
+    "EphemeralSource": NamedSource,
+    "AttrSource": _part("{base}.{member}"),
+    "CallMethodItemSource": _part("{base}.item()"),
+    "TensorProperty": TensorProperty,
+    "TensorPropertySource": _property,
+}
+
+_STANDS: Final = {
+    "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
+    "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
+    # What is not loaded is not switched on.
+    "torch._dynamo.compiled_autograd": _Stand("torch._dynamo.compiled_autograd", {"_disable": nullcontext}),
+    "torch.fx.experimental.validator": _Stand(
+        "torch.fx.experimental.validator",
+        {"translation_validation_enabled": lambda: torch.fx.experimental._config.translation_validation},
+    ),
+}
+_DYNAMO: Final = _Stand(
+    _REPLACED, {name.rpartition(".")[2]: stand for name, stand in _STANDS.items() if name.startswith(_REPLACED)}
+)
+
+
+class _TorchView(ModuleType):
+    """`torch` as rebuilt functions see it: the real one, but for `torch._dynamo` while that is not loaded."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dynamo" and _REPLACED not in sys.modules:
+            return _DYNAMO
+        return getattr(torch, name)
+
+
+_VIEW: Final = _TorchView("torch")
+
+
+def _import(
+    name: str,
+    globals: Mapping[str, object] | None = None,
+    locals: Mapping[str, object] | None = None,
+    fromlist: tuple[str, ...] = (),
+    level: int = 0,
+) -> ModuleType:
+    if level == 0 and name.partition(".")[0] == "torch":
+        stand = _STANDS.get(name) if _REPLACED not in sys.modules else None
+        if stand is None or not fromlist:
+            if stand is None:
+                importlib.import_module(name)
+            if not fromlist:
+                return _VIEW
+        else:
+            return stand
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def rebuilt_globals(names: Mapping[str, Any], **others: object) -> dict[str, Any]:
+    """The globals of a module of torch's as rebuilt functions see them, with `others` in place of what they name."""
+    return {**names, "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **others}
+
+
+@cache
+def report_slow(what: str) -> None:
+    """Log, once, that torch's internals are not what rebuilt functions take them for."""
+    report_missing(what, "torch._dynamo is imported when the first function is compiled")
+
+
+def discard_report(*what: object, **more: object) -> None:
+    """In place of torch's structured log, which walks the stack for each entry whether it is written or not."""
+
+
+def rebuilt(function: F, names: dict[str, Any] | None = None) -> F:
+    """`function` with the same code, defaults and closure, importing as Note [Rebuilt functions] says.
+
+    `names`: globals made by `rebuilt_globals`, where several functions of a module share them.
+    """
+    assert isinstance(function, FunctionType)
+    if names is None:
+        names = rebuilt_globals(function.__globals__)
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy  # type: ignore[return-value]

@@ -1,0 +1,203 @@
+"""Operators whose own kernel reads a tensor's memory on the host: found by trial, and not run on fakes.
+
+Note [Memory that is not there]: composite operators (`gru` of packed sequences; a library's operator in C++ without a
+kernel for each device) run on fakes as they are, before any mode sees them. Fakes have no memory. Where sizes are known
+torch refuses a kernel that asks for it; where they are symbols it takes the tensor for an empty one, and the kernel
+reads at address 0, which ends the process. So what such a kernel does is tried on fakes of the sizes at present, which
+are known, once for each kind of arguments. Of torch's own operators those are tried that get whole numbers beside
+another tensor: lengths, offsets, places, sizes. Of a library's all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from framesmith_aten.fakes.defects import hands_on
+from framesmith_guards.torch_adapter import (
+    DataDependentOutputException,
+    DispatchKey,
+    FakeTensor,
+    FakeTensorMode,
+    no_dispatch,
+    unstable,
+)
+
+#: What torch says to a kernel that asks for memory: of a fake whose sizes are known, and of one that was marked.
+_REFUSALS: Final = ("data is not allocated yet", "Cannot access data pointer of Tensor")
+#: Namespaces of torch's own operators. Those of others may read numbers of all types, on any device.
+_OWN: Final = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "sparse", "_quantized", "profiler"})
+_COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+#: The value that a trial assumes of an unbacked size.
+_UNKNOWN: Final = 2
+_MOST_VERDICTS: Final = 4096
+
+
+class MemoryRead(DataDependentOutputException):
+    """An operator that reads a tensor's elements on the host is called on fakes."""
+
+    def __str__(self) -> str:
+        return f"{self.func} reads elements of a tensor on the host"
+
+
+def is_memory_read(error: BaseException) -> bool:
+    """Whether an operator, called on fakes, has raised because it reads memory."""
+    if isinstance(error, MemoryRead):
+        return True
+    return isinstance(error, RuntimeError) and any(refusal in str(error) for refusal in _REFUSALS)
+
+
+def refuse_memory(mode: FakeTensorMode) -> None:
+    """Let the mode's fakes raise where a kernel asks for their memory to write to it."""
+    mode._allow_unsafe_data_ptr_access = False
+
+
+def composites() -> Iterator[Any]:
+    """Torch's own composite operators that take several tensors, and that torch has no rule in Python for."""
+    for name in unstable.dispatch_get_registrations_for_dispatch_key(_COMPOSITE.name):
+        namespace, _, rest = name.partition("::")
+        if namespace in _OWN:
+            yield from _suspects(namespace, *rest.partition(".")[::2])
+
+
+def _suspects(namespace: str, name: str, overload: str) -> Iterator[Any]:
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    op = getattr(packet, overload or "default", None)
+    if op is not None and _COMPOSITE not in op.py_kernels and _takes_tensors(op) > 1:
+        yield op
+
+
+def _takes_tensors(op: Any) -> int:
+    return sum("Tensor" in str(argument.type) for argument in op._schema.arguments if argument.alias_info is None)
+
+
+class OfLibraries:
+    """Composite operators of libraries that programs have named so far."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def new(self) -> Iterator[Any]:
+        """Those named since the last call."""
+        for namespace, operators in [*vars(torch.ops).items()]:
+            if namespace in _OWN or not isinstance(named := getattr(operators, "_dir", None), list):
+                continue
+            for name in named[self._seen.get(namespace, 0) :]:
+                yield from _composite(getattr(operators, name, None))
+            self._seen[namespace] = len(named)
+
+
+def _composite(packet: Any) -> Iterator[Any]:
+    for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+        op = getattr(packet, overload)
+        if _COMPOSITE not in op.py_kernels and _has_kernel_in_cpp(op) and _takes_tensors(op):
+            yield op
+
+
+def _has_kernel_in_cpp(op: Any) -> bool:
+    """Whether the operator is composite, by a kernel that is no Python function: those read no memory by themselves."""
+    namespace, _, name = op.name().partition("::")
+    in_python = f"{namespace}/{name}/{_COMPOSITE.name}" in unstable.library_kernels
+    return not in_python and bool(unstable.dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE.name))
+
+
+_verdicts: dict[Any, bool] = {}
+
+
+def check(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise MemoryRead where the operator's own kernel would read memory of these fakes. See the note above."""
+    given = [*_tensors((*args, *kwargs.values()))]
+    suspects = [one for one in given if _may_be_read(op, one)]
+    if not suspects or any(one.layout is not torch.strided for one in given):
+        return
+    kind = (op, *map(_kind, args), *((name, _kind(value)) for name, value in kwargs.items()))
+    reads = _verdicts.get(kind)
+    if reads is None:
+        if len(_verdicts) >= _MOST_VERDICTS:
+            _verdicts.clear()
+        reads = _verdicts[kind] = _reads(op, args, kwargs)
+    if reads:
+        raise MemoryRead(op)
+
+
+def _may_be_read(op: Any, tensor: torch.Tensor) -> bool:
+    if not (isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides):
+        return False
+    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    return op.namespace not in _OWN or (whole and tensor.fake_device.type == "cpu")
+
+
+def _kind(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.dim(), value.device)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_kind, value))
+    return (
+        type(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else (type(value), str(value))
+    )
+
+
+def _reads(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the operator's kernel reads memory of fakes like these, of known sizes."""
+    apart = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
+    twins = _Twins(apart)
+    outside = torch.inference_mode(False)  # within it the fakes' mode refuses other things first
+    with unstable.disable_current_modes(), unstable.DisablePythonDispatcher(), outside, torch.no_grad():
+        given = [twins.of(value) for value in args]
+        named = {name: twins.of(value) for name, value in kwargs.items()}
+        try:
+            with apart:
+                op(*given, **named)
+        except Exception as error:  # whatever else it refuses, it refuses of the program's fakes as well
+            return is_memory_read(error)
+    return False
+
+
+class _Twins:
+    """Fakes of known sizes in place of those with symbols."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+
+    def of(self, value: Any) -> Any:
+        """The value, with numbers for symbols."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.of, value))
+        return _present(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        sizes, strides = map(_present, tensor.shape), map(_present, tensor.stride())
+        with no_dispatch(), unstable.DisableTorchFunction():
+            meta = torch.empty_strided([*sizes], [*strides], dtype=tensor.dtype, device="meta")
+            return FakeTensor(self._mode, meta, tensor.device)
+
+
+def _present(number: Any) -> Any:
+    node = getattr(number, "node", None)
+    if node is None:
+        return number
+    return node.hint if node.has_hint() else node.pytype(_UNKNOWN)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def tried(op: Any, run: Callable[..., Any], asked: Callable[[], bool]) -> Callable[..., Any]:
+    """`run`, which calls the operator's own kernel, behind the check where `asked`."""
+
+    @hands_on
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if asked():
+            check(op, args, kwargs)
+        return run(*args, **kwargs)
+
+    return checked

@@ -1,0 +1,127 @@
+"""Torch's rules in Python for operators on symbolic sizes, in place of C++ that asks what a size is at present.
+
+Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
+gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
+out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
+which the rule is as exact. Those for upsampling are replaced: see `upsampling`. Those for
+elementwise operators (`hardshrink`) let the backward pass keep something else than the operator does, so that a change
+of its input is not noticed: they serve numbers that change. The rule for matmul gives a view of a
+product, where the operator's result is memory of its own: it is that here, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from framesmith_aten.fakes.rules import elementwise, memory_reads, upsampling
+from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
+
+if TYPE_CHECKING:
+    from framesmith_guards.torch_adapter import FakeTensorMode
+
+
+class _Asked(threading.local):
+    """Whether this thread is in `python_kernels`."""
+
+    now = False
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
+    """While active, operators run torch's rules for symbolic sizes. Nothing changes for a mode without symbols."""
+    if mode.shape_env is None:
+        yield
+        return
+
+    _keep_operators()
+    for op in _of_libraries.new():
+        _try_first(op)
+    before, _asked.now = _asked.now, True
+    try:
+        with unstable.enable_python_dispatcher():
+            yield
+    finally:
+        _asked.now = before
+
+
+@functools.cache
+def _keep_operators() -> None:
+    """See Note [Rules that are not asked]. What others ask of torch's rules is answered as before."""
+    import torch._decomp.decompositions  # adds the rules
+
+    for name in torch.ops.aten:
+        packet = getattr(torch.ops.aten, name)
+        for op in [getattr(packet, overload) for overload in packet]:
+            keys = [key for key in _TAKING_APART if key in op.py_kernels]
+            for key in keys:
+                if (instead := _instead(op, name, op.py_kernels[key])) is not None:
+                    op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead, _SERVED.get(name, ()))
+            if keys:
+                op._dispatch_cache.clear()
+    for op in [*memory_reads.composites()]:
+        _try_first(op)
+
+
+_of_libraries: Final = memory_reads.OfLibraries()
+
+
+def _try_first(op: Any) -> None:
+    """Let the operator's own kernel be tried before it runs on symbols."""
+    own = functools.partial(op._op_dk, DispatchKey.CompositeImplicitAutograd)
+    op.py_kernels[DispatchKey.CompositeImplicitAutograd] = memory_reads.tried(op, own, _is_asked)
+    op._dispatch_cache.clear()
+
+
+def _is_asked() -> bool:
+    return _asked.now
+
+
+def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What runs in place of torch's rule; None where the rule does."""
+    if name in _SERVED:
+        return memory_reads.tried(op, functools.partial(_unruled, op), _is_asked)
+    if name == "matmul":
+        return functools.partial(_without_view, rule)
+    return elementwise.with_its_formula(op, rule) if torch.Tag.pointwise in op.tags else upsampling.rule_for(op)
+
+
+_TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+
+#: The types that torch's rules for some operators serve.
+_SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
+    "one_hot": (torch.int64,), **dict.fromkeys(("dropout", "lstm", "gru", "rnn_tanh", "rnn_relu"), ()),
+}  # fmt: skip
+
+
+def _unless_asked(
+    rule: Callable[..., Any], itself: Callable[..., Any], types: tuple[torch.dtype, ...]
+) -> Callable[..., Any]:
+    @functools.wraps(rule)
+    def choose(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        run = rule if not _asked.now or input.dtype in types else itself
+        return run(input, *args, **kwargs)
+
+    return choose
+
+
+def _unruled(op: Any, *args: Any, **kwargs: Any) -> Any:
+    with unstable.DisablePythonDispatcher():
+        return op(*args, **kwargs)
+
+
+def _without_view(rule: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
+    result = rule(*args)
+    computed = result._base
+    if computed is None or any(computed is arg or computed is arg._base for arg in args):
+        return result
+    own: torch.Tensor = aten._unsafe_view(computed, result.shape)
+    return own

@@ -1,1 +1,0 @@
-"""Torch's fake tensors, made without importing torch._dynamo."""
