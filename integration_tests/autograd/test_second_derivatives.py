@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import framesmith
-from framesmith_aten.contract import MUTATED_INPUT
+from framesmith_aten.meta import MUTATED_INPUT
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 
@@ -359,7 +359,7 @@ def test_of_an_input_that_the_code_behind_a_break_only_reads() -> None:
     marked = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        marked.extend(node.meta.get(MUTATED_INPUT, False) for node in graph.graph.find_nodes(op="placeholder"))
+        marked.extend(MUTATED_INPUT.get(node) for node in graph.graph.find_nodes(op="placeholder"))
         return graph.forward
 
     def function(x: torch.Tensor, held: Any) -> torch.Tensor:

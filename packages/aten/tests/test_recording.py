@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_aten.checks import trials
-from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.recording import Effects, KernelRefuses, OperatorLog, RecordingFailed, effects_of
+from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
+from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed, effects_of
 
 T = torch.tensor
 NAN = torch.full((4, 4), float("nan"))
@@ -380,7 +380,7 @@ def test_a_call_does_what_was_noted_of_it_and_without_a_note_anything() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     noted, unknown = graph.call_function(torch.sin, (x,)), graph.call_method("sin", (x,))
-    noted.meta[EFFECTS] = Effects(random=True)
+    EFFECTS.set(noted, Effects(random=True))
     assert effects_of(noted).random and not effects_of(noted).may_fail
     assert effects_of(unknown).may_fail and effects_of(unknown).forbid_removal
     for none in (x, graph.get_attr("weight"), graph.output(x)):
@@ -394,5 +394,6 @@ def test_functions_of_numbers_need_no_note_and_those_of_tensors_do() -> None:
     x = graph.placeholder("x")
     size = graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
     more, sum_, unknown = (graph.call_function(operator.add, (one, 1)) for one in (size, x, x))
-    more.meta[EXAMPLE], sum_.meta[EXAMPLE] = 5, tensor
+    EXAMPLE.set(more, 5)
+    EXAMPLE.set(sum_, tensor)
     assert [effects_of(one).forbid_removal for one in (size, more, sum_, unknown)] == [False, False, True, True]

@@ -27,19 +27,12 @@ from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
 from framesmith_aten.assumptions import is_assumption
 from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
-from framesmith_aten.contract import (
-    EXAMPLE,
-    Compiler,
-    OnError,
-    PropagateLayouts,
-    assumes,
-    mark_as_assuming,
-    writes_last,
-)
+from framesmith_aten.contract import Compiler, OnError, PropagateLayouts, assumes, mark_as_assuming, writes_last
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import attach_shape_env
 from framesmith_aten.graphs.nodes import view_source
 from framesmith_aten.layouts import may_overlap, storage_id
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.symbolic import is_data_dependent, is_symbolic
 from framesmith_aten.tracing.decompositions import Lowers, lowers_nothing
 from framesmith_guards.contexts import ambient
@@ -177,7 +170,7 @@ def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
     if mode is not None:
         return mode
     mode = new_fake_mode()
-    met = (examples, *(node.meta.get(EXAMPLE) for node in gm.graph.nodes))
+    met = (examples, *(EXAMPLE.get(node) for node in gm.graph.nodes))
     mode.shape_env = next((env for value in met if (env := _shape_env(value)) is not None), None)
     return mode
 

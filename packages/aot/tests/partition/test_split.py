@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from harness import compiled, graph_of
 
+from framesmith_aten.meta import TANGENT
+
 aten = torch.ops.aten
 
 
@@ -16,7 +18,7 @@ def targets(graph):
 
 def saved(graph):
     [backward] = graph.backward_passes
-    return [node for node in backward.graph.nodes if node.op == "placeholder" and not node.meta.get("tangent")]
+    return [node for node in backward.graph.nodes if node.op == "placeholder" and not TANGENT.get(node)]
 
 
 def leaves(*sizes):

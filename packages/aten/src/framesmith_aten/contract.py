@@ -30,19 +30,6 @@ MODES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Where nodes of torch-level graphs keep, in `meta`, what they gave when they were captured.
-EXAMPLE = "example_value"
-
-#: Where they keep what the operators under them did beside giving results, an `Effects`.
-EFFECTS = "effects"
-
-#: Where placeholders of torch-level graphs say, in `meta`, that the code behind the graph may write to the tensor.
-MUTATED_INPUT = "mutated_input"
-
-#: Where nodes of a joint graph that a backend has laid out anew say, in `meta`, that the backward pass computes them,
-#: though they depend on no gradient. Of such a node nothing is saved.
-IN_BACKWARD = "in_backward"
-
 #: The entry point group in which backends register.
 ENTRY_POINTS = "framesmith.backends"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -11,14 +10,14 @@ import torch
 from torch import fx
 
 from framesmith_aten.checks import limits, trials
-from framesmith_aten.checks.overlaps import Part, check_operands, parts_shown
+from framesmith_aten.checks.overlaps import check_operands, parts_shown
 from framesmith_aten.checks.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
 from framesmith_aten.checks.rng_order import check_order
-from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
 from framesmith_aten.operators import (
     acts_elsewhere,
     arguments,
@@ -53,37 +52,6 @@ class RecordingFailed(RuntimeError):
     """To find out what an operator does failed: a defect of this package's, and nothing that the operator says."""
 
 
-@dataclass(slots=True)
-class Effects:
-    """What the operators of a call do beside giving their results.
-
-    `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
-    made under the call are among them. `parts`: what views of symbolic sizes show, and what of. `undone_by_sums`: those
-    of which a view is taken that `table.Row` says so of. `restrided`: those of which a view by strides is taken,
-    `placed` whether one begins at an element of the storage that is told. `random`: they may draw random numbers.
-    `may_fail`: they can raise on some data. `unproven`: whether their kernels take such arguments could not be tried.
-    `lasting`: they give no tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not
-    torch's own gives nothing and writes to nothing it is given: what it does is done outside of tensors.
-    """
-
-    written: list[torch.Tensor] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
-    reshaped: bool = False
-    undone_by_sums: list[torch.Tensor] = field(default_factory=list)
-    restrided: list[torch.Tensor] = field(default_factory=list)
-    placed: bool = False
-    random: bool = False
-    may_fail: bool = False
-    unproven: bool = False
-    lasting: bool = False
-    elsewhere: bool = False
-
-    @property
-    def forbid_removal(self) -> bool:
-        """Whether the call must stay though nothing uses its result."""
-        return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
-
-
 _NONE: Final = Effects()
 _UNKNOWN: Final = Effects(may_fail=True, lasting=True)
 
@@ -96,7 +64,9 @@ def effects_of(node: fx.Node) -> Effects:
     note is needed of nodes that are no calls, and of functions of numbers, which are made where a number is asked for:
     what they refuse, guards exclude.
     """
-    found: Effects = node.meta.get(EFFECTS, _UNKNOWN if is_call(node) and not computes_number(node) else _NONE)
+    found = EFFECTS.get(node)
+    if found is None:
+        return _UNKNOWN if is_call(node) and not computes_number(node) else _NONE
     return found
 
 
@@ -109,8 +79,8 @@ def computes_number(node: fx.Node) -> bool:
     """Whether a node of a torch-level graph asks for a number of a tensor's layout, or computes one of others."""
     if node.target in LAYOUT_QUERIES:
         return True
-    known = node.target in FUNCTIONS and EXAMPLE in node.meta
-    return known and not any(True for _ in tensors_in(node.meta[EXAMPLE]))
+    known = node.target in FUNCTIONS and EXAMPLE.on(node)
+    return known and not any(True for _ in tensors_in(EXAMPLE.of(node)))
 
 
 #: What the log raises about an operator, and what stands for the depth of the program's own calls.
@@ -238,7 +208,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             effects.undone_by_sums.append(args[0])
         if is_view_by_strides(op):
             effects.restrided.append(args[0])
-            effects.placed |= arguments(op, args, kwargs)["storage_offset"] is not None
+            effects.has_offset |= arguments(op, args, kwargs)["storage_offset"] is not None
         effects.random |= is_random(op)
         effects.lasting |= is_custom(op) or not op._schema.returns
         effects.elsewhere |= is_custom(op) and not (op._schema.returns or is_mutable(op))

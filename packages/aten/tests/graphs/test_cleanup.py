@@ -7,6 +7,7 @@ import torch
 from traced import targets, trace
 
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
+from framesmith_aten.meta import PHASE
 
 aten = torch.ops.aten
 
@@ -54,7 +55,7 @@ def test_what_may_raise_stays_in_the_forward_pass_only():
     eliminate_dead(gm.graph)
     assert aten.index.Tensor in targets(gm)
     for node in gm.graph.nodes:
-        node.meta["phase"] = "backward"
+        PHASE.set(node, "backward")
     eliminate_dead(gm.graph)
     assert targets(gm) == [aten.add.Tensor]
 

@@ -21,6 +21,7 @@ from torch import fx
 from framesmith_aten.fakes import new_fake_mode
 from framesmith_aten.fakes.symbols import symbolic_number
 from framesmith_aten.graphs.numbers import NumberNodes
+from framesmith_aten.meta import ORIGIN
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
@@ -196,7 +197,7 @@ class Recorder:
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
         node = self.graph.call_function(target, self._strip(args))
-        node.meta["origin"] = self._origin
+        ORIGIN.set(node, self._origin)
         return node
 
     def _parts(self, node: fx.Node, present: Sequence[bool]) -> list[Any]:

@@ -14,7 +14,8 @@ from torch import fx
 
 import framesmith_backends
 from framesmith.choices import check_choice
-from framesmith_aten.contract import EXAMPLE, Backend
+from framesmith_aten.contract import Backend
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.operators import tensors_in
 from framesmith_backends import find_backend
 
@@ -105,7 +106,7 @@ def _is_mostly_on_gpu(gm: fx.GraphModule) -> bool:
     made: Counter[str] = Counter()
     for node in gm.graph.nodes:
         if node.op not in ("placeholder", "output"):
-            made.update({tensor.device.type for tensor in tensors_in(node.meta.get("val", node.meta.get(EXAMPLE)))})
+            made.update({tensor.device.type for tensor in tensors_in(node.meta.get("val", EXAMPLE.get(node)))})
     return made["cuda"] > made["cpu"]
 
 

@@ -24,7 +24,7 @@ from framesmith.reports.failures import Failures, FramesmithError, FramesmithWar
 from framesmith.reports.logs import log_event
 from framesmith.reports.stats import count, count_break
 from framesmith.targets.module_calls import is_module_call
-from framesmith_aten.contract import EXAMPLE
+from framesmith_aten.meta import EXAMPLE, LOCATION
 from framesmith_dynamo import (
     CUDA_GRAPH_CAPTURED,
     INTEREST_PACKAGES,
@@ -218,8 +218,8 @@ def _forget_trace(gm: fx.GraphModule) -> None:
     """
     for held in gm.modules():
         for node in held.graph.nodes if isinstance(held, fx.GraphModule) else ():
-            node.meta.pop(EXAMPLE, None)
-            if "location" in node.meta:
+            node.meta.pop(EXAMPLE.name, None)
+            if LOCATION.on(node):
                 node.meta.pop("stack_trace", None)
 
 

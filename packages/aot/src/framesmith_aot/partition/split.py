@@ -26,11 +26,11 @@ from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.output_groups import NodeShape
-from framesmith_aten.contract import IN_BACKWARD
 from framesmith_aten.graphs.cleanup import is_removable
 from framesmith_aten.graphs.nodes import dependents, is_pure, tensor_bytes, view_root, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_node, numbers_in, numbers_of
 from framesmith_aten.layouts import is_dense
+from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
 from framesmith_aten.symbolic import has_symbols, hint
 from framesmith_guards.torch_adapter import aten
@@ -113,9 +113,9 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
-        from_backward = node.op == "call_function" and node.meta.get("phase") == "backward"
+        from_backward = node.op == "call_function" and PHASE.get(node) == "backward"
         late = from_backward and (not is_pure(node) or _is_of(node, found))
-        if late or node.meta.get(IN_BACKWARD) or any(source in found for source in node.all_input_nodes):
+        if late or IN_BACKWARD.get(node) or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 
@@ -149,7 +149,7 @@ def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
     held = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
     found: set[fx.Node] = set()
     for node in joint.graph.nodes:
-        if node.op != "call_function" or node.meta.get("phase") != "backward" or node in late:
+        if node.op != "call_function" or PHASE.get(node) != "backward" or node in late:
             continue
         reads = not is_number_node(node) and any(view_root(one) in held for one in node.all_input_nodes)
         if reads or any(one in found for one in node.all_input_nodes):
@@ -233,7 +233,7 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
     wanted = {
         symbol
         for node in joint.graph.nodes
-        if node.meta.get("phase") == "backward"
+        if PHASE.get(node) == "backward"
         and isinstance(value := node.meta.get("val"), torch.Tensor)
         and has_symbols(value)
         for number in numbers_of(value).values()

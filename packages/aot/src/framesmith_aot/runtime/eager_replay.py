@@ -14,6 +14,7 @@ from framesmith_aot.runtime.histories import Grads, with_history_of
 from framesmith_aot.trace.interpret import called
 from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, Operand, OutputGroup, fitting, stop_at_ends
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import LOCATION
 
 
 class EagerReplay(fx.Interpreter):
@@ -44,7 +45,7 @@ class EagerReplay(fx.Interpreter):
         try:
             result = super().run_node(n)
         except Exception:
-            location = n.meta.get("location")
+            location = LOCATION.get(n)
             if location is not None:  # what FX adds to the message; no text is kept with the nodes
                 n.meta["stack_trace"] = location.stack_trace
             raise

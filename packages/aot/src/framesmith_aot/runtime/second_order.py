@@ -38,10 +38,10 @@ from framesmith_aot.trace.output_groups import (
     output_groups,
 )
 from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
-from framesmith_aten.contract import MUTATED_INPUT
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.graphs.numbers import is_number_node
 from framesmith_aten.layouts import overlaps_itself
+from framesmith_aten.meta import MUTATED_INPUT, PHASE
 from framesmith_aten.operators import is_custom, is_random, op_name
 from framesmith_aten.symbolic import has_symbols
 from framesmith_guards import warn_user
@@ -425,7 +425,7 @@ def second_order(gm: fx.GraphModule, binding: Binding, joint: JointGraph, exampl
         depended_on,
         behind(joint),
         frozenset(joint.meta.changed),
-        frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if node.meta.get(MUTATED_INPUT)),
+        frozenset(binding.placeholders[at] for at, node in enumerate(placeholders) if MUTATED_INPUT.get(node)),
         frozenset(_detached(joint, depended_on)),
         dict(_undef(gm, joint, examples, depended_on)),
         frozenset(at for at, example in enumerate(examples) if at not in numbers and example.is_inference()),
@@ -468,7 +468,7 @@ def _detached(joint: JointGraph, needed: Collection[int]) -> Iterator[int]:
 
 
 def _forward_calls(joint: JointGraph) -> list[fx.Node]:
-    return [node for node in joint.graph.nodes if node.op == "call_function" and node.meta.get("phase") == "forward"]
+    return [node for node in joint.graph.nodes if node.op == "call_function" and PHASE.get(node) == "forward"]
 
 
 def leading_to_inputs(text: FunctionText, meta: GraphMeta, inputs: Sequence[str], before: Mapping[int, str]) -> str:

@@ -11,6 +11,7 @@ from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.nodes import dependents, factory_options
 from framesmith_aten.graphs.numbers import numbers_in
 from framesmith_aten.layouts import is_contiguous
+from framesmith_aten.meta import TANGENT
 from framesmith_aten.symbolic import all_equal, has_symbols
 from framesmith_guards.torch_adapter import aten
 
@@ -23,7 +24,7 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequenc
     """
     copy = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    dependent = dependents(graph, [node for node in graph.nodes if node.meta.get("tangent")])
+    dependent = dependents(graph, [node for node in graph.nodes if TANGENT.get(node)])
     missing: set[fx.Node] = set(absent)
     for node in graph.nodes:
         if node in missing:

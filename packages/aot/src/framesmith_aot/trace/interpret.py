@@ -19,10 +19,10 @@ from framesmith_aten import tensor_methods
 from framesmith_aten.assumptions import is_assertion
 from framesmith_aten.checks.ignored_warnings import without_warnings
 from framesmith_aten.checks.overlaps import Overlaps
-from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import share_storage, storage_id
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tracing.functional_forms import run_functionally, writing_operator
@@ -154,11 +154,11 @@ def _in_own_memory_as_captured(node: fx.Node, env: Mapping[fx.Node, Any], result
 
     An operand that was written to in place may be laid out otherwise here: eager's memory has gaps, a value has none.
     """
-    example = node.meta.get(EXAMPLE) if node.meta else None
+    example = EXAMPLE.get(node) if node.meta else None
     if not isinstance(example, torch.Tensor) or not functional.is_functional(result):
         return result
     for source in node.all_input_nodes:
-        operand, before = env[source], source.meta.get(EXAMPLE)
+        operand, before = env[source], EXAMPLE.get(source)
         aliased = functional.is_functional(operand) and storage_id(operand) == storage_id(result)
         if aliased and isinstance(before, torch.Tensor) and not share_storage(before, example):
             return result.clone()

@@ -14,9 +14,9 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.assumptions import assumed, is_assertion
 from framesmith_aten.checks.limits import arithmetic_numbers
-from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.operators import op_name
 from framesmith_aten.symbolic import (
     holds_assuming,
@@ -39,7 +39,7 @@ OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "s
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
     function: Any = node.target
-    known = node.meta.get(EXAMPLE)
+    known = EXAMPLE.get(node)
     if is_symbolic(known) and (value := known_value(known)) is not None:
         return value  # whoever captured the graph relies on it
     out = known if is_symbolic(known) else function(*args, **kwargs)
@@ -160,7 +160,7 @@ def refusing_new_assumptions(env: Any) -> Iterator[None]:
 
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
     """Symbols that a call has made of data are those that it made when the graph was captured."""
-    if not node.meta or (known := node.meta.get(EXAMPLE)) is None:
+    if not node.meta or (known := EXAMPLE.get(node)) is None:
         return
     for was, becomes in is_the_same(result, known):
         tracer.numbers.rename(was, becomes)
@@ -182,7 +182,7 @@ class Facts:
         if tracer.fake_mode.shape_env is not None:
             for node in graph.nodes:
                 if node.target is unstable.check:
-                    self.note_check(node, fx.node.map_arg(node.args, lambda operand: operand.meta.get(EXAMPLE)))
+                    self.note_check(node, fx.node.map_arg(node.args, lambda operand: EXAMPLE.get(operand)))
 
     def note_check(self, node: fx.Node, args: Sequence[Any]) -> None:
         """Take in what a call of `torch._check` of a condition says where it fails."""

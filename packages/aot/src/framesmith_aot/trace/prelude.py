@@ -16,11 +16,11 @@ import torch
 from torch import fx
 
 from framesmith_aot.torch_adapter import unstable
-from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import EXAMPLE, Effects
 from framesmith_aten.operators import tensors_in
-from framesmith_aten.recording import Effects, computes_number, effects_of, is_call
+from framesmith_aten.recording import computes_number, effects_of, is_call
 
 #: Fewer copies than this cost less than the call of another graph.
 LEAST_WRITTEN: Final = 8
@@ -73,11 +73,11 @@ def _are_independent(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequenc
     inside = {*first}
     if any(user not in inside for node in first for user in node.users):
         return False
-    if not any(one.requires_grad for node in rest for one in tensors_in(node.meta.get(EXAMPLE))):
+    if not any(one.requires_grad for node in rest for one in tensors_in(EXAMPLE.get(node))):
         return False
     strided = [one for node in first for one in effects_of(node).written if one.layout is torch.strided]
     storages = {storage_id(one) for one in strided}
-    written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(node.meta.get(EXAMPLE), storages)]
+    written = [node for node in gm.graph.find_nodes(op="placeholder") if _lies_in(EXAMPLE.get(node), storages)]
     return len(written) >= LEAST_WRITTEN and any(user not in inside for node in written for user in node.users)
 
 

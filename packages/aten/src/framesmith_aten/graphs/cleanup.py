@@ -12,6 +12,7 @@ from framesmith_aten.checks.plain_tensors import takes_numbers
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
 from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
+from framesmith_aten.meta import PHASE
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
 from framesmith_aten.symbolic import all_equal, has_symbols, is_assumed, is_the_same
 from framesmith_guards.torch_adapter import OpOverload, aten
@@ -186,7 +187,7 @@ def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 def is_removable(node: fx.Node) -> bool:
     """Whether the node may go when nothing uses it: pure, and no call of the forward pass that eager sees fail."""
-    return is_pure(node) and not (node.meta.get("phase") != "backward" and may_fail(node))
+    return is_pure(node) and not (PHASE.get(node) != "backward" and may_fail(node))
 
 
 def eliminate_dead(graph: fx.Graph) -> None:

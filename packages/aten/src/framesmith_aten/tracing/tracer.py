@@ -24,6 +24,7 @@ from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
+from framesmith_aten.meta import PHASE, Phase
 from framesmith_aten.operators import (
     acts_elsewhere,
     arguments,
@@ -70,7 +71,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lowers = lowers
         self.rules = rules or {}
         self.source: fx.Node | None = None
-        self.phase = "forward"
+        self.phase: Phase = "forward"
         self.attributes: dict[str, torch.Tensor] = {}
         #: How many views have been taken through which no write is carried back exactly.
         self.undone_by_sums = 0
@@ -220,9 +221,8 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _describe(self, node: fx.Node, value: Any) -> None:
         node.meta["val"] = value
-        node.meta["phase"] = self.phase
+        PHASE.set(node, self.phase)
         if self.source is not None:
-            node.meta["source_node"] = self.source.name
             for key in _PROVENANCE:
                 if key in self.source.meta:
                     node.meta[key] = self.source.meta[key]

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.contract import IN_BACKWARD
 from framesmith_aten.graphs.cleanup import eliminate_dead
+from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH
@@ -114,7 +114,7 @@ def trained(softmax: fx.Node) -> Trained | str:
 
 def is_late(node: fx.Node) -> bool:
     """Whether the node is of the backward pass."""
-    return node.meta.get("phase") == "backward"
+    return PHASE.get(node) == "backward"
 
 
 def _early_users(node: fx.Node) -> list[fx.Node]:
@@ -281,7 +281,7 @@ class _Writer:
         """The same computation of what stands for its operands."""
         with self.graph.inserting_before(self.before):
             made = self.graph.node_copy(node, lambda n: instead.get(n, n))
-        made.meta = {**node.meta, "phase": self.meta["phase"]}
+        made.meta = {**node.meta, PHASE.name: self.meta[PHASE.name]}
         return made
 
 
@@ -295,7 +295,7 @@ def _rewrite(graph: fx.Graph, one: Trained) -> None:
     instead: dict[fx.Node, fx.Node] = {}
     for node in (*_casts(one), one.product, *one.changes):
         instead[node] = w.again(node, instead)
-        instead[node].meta[IN_BACKWARD] = True
+        IN_BACKWARD.set(instead[node], True)
     below = w.call(aten.sub.Tensor, instead[one.scores], largest)
     weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, below, logarithms))
     # Views of what they stand for are views of them: they have its memory, as far as fakes have any.
@@ -357,7 +357,7 @@ def _in_float32(w: _Writer, node: Any) -> fx.Node:
     if node.meta["val"].dtype == torch.float32:
         return node  # type: ignore[no-any-return]
     made = w.call(aten._to_copy.default, node, dtype=torch.float32)
-    made.meta[IN_BACKWARD] = True
+    IN_BACKWARD.set(made, True)
     return made
 
 

@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.meta import Key
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
@@ -20,8 +21,8 @@ from framesmith_backends.render.llvm.attention.shape import MOST_DEPTH
 from framesmith_backends.rewrite.replacing import Copies, replaced
 
 Args = tuple[Argument, ...]
-#: Under what a node's meta has the code of its attention.
-CODE = "framesmith_machine_code"
+#: The machine code of a call of our attention, where it is known.
+CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")
 
 
 def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
@@ -35,7 +36,7 @@ def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
         args, code = found[node]
         call = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
-        call.meta = node.meta | {CODE: code}
+        call.meta = node.meta | {CODE.name: code}
         return call
 
     return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
@@ -43,7 +44,7 @@ def with_own_attention(gm: fx.GraphModule) -> fx.GraphModule:
 
 def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:
     """The machine code that such calls of a graph need and that is known, perhaps still being made."""
-    return [code for node in gm.graph.nodes if (code := node.meta.get(CODE)) is not None]
+    return [code for node in gm.graph.nodes if (code := CODE.get(node)) is not None]
 
 
 def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | str:

@@ -18,14 +18,14 @@ from torch import fx
 from framesmith_aten.assumptions import Asserted, assumed
 from framesmith_aten.checks.overlaps import Overlaps, Part
 from framesmith_aten.checks.plain_tensors import with_bits_of
-from framesmith_aten.contract import EFFECTS, EXAMPLE
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import NumberNodes
 from framesmith_aten.layouts import may_overlap, storage_id
+from framesmith_aten.meta import EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Effects
 from framesmith_aten.operators import op_name, tensors_in
-from framesmith_aten.recording import Effects, OperatorLog, effects_of
+from framesmith_aten.recording import OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
@@ -151,9 +151,7 @@ class FinishedGraph:
     @property
     def location(self) -> Location | None:
         """Where in the user's program its first operation comes from."""
-        return next(
-            (node.meta["location"] for node in self.module.graph.nodes if node.meta.get("location") is not None), None
-        )
+        return next((LOCATION.of(node) for node in self.module.graph.nodes if LOCATION.get(node) is not None), None)
 
 
 class GraphBuilder:
@@ -166,7 +164,7 @@ class GraphBuilder:
         #: Numbers among the inputs, behind the tensors; and the nodes of all numbers.
         self.number_inputs: list[tuple[fx.Node, NumberRef]] = []
         self.number_refs: dict[Any, NumberRef] = {}
-        self.numbers = NumberNodes(self.graph, EXAMPLE)
+        self.numbers = NumberNodes(self.graph, EXAMPLE.name)
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         #: Of each operation recorded: whether it was in a function that the frame calls.
@@ -222,7 +220,7 @@ class GraphBuilder:
         last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(None):
             node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
-        node.meta[EXAMPLE] = ref.number
+        EXAMPLE.set(node, ref.number)
         self.number_inputs.append((node, ref))
         return node
 
@@ -230,7 +228,7 @@ class GraphBuilder:
         """Let a number be what a function of numbers, symbolic or not, gives when the graph runs."""
         nodes = tuple(self.numbers.node_of(one) if is_symbolic(one) else one for one in operands)
         node = self._placed(self.graph.call_function(function, nodes))
-        node.meta[EXAMPLE] = number
+        EXAMPLE.set(node, number)
         self.numbers.bind(number, node)
         self.computed += 1
 
@@ -250,7 +248,7 @@ class GraphBuilder:
         where = self.graph.inserting_after(self.inputs[-1].node) if self.inputs else self.graph.inserting_before(None)
         with where:
             node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
-        node.meta[EXAMPLE] = ref.fake
+        EXAMPLE.set(node, ref.fake)
         self.inputs.append(ref)
         self.overlaps.note_input(ref.fake, ref.real)
         return node
@@ -294,7 +292,7 @@ class GraphBuilder:
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
-        node.meta[EXAMPLE] = result
+        EXAMPLE.set(node, result)
         self._note(node, effects)
         return node
 
@@ -324,19 +322,19 @@ class GraphBuilder:
             at = current_location()
             message = assumed(message if at is None else f"{message} ({at.in_user_code})", by)
         node = self._placed(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
-        node.meta[EXAMPLE] = None
+        EXAMPLE.set(node, None)
         self._note(node, Effects(lasting=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:
         """Remember what a call did to tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
-        node.meta[EFFECTS] = effects
+        EFFECTS.set(node, effects)
         for one in effects.written:
             if one.layout is torch.strided:
                 self.writes.setdefault(storage_id(one), []).append(one)
         self.may_fail |= effects.may_fail and not effects.elsewhere
         self.acts_elsewhere |= effects.elsewhere
-        location = node.meta.get("location")
+        location = LOCATION.get(node)
         self._inlined.append(location is not None and location.outer is not None)
 
     @property
@@ -352,14 +350,14 @@ class GraphBuilder:
         """`node`, told where in the user's program it comes from."""
         location = current_location()
         if location is not None:
-            node.meta["location"] = location
+            LOCATION.set(node, location)
         return node
 
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
         """The node for one tensor of a call's tuple, list or dict result."""
         got = self._placed(self.graph.call_function(operator.getitem, (node, index)))
-        got.meta[EXAMPLE] = fake
-        got.meta[EFFECTS] = Effects()
+        EXAMPLE.set(got, fake)
+        EFFECTS.set(got, Effects())
         return got
 
     def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
@@ -384,8 +382,8 @@ class GraphBuilder:
 
     def _switch(self, target: Any, args: Sequence[Any]) -> fx.Node:
         node = self._placed(self.graph.call_function(target, tuple(args)))
-        node.meta["mode"] = True
-        node.meta[EFFECTS] = Effects(lasting=True)
+        MODE_CHANGE.set(node, True)
+        EFFECTS.set(node, Effects(lasting=True))
         return node
 
     def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
@@ -404,8 +402,8 @@ class GraphBuilder:
         stacks: dict[Location, str] = {}
         with lines_forgotten():
             for node in self.graph.nodes:
-                if "location" in node.meta:
-                    node.meta["stack_trace"] = node.meta["location"].stack_text(stacks)
+                if LOCATION.on(node):
+                    node.meta["stack_trace"] = LOCATION.of(node).stack_text(stacks)
         return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, changed)
 
     def erase(self, node: fx.Node) -> None:
@@ -450,7 +448,7 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
 
 def fake_of_node(node: fx.Node) -> Any:
     """What a node computed on fakes."""
-    return node.meta[EXAMPLE]
+    return EXAMPLE.of(node)
 
 
 def nodes_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:

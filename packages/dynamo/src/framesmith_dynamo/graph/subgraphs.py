@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from framesmith_aten.contract import EXAMPLE
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import EXAMPLE, MODE_CHANGE
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_aten.symbolic import all_equal, is_symbolic
@@ -26,7 +26,7 @@ from framesmith_dynamo.graph.builder import fake_of_node
 from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:
-    from framesmith_aten.recording import Effects
+    from framesmith_aten.meta import Effects
     from framesmith_dynamo.graph.builder import GraphBuilder
 
 CHANGES_TENSOR = register_break(
@@ -114,10 +114,10 @@ def _recorded(last: fx.Node) -> list[fx.Node]:
     found: dict[fx.Node, None] = {}
     for node in nodes_after(last):
         inner = any(one in found for one in node.all_input_nodes)
-        number = is_symbolic(node.meta.get(EXAMPLE)) or node.target is aten._assert_scalar.default
+        number = is_symbolic(EXAMPLE.get(node)) or node.target is aten._assert_scalar.default
         if number and inner:
             raise GraphBreak(READS_NUMBER, str(node.target))
-        if node.meta.get("mode"):
+        if MODE_CHANGE.get(node):
             raise GraphBreak(CHANGES_MODE, str(node.target))
         if not number:
             found[node] = None
@@ -142,7 +142,7 @@ def _module(
     inner: dict[fx.Node, fx.Node] = {}
     for operand in operands:
         inner[operand] = graph.placeholder(operand.name)
-        inner[operand].meta[EXAMPLE] = fake_of_node(operand)
+        EXAMPLE.set(inner[operand], fake_of_node(operand))
     for node in nodes:
         inner[node] = graph.node_copy(node, inner.__getitem__)
     graph.output(tuple(inner[node] for node in results))
@@ -157,7 +157,7 @@ def _held(builder: GraphBuilder, module: fx.GraphModule) -> fx.Node:
     name = f"body_{len(builder.bodies)}"
     builder.bodies[name] = module
     node = builder.graph.create_node("get_attr", name)
-    node.meta[EXAMPLE] = _Compared(module).run
+    EXAMPLE.set(node, _Compared(module).run)
     return node
 
 
@@ -167,7 +167,7 @@ class _Compared(BodyInterpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if n.op not in ("get_attr", "output"):
-            _compare(n, result, n.meta[EXAMPLE])
+            _compare(n, result, EXAMPLE.of(n))
         return result
 
 

@@ -1,6 +1,6 @@
 """Which inputs of a graph the code behind a graph break may write to, as far as that code itself shows it.
 
-Second derivatives need inputs as the graph found them (see `framesmith_aten.contract.MUTATED_INPUT`): of those that are
+Second derivatives need inputs as the graph found them (see `framesmith_aten.meta.MUTATED_INPUT`): of those that are
 marked a copy is kept at each call. Only the frame that goes on is read, with the functions that it makes: what others
 that it calls write to stays unknown, and what objects hold.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.contract import MUTATED_INPUT
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import MUTATED_INPUT
 from framesmith_aten.operators import changes_metadata, is_mutable, is_view, overloads
 from framesmith_bytecode import OPS, Instr, Label, pops, pushes
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
@@ -37,7 +37,7 @@ def mark_mutated_inputs(frame: Frame) -> None:
     """Mark the inputs of the frame's graph that it may write to from its present instruction on."""
     if any(ref.fake.requires_grad for ref in frame.state.builder.inputs):
         for ref in _mutated_inputs(frame):
-            ref.node.meta[MUTATED_INPUT] = True
+            MUTATED_INPUT.set(ref.node, True)
 
 
 def _mutated_inputs(frame: Frame) -> Iterator[TensorRef]:

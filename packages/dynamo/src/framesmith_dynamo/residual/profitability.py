@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from framesmith_aten.layouts import storage_id
+from framesmith_aten.meta import MODE_CHANGE
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_bytecode import OPS
@@ -31,7 +32,7 @@ def is_unprofitable(code: DecodedCode, graph: fx.Graph, index: int) -> bool:
 
 def _computes(node: fx.Node) -> bool:
     """Whether a call does more than give views of its operands, or make tensors of none."""
-    if node.op not in ("call_function", "call_method") or "mode" in node.meta:
+    if node.op not in ("call_function", "call_method") or MODE_CHANGE.on(node):
         return False
     if effects_of(node).forbid_removal:
         return True

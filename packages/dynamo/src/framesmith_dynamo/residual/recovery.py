@@ -17,6 +17,7 @@ from framesmith_aten.assumptions import Asserted, asserted_by, is_assumption, ra
 from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
+from framesmith_aten.meta import MODE_CHANGE
 from framesmith_aten.recording import effects_of
 from framesmith_bytecode import Label
 from framesmith_dynamo.residual.raising import emit_plain
@@ -176,7 +177,7 @@ def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., 
     """`run`, which runs the graph, made to put back what it changes if it fails."""
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
-    state = any("mode" in node.meta for node in nodes)
+    state = any(MODE_CHANGE.on(node) for node in nodes)
     changed = () if writes_last(run) else graph.changed
     return Transaction(run, changed, random=random, state=state) if changed or random or state else run
 

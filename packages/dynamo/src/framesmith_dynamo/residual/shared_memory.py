@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from framesmith_aten.contract import (
-    EXAMPLE,
-    assumes,
-    mark_as_assuming,
-    mark_as_writing_last,
-    writes_last,
-)
+from framesmith_aten.contract import assumes, mark_as_assuming, mark_as_writing_last, writes_last
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import share_storage, storage_id
+from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput, state_of
 from framesmith_guards import Guard, TensorPropertySource, all_apart, no_overlap
@@ -172,7 +167,7 @@ def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
     inputs = []
     for node, first, base in zip(memory, firsts, sharing.bases, strict=True):
         # The fakes of the members lie in one fake storage; that of the memory is to lie there, too.
-        node.meta[EXAMPLE] = _whole(placeholders[first].meta[EXAMPLE], base)
+        EXAMPLE.set(node, _whole(EXAMPLE.of(placeholders[first]), base))
         inputs.append(GraphInput(graph.inputs[first].source, _whole(graph.inputs[first].example, base)))
     for position, (node, given) in enumerate(zip(placeholders, graph.inputs, strict=True)):
         if sharing.base_of(position) is None:

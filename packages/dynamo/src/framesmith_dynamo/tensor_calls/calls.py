@@ -35,7 +35,7 @@ from framesmith_guards import called_from
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, GuardOnDataDependentSymNode
 
 if TYPE_CHECKING:
-    from framesmith_aten.recording import Effects
+    from framesmith_aten.meta import Effects
     from framesmith_dynamo.graph.builder import GraphBuilder
     from framesmith_dynamo.trace_state import TraceState
     from framesmith_guards import Location
@@ -249,7 +249,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
     check_rollback(builder, node, _name(target))
     for fake in effects_of(node).restrided:
         within = any([*guarded_offsets(frame, builder, fake)])  # all of them, also where nothing breaks
-        if within and (effects.placed or (fake.requires_grad and torch.is_grad_enabled())):
+        if within and (effects.has_offset or (fake.requires_grad and torch.is_grad_enabled())):
             raise GraphBreak(STRIDED_FROM_INSIDE, _name(target))
     for ref in changed_histories(builder, node):
         guard_change(frame, ref)

@@ -20,6 +20,7 @@ from framesmith.graphs.verification import verified
 from framesmith.reports.failures import Failures
 from framesmith.reports.logs import log_aten_graph
 from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, Role
+from framesmith_aten.meta import LOCATION
 from framesmith_backends import find_backend
 from framesmith_guards import CompileContext, Location, compile_context, located
 
@@ -114,7 +115,7 @@ class GraphCompiler:
 
 def first_location(gm: fx.GraphModule) -> Location | None:
     """Where in the user's program the first operation of a torch-level graph comes from."""
-    return next((node.meta["location"] for node in gm.graph.nodes if node.meta.get("location") is not None), None)
+    return next((LOCATION.of(node) for node in gm.graph.nodes if LOCATION.get(node) is not None), None)
 
 
 def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.contract import EXAMPLE
+from framesmith_aten.meta import EXAMPLE, LOCATION, MODE_CHANGE
 from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
@@ -94,7 +94,7 @@ class _Replay:
         scalars = list(self.whole)
         dependent = list(scalars)
         for node in self.recorded:
-            if node.meta.get("mode"):
+            if MODE_CHANGE.get(node):
                 raise GraphBreak(NOT_ELEMENTWISE, "it changes a mode of torch")
             if any(one in self.whole or one in self.begun for one in node.all_input_nodes):
                 self._record(node)
@@ -121,7 +121,7 @@ class _Replay:
             raise GraphBreak(NOT_ELEMENTWISE, f"{name} of a whole captured tensor")
         makes = self._check_operators(node)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: self.whole.get(one, one))
-        scalar = node.meta[EXAMPLE]
+        scalar = EXAMPLE.of(node)
         if not isinstance(scalar, torch.Tensor) or scalar.dim() != 0:
             raise GraphBreak(NOT_ELEMENTWISE, f"{name} gives more than an element")
         value = self.tr.call_torch(node.target, args, kwargs)
@@ -138,7 +138,7 @@ class _Replay:
         """A node for all elements; of what is the same for all, with as many dimensions."""
         if one in self.whole:
             return self.whole[one]
-        if not isinstance(one.meta[EXAMPLE], torch.Tensor):
+        if not isinstance(EXAMPLE.of(one), torch.Tensor):
             return one
         wide: fx.Node = self.tr.call_torch("view", (one, *[1] * self.dims), {}).as_proxy()
         return wide
@@ -164,7 +164,7 @@ class _Replay:
         if len(places) < fake_of_node(tensor).dim():
             self.begun[node] = (tensor, places)
             return
-        self._note(node, read_at(self.tr, tensor, places), node.meta[EXAMPLE], whole=True)
+        self._note(node, read_at(self.tr, tensor, places), EXAMPLE.of(node), whole=True)
 
     def _note(self, node: fx.Node, value: Value, scalar: torch.Tensor, whole: bool) -> None:
         if not isinstance(value, TensorValue) or value.fake.dtype != scalar.dtype:
@@ -172,8 +172,8 @@ class _Replay:
         if value.fake.dim() != self.dims and (whole or value.fake.dim() != 0):
             raise GraphBreak(NOT_ELEMENTWISE, f"{node.target} gives more than an element")
         made = value.as_proxy()
-        if "location" in node.meta:
-            made.meta.setdefault("location", node.meta["location"])
+        if LOCATION.on(node):
+            made.meta.setdefault(LOCATION.name, LOCATION.of(node))
         self.whole[node], self.values[node] = made, value
 
 

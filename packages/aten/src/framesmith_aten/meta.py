@@ -1,0 +1,97 @@
+"""The entries of `fx.Node.meta` that stages of the compiler set and read, each with its type.
+
+Three more are torch's own, read as such: `meta["val"]`, the fake tensor or number of a node of an ATen graph;
+`meta["stack_trace"]` and `meta["nn_module_stack"]`, where in the user's program it comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import torch
+from torch import fx
+
+from framesmith_aten.checks.overlaps import Part
+from framesmith_guards import Location
+
+T = TypeVar("T")
+
+#: The pass of training that a node computes.
+Phase = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Generic[T]):
+    """One entry of `node.meta`, by its name there."""
+
+    name: str
+
+    def of(self, node: fx.Node) -> T:
+        """Return the entry; KeyError without one."""
+        value: T = node.meta[self.name]
+        return value
+
+    def get(self, node: fx.Node) -> T | None:
+        """Return the entry, or None."""
+        return node.meta.get(self.name)
+
+    def set(self, node: fx.Node, value: T) -> None:
+        """Make `value` the entry."""
+        node.meta[self.name] = value
+
+    def on(self, node: fx.Node) -> bool:
+        """Whether the node has the entry."""
+        return self.name in node.meta
+
+
+@dataclass(slots=True)
+class Effects:
+    """The effects of the operators under one call, beside its results.
+
+    `written`: the tensors (fakes) whose elements or, if `reshaped`, whose sizes, strides or storage they change; those
+    made under the call are among them. `parts`: views of symbolic sizes, and the layouts that they are parts of.
+    `undone_by_sums`, `restrided`: operands of views that `table.Row.undone_by_sums` and `is_view_by_strides` hold of;
+    `has_offset`: one of the latter gives a storage offset. `random`: they may draw random numbers. `may_fail`: they
+    can raise on some data. `unproven`: no trial could show that their kernels accept such arguments. `lasting`: they
+    return no tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own
+    returns nothing and writes to no operand, so that its effect is outside of tensors.
+    """
+
+    written: list[torch.Tensor] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    reshaped: bool = False
+    undone_by_sums: list[torch.Tensor] = field(default_factory=list)
+    restrided: list[torch.Tensor] = field(default_factory=list)
+    has_offset: bool = False
+    random: bool = False
+    may_fail: bool = False
+    unproven: bool = False
+    lasting: bool = False
+    elsewhere: bool = False
+
+    @property
+    def forbid_removal(self) -> bool:
+        """Whether the call must stay though nothing uses its result."""
+        return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
+
+
+#: Torch-level graphs: the result at capture, of fakes and symbolic numbers.
+EXAMPLE: Final[Key[Any]] = Key("example_value")
+#: Torch-level graphs: the effects of the operators under the call; see `recording.effects_of`.
+EFFECTS: Final[Key[Effects]] = Key("effects")
+#: Torch-level graphs: the user's line that made the call.
+LOCATION: Final[Key[Location]] = Key("location")
+#: Torch-level graphs: the call changes a mode of torch (of gradients, of autocast, ...).
+MODE_CHANGE: Final[Key[bool]] = Key("mode")
+#: Placeholders of torch-level graphs: the code behind the graph may write to the tensor.
+MUTATED_INPUT: Final[Key[bool]] = Key("mutated_input")
+#: ATen graphs: the pass that the node belongs to.
+PHASE: Final[Key[Phase]] = Key("phase")
+#: Placeholders of backward graphs: a gradient of a result, which is linear in it.
+TANGENT: Final[Key[bool]] = Key("tangent")
+#: Joint graphs whose layouts a backend has propagated: the backward pass computes the node although it depends on no
+#: gradient. Nothing of it is saved.
+IN_BACKWARD: Final[Key[bool]] = Key("in_backward")
+#: Graphs of the autograd engine: the name and index of the engine's node.
+ORIGIN: Final[Key[str]] = Key("origin")
