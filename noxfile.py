@@ -54,7 +54,7 @@ WORKERS = ["-n", "2", "--dist", "worksteal"]
 WITH_CUDA = ["3.12"]
 #: Tests of recorded graphs, which look at the memory that torch's allocator keeps.
 OF_RECORDINGS = [
-    "packages/backends/tests/launch/test_cuda_graphs.py",
+    "packages/backends/tests/cuda_graphs/test_capturer.py",
     "integration_tests/kernels/test_captured_training.py",
 ]
 #: The folder that crosses packages, among the parts of the matrix.

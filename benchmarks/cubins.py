@@ -67,7 +67,7 @@ def _output(*command: object) -> str:
 
 def compiled_row(case: str, kernel: TritonKernel, capability: int) -> Row:
     """The kernel compiled for that compute capability, with sizes and tensors aligned as they mostly are."""
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     start = time.perf_counter()
     try:

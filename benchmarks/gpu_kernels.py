@@ -27,8 +27,8 @@ from framesmith_backends import CudaBackend, find_backend
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.lower.graph import why_not_functional
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
-from framesmith_backends.rewrite.preferred_layouts import ON_CUDA, images_and_result, in_groups
+from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
+from framesmith_backends.rewrite.convolution_layouts import ON_CUDA, images_and_result, in_groups
 
 #: Samples of each operator of the database, and of each of their types.
 SAMPLES = 4

@@ -1,7 +1,7 @@
 """Whole models on a GPU, in all modes of the compilers: several processes compile, one at a time is timed.
 
-The most telling cases come first, since the deadlines may cut the rest off. Every candidate's third step is compared
-with eager's: the result by its norm, and the gradients by theirs, all together.
+The most instructive cases come first, since the deadlines may cut the rest off. Every candidate's third step is
+compared with eager's: the result by its norm, and the gradients by theirs, all together.
 """
 
 from __future__ import annotations

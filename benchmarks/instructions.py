@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from benchmarks.harness import Row
 from benchmarks.selection import Selection
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.launch.assembly import ARM, PROCESSORS, Processor, assembly, counts, loop_of
+from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts, loop_of
 from framesmith_backends.render.llvm.ops import ELEMENTARY
 
 KINDS = {"f32": "float", "f64": "double"}

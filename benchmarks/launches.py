@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from benchmarks.harness import Row
 from framesmith_backends import CudaBackend
 from framesmith_backends.cuda import kernel_runs
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 
 #: The functions of the driver, and torch's for streams: all succeed, and give 1 for a handle.
 STAND_IN = """
@@ -51,8 +51,8 @@ def never(*values: object) -> None:
 
 def run() -> list[Row]:
     """Seconds for each kernel of one run of them, the median of several rounds. Triton has to be installed."""
-    from framesmith_backends.launch.cuda_driver import Device, Driver
-    from framesmith_backends.launch.cuda_native import native_entries
+    from framesmith_backends.launch.cuda.driver import Device, Driver
+    from framesmith_backends.launch.cuda.native import native_entries
 
     graph = make_fx(chain, tracing_mode="fake")(torch.empty(SIDE, SIDE))
     (made,) = kernel_runs(CudaBackend().explain(graph))

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Op, loads, variables
-from framesmith_backends.ir.index import Div, Ix, Mod, Var
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.ir.size import Sym
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Div, Ix, Mod, Var
+from framesmith_backends.ir.symbolic.size import Sym
 from framesmith_backends.render.triton.tile import Tile, holds_row, joined
 from framesmith_backends.render.triton.tile_rules import ENOUGH_PROGRAMS, SECTOR, tile_of
 

@@ -27,9 +27,9 @@ import framesmith
 from benchmarks import zoo
 from benchmarks.agreement import check, distance, joint_norm
 from framesmith_aot import AotUnsupported
-from framesmith_backends.launch import recordings
-from framesmith_backends.launch.recordings import Graphed
-from framesmith_backends.rewrite import preferred_layouts
+from framesmith_backends.cuda_graphs import captured_graph as recordings
+from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
+from framesmith_backends.rewrite import convolution_layouts as preferred_layouts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -469,23 +469,23 @@ IN_PARTS = [
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Graphed]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[CapturedGraph]:
     """What is recorded from here on."""
-    made: list[Graphed] = []
+    made: list[CapturedGraph] = []
 
-    class Noted(Graphed):
+    class Noted(CapturedGraph):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr(recordings, "Graphed", Noted)
+    monkeypatch.setattr(recordings, "CapturedGraph", Noted)
     return made
 
 
 @pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "changing"])
 @pytest.mark.parametrize("function", IN_PARTS)
 def test_parts_are_recorded_on_a_gpu(
-    function: Callable[..., Any], dynamic: bool | None, recorded: list[Graphed]
+    function: Callable[..., Any], dynamic: bool | None, recorded: list[CapturedGraph]
 ) -> None:
     framesmith.reset()
     compiled = framesmith.compile(function, backend="cuda", mode="reduce-overhead", fullgraph=True, dynamic=dynamic)
@@ -534,7 +534,7 @@ class ReadInTheMiddle(nn.Module):
         return x
 
 
-def test_training_in_parts_on_a_gpu(recorded: list[Graphed]) -> None:
+def test_training_in_parts_on_a_gpu(recorded: list[CapturedGraph]) -> None:
     def trained(wrap: Callable[[Any], Any]) -> list[torch.Tensor]:
         torch.manual_seed(0)
         module = ReadInTheMiddle().to(DEVICE)

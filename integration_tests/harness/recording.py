@@ -10,27 +10,27 @@ from typing import Any
 import torch
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch.parts import Part, cut, in_sequence
-from framesmith_backends.launch.recordable import launches_anything, parameters, takes_unbacked, why_not_recorded
-from framesmith_backends.launch.recordings import Graphed
+from framesmith_backends.cuda_graphs.capturable import launches_anything, parameters, takes_unbacked, why_not_captured
+from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
+from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
 
 sys.path.append(str(Path(__file__).parents[2] / "packages" / "backends" / "tests"))
 from gpu_schedule import plan_for_gpus
-from stand_in_recorder import StandIn
+from stand_in_capturer import StandIn
 
 
-class Recording(CpuBackend):
+class Capture(CpuBackend):
     """The `cpu` backend, with launches recorded."""
 
     name = "recording"
 
     def __init__(self) -> None:
-        self.made: list[Graphed] = []
+        self.made: list[CapturedGraph] = []
         self.reasons: list[str] = []
         self.parts: list[list[Part]] = []
 
     def compile(self, gm: Any, inputs: Sequence[Any], role: Any = "inference", *rest: Any, **more: Any) -> Any:
-        why = why_not_recorded(gm, torch.device("cpu")) if launches_anything(gm) else "no launches"
+        why = why_not_captured(gm, torch.device("cpu")) if launches_anything(gm) else "no launches"
         parts = self.compile_parts(gm, role) if why is not None or takes_unbacked(gm) else None
         if parts is not None:
             return parts
@@ -38,7 +38,7 @@ class Recording(CpuBackend):
         if why is not None:
             self.reasons.append(why)
             return run
-        self.made.append(Graphed(run, parameters(gm), StandIn(), f"the {role} graph"))
+        self.made.append(CapturedGraph(run, parameters(gm), StandIn(), f"the {role} graph"))
         return self.made[-1]
 
     def compile_parts(self, gm: Any, role: Any) -> Any:
@@ -46,10 +46,10 @@ class Recording(CpuBackend):
         parts = cut(gm, torch.device("cpu"), lambda part: plan_for_gpus(part).launches)
         if parts is None:
             return None
-        functions: list[Any] = [super(Recording, self).compile(part.graph, [], role) for part in parts]
+        functions: list[Any] = [super(Capture, self).compile(part.graph, [], role) for part in parts]
         for at, part in enumerate(parts):
             if part.why is None:
-                functions[at] = Graphed(
+                functions[at] = CapturedGraph(
                     functions[at], parameters(part.graph), StandIn(), f"part {at} of the {role} graph"
                 )
                 self.made.append(functions[at])

@@ -20,9 +20,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import framesmith
 from framesmith_backends import cuda
-from framesmith_backends.ir.fused_attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.verify import verify_fused_attention, verify_fused_attention_gradient
-from framesmith_backends.schedule import attention, attention_gradient
+from framesmith_backends.schedule.matmuls import attention, attention_gradient
 from framesmith_dynamo.values.higher_order import flex_attention as flex_values
 from integration_tests.harness.sweeps import LONG, a_part
 

@@ -21,7 +21,7 @@ from test_dynamic_kernels import (
 )  # fmt: skip
 
 import framesmith
-from framesmith_backends.launch import triton_jit
+from framesmith_backends.launch.cuda import triton_jit
 from framesmith_backends.render.triton import tile_rules
 from integration_tests.harness.sweeps import LONG
 

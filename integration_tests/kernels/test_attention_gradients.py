@@ -25,15 +25,15 @@ from framesmith_backends import cuda
 from framesmith_backends.cuda import CudaBackend, stages_of
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.ir.expr import Cast, Const, Load, Ref, loads
-from framesmith_backends.ir.fused_attention import AttentionTile
-from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
-from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.rewrite.attention_gradient import declined
-from framesmith_backends.schedule import attention_gradient
-from framesmith_backends.schedule.attention import Found
-from framesmith_backends.schedule.attention_gradient import moved_after
+from framesmith_backends.schedule.matmuls import attention_gradient
+from framesmith_backends.schedule.matmuls.attention import Found
+from framesmith_backends.schedule.matmuls.attention_gradient import moved_after
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 from integration_tests.kernels import interpret_attention_gradients as cases
 from integration_tests.kernels.interpret_attention_gradients import Case, attempts, function_of, hidden
@@ -206,7 +206,7 @@ def plans(case: Case) -> Any:
 def test_gradients_compile_to_cubins(depth: int, dtype: torch.dtype, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import compiled as code_of
+    from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     _, backward = plans(replace(ALIBI, depth=depth, length=depth, dtype=dtype))
     assert len(backward.attention_gradients) == 2

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends import telling
-from integration_tests.harness.recording import Recording
+from framesmith_backends import reporting
+from integration_tests.harness.recording import Capture
 
 WIDTH = 6
 
@@ -20,7 +20,7 @@ WIDTH = 6
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    telling.tell_once.cache_clear()
+    reporting.warn_once.cache_clear()
     yield
     framesmith.reset()
 
@@ -72,7 +72,7 @@ def inputs(step: int, rows: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "changing"])
 @pytest.mark.parametrize("function", [read, chosen, counted, drawn, changed])
 def test_programs_are_the_same(function: Callable[..., Any], dynamic: bool | None) -> None:
-    backend = Recording()
+    backend = Capture()
     compiled = framesmith.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
     _, w = inputs(0, 5)
     held: list[Any] = []
@@ -123,7 +123,7 @@ def trained(wrap: Callable[[nn.Module], Callable[..., Any]]) -> list[torch.Tenso
 
 
 def test_training_is_the_same() -> None:
-    backend = Recording()
+    backend = Capture()
     found = trained(lambda module: framesmith.compile(module, backend=backend, fullgraph=True))
     torch.testing.assert_close(found, trained(lambda module: module), rtol=2e-4, atol=2e-5)
     assert len(backend.parts) == 2 and len(backend.made) >= 4

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import framesmith
-from framesmith_backends import CudaBackend, telling
-from framesmith_backends.launch.recordings import Graphed
-from integration_tests.harness.recording import Recording
+from framesmith_backends import CudaBackend, reporting
+from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
+from integration_tests.harness.recording import Capture
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -22,7 +22,7 @@ real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUD
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     framesmith.reset()
-    telling.tell_once.cache_clear()
+    reporting.warn_once.cache_clear()
     yield
     framesmith.reset()
 
@@ -114,7 +114,7 @@ def same(loop: Loop, backend: Any, device: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_training_is_the_same(loop: Loop) -> None:
-    backend = Recording()
+    backend = Capture()
     same(loop, backend, "cpu")
     assert backend.made and not backend.reasons
     assert all(graphed.counts.replayed >= 3 for graphed in backend.made)
@@ -122,14 +122,14 @@ def test_training_is_the_same(loop: Loop) -> None:
 
 @pytest.mark.parametrize("loop", [evaluating_loop, pipelined_loop])
 def test_loops_that_hold_many_results_come_to_replays(loop: Loop) -> None:
-    backend = Recording()
+    backend = Capture()
     same(loop, backend, "cpu")
     for graphed in backend.made:
         assert graphed.counts.plain <= 5 < graphed.counts.replayed, graphed.counts
 
 
 def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> None:
-    backend = Recording()
+    backend = Capture()
     same(plain_loop, backend, "cpu")
     assert len(backend.made) == 2
     for graphed in backend.made:
@@ -141,7 +141,7 @@ def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> No
 
 
 def test_sizes_that_change() -> None:
-    backend = Recording()
+    backend = Capture()
     module = model().eval()
     compiled = framesmith.compile(module, backend=backend, dynamic=True)
     for _ in range(3):
@@ -177,7 +177,7 @@ def checked_loop(module: nn.Module, call: Callable[..., Any], device: str) -> li
 
 
 def test_places_and_checks_of_data_are_recorded() -> None:
-    backend, module = Recording(), Checked()
+    backend, module = Capture(), Checked()
     expected = checked_loop(module, module, "cpu")
     found = checked_loop(module, framesmith.compile(module, backend=backend, fullgraph=True), "cpu")
     torch.testing.assert_close(found, expected)
@@ -196,7 +196,7 @@ def test_places_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest.
 
 
 def test_what_a_mode_does_not_do_is_seen_by_who_has_set_up_no_logs() -> None:
-    source = "import framesmith\nfrom framesmith_backends.telling import tell_once\ntell_once('runs without')"
+    source = "import framesmith\nfrom framesmith_backends.reporting import warn_once\ntell_once('runs without')"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert "runs without" in done.stderr
 
@@ -209,7 +209,7 @@ def test_training_is_the_same_on_a_real_device(loop: Loop) -> None:
 
 @real
 def test_a_plain_training_loop_replays_on_a_real_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Graphed] = []
+    made: list[CapturedGraph] = []
     compile_ = CudaBackend.compile
 
     def noted(self: CudaBackend, *args: Any, **kwargs: Any) -> Any:
@@ -218,6 +218,6 @@ def test_a_plain_training_loop_replays_on_a_real_device(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(CudaBackend, "compile", noted)
     same(plain_loop, "cuda", "cuda", mode="reduce-overhead")
-    assert len(made) == 2 and all(isinstance(one, Graphed) for one in made)
+    assert len(made) == 2 and all(isinstance(one, CapturedGraph) for one in made)
     for graphed in made:
         assert graphed.counts.recorded <= 4 and graphed.counts.replayed >= 8, graphed.counts

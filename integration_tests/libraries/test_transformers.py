@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import framesmith
-from integration_tests.harness.recording import Recording
+from integration_tests.harness.recording import Capture
 
 transformers = pytest.importorskip("transformers")
 
@@ -194,7 +194,7 @@ def test_launches_are_replayed(name: str) -> None:
     model, batch = build(name)
     model.config.use_cache = True
     model.eval()
-    backend = Recording()
+    backend = Capture()
     compiled = framesmith.compile(model, backend=backend, fullgraph=True)
     gc.collect()
     gc.disable()

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends.rewrite import layouts
 from integration_tests.harness.sweeps import LONG
 
 SEEDS = range(400 if LONG else 24)

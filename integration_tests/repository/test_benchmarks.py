@@ -19,13 +19,13 @@ from benchmarks.kernel_cases import Case
 from benchmarks.selection import Selection
 from benchmarks.summary import slower_than
 from benchmarks.zoo import MODELS, Model, make_step, select
-from framesmith_backends.launch.libraries import why_no_products
+from framesmith_backends.launch.llvm.libraries import why_no_blas
 from integration_tests.harness.sweeps import LONG
 
 pytest.importorskip("transformers")
 
 #: The products of small_mlp, where torch's library does not show what it calls for one, and its operator is called.
-CALLED_PRODUCTS = 0 if why_no_products() is None else 3
+CALLED_PRODUCTS = 0 if why_no_blas() is None else 3
 KERNELS_IN_TYPES = [(case, dtype) for case in KERNELS for dtype in case.dtypes]
 #: Each type and each mode of a model, but both together in long runs alone: in bfloat16 a CPU trains slowly.
 CASES = [

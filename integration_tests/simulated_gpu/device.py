@@ -91,7 +91,9 @@ def start() -> SimulatedGpu:
     import torch
 
     import framesmith
-    from framesmith_backends.launch import cubins, cuda_anywhere, measuring
+    from framesmith_backends.autotune import clock
+    from framesmith_backends.launch.cuda import anywhere as cuda_anywhere
+    from framesmith_backends.launch.cuda import cubins
     from integration_tests.simulated_gpu import kernels
     from integration_tests.simulated_gpu.operators import Operators
 
@@ -101,6 +103,6 @@ def start() -> SimulatedGpu:
     torch._C._cuda_sleep = lambda cycles: None
     torch.backends.cudnn.is_acceptable = lambda tensor: False
     torch.cuda.current_blas_handle = lambda: 0  # type: ignore[assignment]
-    cubins.cubin = measuring.cubin = cuda_anywhere.cubin = kernels.as_text
+    cubins.cubin = clock.cubin = cuda_anywhere.cubin = kernels.as_text
     torch.cuda.init()
     return gpu

@@ -94,8 +94,8 @@ class Kernels:
 
 
 def as_text(kernel: Any, aligned: bool, capability: int, anywhere: bool = False) -> Any:
-    """`framesmith_backends.launch.cubins.cubin` with PTX for code: machine code is made as well, and refused alike."""
-    from framesmith_backends.launch import cubins
+    """`framesmith_backends.launch.cuda.cubins.cubin` with PTX for code: machine code is made too, and refused too."""
+    from framesmith_backends.launch.cuda import cubins
 
     found = cubins.compiled(kernel, capability, aligned, anywhere)
     cubins._refuse_more_than_a_grid(kernel.name, found.metadata)

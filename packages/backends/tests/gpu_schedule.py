@@ -17,7 +17,7 @@ from framesmith_backends.schedule.plan import GPU, Plan, Target, make_plan
 from framesmith_backends.schedule.steps import Run
 
 #: Rows are reduced along with columns by Triton kernels alone.
-ROWS_ALONE = replace(GPU, both_ways=None)
+ROWS_ALONE = replace(GPU, row_column=None)
 
 
 def plan_for_gpus(gm: fx.GraphModule, target: Target = ROWS_ALONE) -> Plan:

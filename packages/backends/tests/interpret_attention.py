@@ -14,9 +14,9 @@ from sweeps import a_part
 from tracing import trace
 
 from framesmith_backends.cuda import launcher, stages_of
-from framesmith_backends.ir.fused_attention import AttentionTile
+from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.verify import verify_fused_attention
-from framesmith_backends.schedule import attention
+from framesmith_backends.schedule.matmuls import attention
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 Scores = Callable[..., torch.Tensor]

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from framesmith_backends.launch import triton_support as fs
+from framesmith_backends.launch.cuda import triton_support as fs
 
 ROWS, COLUMNS = 4, 16
 #: What torch gives for each reduction of a block of numbers or, of the last two, of truths.

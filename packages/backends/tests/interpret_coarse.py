@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from framesmith_backends.launch import triton_support as fs
+from framesmith_backends.launch.cuda import triton_support as fs
 
 #: Name -> the function in float64, how far off it may be as a power of two of the result.
 FUNCTIONS = {
@@ -26,13 +26,13 @@ def kernel(a, b, which: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * 256 + tl.arange(0, 256)
     x = tl.load(a + at)
     if which == 0:
-        y = fs.coarse_gelu(x)
+        y = fs.approximate_gelu(x)
     elif which == 1:
-        y = fs.coarse_gelu_tanh(x)
+        y = fs.approximate_gelu_tanh(x)
     elif which == 2:
-        y = fs.coarse_silu(x)
+        y = fs.approximate_silu(x)
     else:
-        y = fs.coarse_sigmoid(x)
+        y = fs.approximate_sigmoid(x)
     tl.store(b + at, y)
 
 

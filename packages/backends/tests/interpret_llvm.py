@@ -43,11 +43,11 @@ LIBRARY: dict[str, Callable[..., Array]] = {
 
 
 def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Doubles between 1/2 and 1 in size, or 0: their product in two parts."""
+    """Doubles between 1/2 and 1 in size, or 0: their matmul in two parts."""
     split = 134217729.0
     high_a, high_b = a * split - (a * split - a), b * split - (b * split - b)
-    low_a, low_b, product = a - high_a, b - high_b, a * b
-    return product, ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+    low_a, low_b, matmul = a - high_a, b - high_b, a * b
+    return matmul, ((high_a * high_b - matmul) + high_a * low_b + low_a * high_b) + low_a * low_b
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
@@ -59,12 +59,12 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     usual = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     a, b, c = (np.where(usual, x, 0.0) for x in np.broadcast_arrays(a, b, c))
     (one, of_a), (other, of_b) = np.frexp(a), np.frexp(b)
-    product, lost = _exact_product(one, other)
+    matmul, lost = _exact_product(one, other)
     power = of_a + of_b
     third = np.ldexp(c, np.clip(-power, -2200, 2200))
-    total = product + third
-    back = total - product
-    rest = (product - (total - back)) + (third - back)
+    total = matmul + third
+    back = total - matmul
+    rest = (matmul - (total - back)) + (third - back)
     result = np.ldexp(total + (rest + lost), power)
     result = np.where(np.isfinite(third), result, c)
     return np.where(usual & (a != 0) & (b != 0), result, plain)

@@ -1,4 +1,4 @@
-"""Run by test_prologues.py with TRITON_INTERPRET=1: products that compute operands on the way in beside eager's.
+"""Run by test_prologues.py with TRITON_INTERPRET=1: matmuls that compute operands on the way in beside eager's.
 
 Of cases half; in long runs, `FRAMESMITH_LONG=1`, all.
 """
@@ -16,30 +16,30 @@ from attempts import failures_of
 from sweeps import a_part
 from tracing import trace
 
+from framesmith_backends.autotune.matmuls import PRESENT, Choices, Trial
 from framesmith_backends.cuda import TritonStages, launcher, stages_of
-from framesmith_backends.ir.fused_product import FusedProduct, TileShape
-from framesmith_backends.launch.choosing import PRESENT, Choices, Trial
-from framesmith_backends.schedule.fused_products import Fusable
+from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
+from framesmith_backends.schedule.matmuls.epilogues import Fusable
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 TILE = TileShape(32, 32, 32, 4, 2)
 BY_TWO = TileShape(16, 16, 16, 4, 2, programs=2)
 IN_TWO = TileShape(16, 16, 16, 4, 2, 2)
-Tiling = TileShape | Callable[[FusedProduct], TileShape]
+Tiling = TileShape | Callable[[FusedMatmul], TileShape]
 Ways = Sequence[tuple[bool, bool]]
 NONE, FIRST, SECOND, BOTH = (False, False), (True, False), (False, True), (True, True)
 ANY = [NONE, SECOND, FIRST, BOTH]
 
 
 class Forced(Choices):
-    """The same tile for every product, with as many operands on the way in as may be, or those alone of that number."""
+    """The same tile for every matmul, with as many operands on the way in as may be, or those alone of that number."""
 
     tile: Tiling = TILE
     number, ways = -1, ()
 
     def __call__(self, found: Sequence[Fusable], program: Any) -> Mapping[str, TileShape]:
         self.ways = tuple(one.ways for one in found)  # type: ignore[assignment]
-        tiles = {one.call.name: self.tile(one.product) if callable(self.tile) else self.tile for one in found}
+        tiles = {one.call.name: self.tile(one.matmul) if callable(self.tile) else self.tile for one in found}
         return {one.call.name: replace(tiles[one.call.name], computed=one.ways[self.number]) for one in found}
 
 
@@ -53,10 +53,10 @@ def weights(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return w.to(x.dtype)
 
 
-#: What stands for a shape with another type than that of the products.
+#: What stands for a shape with another type than that of the matmuls.
 Given = tuple[int, ...] | tuple[torch.dtype, tuple[int, ...]]
 I8, B1, I64 = torch.int8, torch.bool, torch.int64
-#: Name -> function, shapes of its inputs, which operands of each product may be computed on the way in.
+#: Name -> function, shapes of its inputs, which operands of each matmul may be computed on the way in.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[Ways]]] = {
     "weights of 8 bits": (
         lambda x, w, s, b: F.gelu(F.linear(x, weights(w, x) * s[:, None], b)),
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[Ways]]] = {
     "of a buffer that the epilogue reads": (
         lambda x, w: (x.sin() @ w).relu() + x, ((33, 33), (33, 33)), [[NONE, FIRST]],
     ),
-    "of another product": (
+    "of another matmul": (
         lambda x, w, v: ((c := x @ w).relu() @ v, c @ v), ((33, 45), (45, 20), (20, 24)),
         [[NONE], [NONE, FIRST], [NONE]],
     ),
@@ -103,13 +103,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[Ways]]] = {
     "one number": (lambda a, b: torch.mm(a.sin(), b).relu(), ((1, 1), (1, 1)), [[NONE, FIRST]]),
     "depth of one": (lambda a, b: torch.mm(a.sin(), b.sin()), ((20, 1), (1, 20)), [ANY]),
     "one row": (lambda a, b, c: torch.addmm(c, a, b.sin()), ((1, 64), (64, 30), (30,)), [[NONE, SECOND]]),
-    # Read by two, given as a result, reduced, the reader of another product: computed beforehand.
+    # Read by two, given as a result, reduced, the reader of another matmul: computed beforehand.
     "read by two": (lambda x, v, w: ((c := x.sin()) @ v, c @ w), ((33, 45), (45, 20), (45, 9)), [[NONE], [NONE]]),
     "a result": (lambda x, w: ((c := x.sin()), c @ w), ((33, 45), (45, 20)), [[NONE]]),
     "a view of it is a result": (lambda x, w: ((c := x.sin())[3:], c @ w), ((33, 45), (45, 20)), [[NONE]]),
     "stored beside another": (lambda x, w: (x.sin() @ w, x.cos()), ((33, 45), (45, 20)), [[NONE]]),
     "a norm": (lambda x, w: F.layer_norm(x, (45,)) @ w, ((33, 45), (45, 20)), [[NONE]]),
-    "after another product": (
+    "after another matmul": (
         lambda x, w, v: (x @ w).relu() @ v, ((33, 45), (45, 20), (20, 24)), [[NONE], [NONE]],
     ),
     "read by an addend": (lambda x, w: torch.addmm(c := x.sin(), c, w), ((33, 33), (33, 33)), [[NONE]]),
@@ -130,7 +130,7 @@ def inputs_of(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def compiled(name: str, inputs: Sequence[torch.Tensor], tile: Tiling = TILE, number: int = -1) -> TritonStages:
-    """Stages of the case, of whose products all operands that may be are computed on the way in."""
+    """Stages of the case, of whose matmuls all operands that may be are computed on the way in."""
     function, _, ways = CASES[name]
     choose = forced(tile, number)
     stages = stages_of(trace(function, list(inputs)), choose=choose)
@@ -195,18 +195,19 @@ def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
                 yield f"{name}, {way}", lambda name=name, way=way: check(name, F16, TILE, way)  # type: ignore[misc]
 
 
-def evenly(product: FusedProduct) -> TileShape:
+def evenly(matmul: FusedMatmul) -> TileShape:
     """Tiles that leave something over to be cut, if there are such."""
     tiles = (replace(IN_TWO, splits=1, evenly=programs) for programs in range(2, 9))
-    counted = ((tile, replace(product, tile=tile)) for tile in tiles)
+    counted = ((tile, replace(matmul, tile=tile)) for tile in tiles)
     return next((tile for tile, one in counted if tile.evenly <= one.left_over * one.steps), TILE)
 
 
 def forms(name: str) -> None:
     """All forms that the clock launches give the present one's numbers, whatever was computed beforehand."""
-    from framesmith_backends.launch import cuda_interpreted, measuring
+    from framesmith_backends.autotune import clock
+    from framesmith_backends.launch.cuda import interpreted as cuda_interpreted
 
-    class Interpreting(measuring.DeviceClock):
+    class Interpreting(clock.DeviceClock):
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
             return {run.step.entry: cuda_interpreted.entry(run) for run in runs}
 
@@ -215,7 +216,7 @@ def forms(name: str) -> None:
     class Noting(Choices):
         def __call__(self, found: Sequence[Fusable], program: Any) -> Mapping[str, TileShape]:
             for one in found:
-                ways = [TILE, IN_TWO, BY_TWO, evenly(one.product)]
+                ways = [TILE, IN_TWO, BY_TWO, evenly(one.matmul)]
                 tiles = [replace(tile, computed=way) for way in one.ways for tile in ways]
                 trials.append((Trial(one, tuple(tiles)), program))
             return {}
@@ -226,10 +227,9 @@ def forms(name: str) -> None:
     (launched,) = Interpreting(None)._forms([trial], [one])  # type: ignore[arg-type]
     place, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     buffers = {
-        buffer: measuring._made(layout, place, generator, one.places.get(buffer))
-        for buffer, layout in one.layouts.items()
+        buffer: clock._made(layout, place, generator, one.places.get(buffer)) for buffer, layout in one.layouts.items()
     }
-    found = measuring._agreeing(trial, one, launched, buffers)
+    found = clock._agreeing(trial, one, launched, buffers)
     assert {*found} == {PRESENT, *(tile.text() for tile in trial.tiles)}
     before = trial.fusable.before()
     assert before

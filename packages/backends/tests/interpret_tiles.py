@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import both_ways
+import row_column
 import scan_programs
 import torch
 import torch.nn.functional as F
@@ -27,14 +27,14 @@ from torch import fx
 from tracing import mutating, trace
 
 from framesmith_backends import cuda
+from framesmith_backends.autotune import tiles as choosing_tiles
+from framesmith_backends.autotune.tiles import InForm, TileChoices, TileTrial, trial_of
+from framesmith_backends.autotune.trials import Experiment
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.splitting import DOWN_ON_GPU
-from framesmith_backends.launch import choosing_tiles
-from framesmith_backends.launch.choosing_tiles import InForm, TileChoices, TileTrial, trial_of
-from framesmith_backends.launch.trials import Experiment
 from framesmith_backends.render.triton import tile_candidates, tile_rules
-from framesmith_backends.render.triton.sets import Gathered
+from framesmith_backends.render.triton.horizontal import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
 
 #: A graph, what it is run on, and how far its results may be off.
@@ -63,7 +63,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         given = one.inputs()
         loose = 0.05 if one.dtype != torch.float32 or "bfloat16" in str(one.function.__code__.co_names) else 1e-3
         yield f"scan: {one.name}", lambda o=one, i=given, t=loose: (trace(o.function, i), i, t)  # type: ignore[misc]
-    for both in both_ways.CASES:
+    for both in row_column.CASES:
         rows = both.inputs(48, 96, torch.float32)
         name = f"both ways: {both.function.__name__}"
         yield name, lambda f=both.function, i=rows: (trace(f, i), i, 1e-3)  # type: ignore[misc]
@@ -145,7 +145,7 @@ def clocked() -> Iterator[tuple[str, fx.GraphModule, int]]:
 
 def clock() -> int:
     """All that the clock does with kernels: a form with wrong numbers in one of the buffers that are written is out."""
-    from interpret_products import stand_in_clock
+    from interpret_matmuls import stand_in_clock
 
     make_blocks_small()
     stand_ins = stand_in_clock()
@@ -189,7 +189,7 @@ class Failing:
 
 def main() -> int:
     make_blocks_small()
-    cuda.GPU = replace(cuda.GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(cuda.GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     counts = dict.fromkeys(range(MOST_FORMS - 1), 0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder

@@ -1,7 +1,7 @@
 """Run by test_cuda.py with TRITON_INTERPRET=1: samples through the cuda backend on CPU tensors.
 
 With the argument "checks", places that are out of range.
-With "both_ways", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
+With "row_column", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
 them to a row, several launches to a grid. Of samples and programs a third, of cases a quarter; in long runs,
 `FRAMESMITH_LONG=1`, all.
@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from both_ways import CASES
+from row_column import CASES
 from samples import interpreted_samples
 from sweeps import LONG, a_part
 from test_symbolic import PROGRAMS, compilations
@@ -25,7 +25,7 @@ from tracing import trace
 
 from framesmith_backends import CudaBackend, cuda
 from framesmith_backends.ir.splitting import DOWN_ON_GPU
-from framesmith_backends.launch import triton_jit
+from framesmith_backends.launch.cuda import triton_jit
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.schedule.plan import GPU
 
@@ -84,9 +84,9 @@ def checks() -> int:
     return failures
 
 
-def both_ways() -> int:
+def row_column() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
-    cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     failures = 0
     attempts = a_part(
         [(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], CASES_PART
@@ -132,5 +132,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    kinds = {"": main, "checks": checks, "symbolic": symbolic, "both_ways": both_ways}
+    kinds = {"": main, "checks": checks, "symbolic": symbolic, "row_column": row_column}
     sys.exit(kinds["".join(sys.argv[1:])]())

@@ -1,4 +1,4 @@
-"""Random functions of tensors, by seed: pointwise operations, views, broadcasts, reductions, products."""
+"""Random functions of tensors, by seed: pointwise operations, views, broadcasts, reductions, matmuls."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ def lined_up(x: Tensor) -> Tensor:
     return sums / sums.abs().amax(-1, keepdim=True)
 
 
-def gradient_of_product(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """A product along rows and its gradient where no factor is 0. Releases of torch differ in how they compute it."""
+def gradient_of_matmul(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """A matmul along rows and its gradient where no factor is 0. Releases of torch differ in how they compute it."""
     y = x * 0.1 + 1
     out = y.cumprod(-1)
     return out, (out * grad).flip(-1).cumsum(-1).flip(-1) / y * 0.1
 
 
-def both_ways(x: Tensor) -> Tensor:
+def row_column(x: Tensor) -> Tensor:
     return x.cumsum(-1) + back(x)
 
 
@@ -74,8 +74,8 @@ PROGRAMS = (
     Program("integers", lambda x: (x * 9).int().cumsum(-1), 1),
     Program("truths", lambda x: (x > 0).cumsum(-1) - 1, 1),
     Program("few bits", lambda x: (x * 9).int().cumsum(-1, dtype=torch.int8), 1),
-    Program("products", lambda x: (x * 0.2 + 1).cumprod(-1), 1),
-    Program("products down", lambda x: (x * 0.2 + 1).cumprod(0), 1),
+    Program("cumulative products", lambda x: (x * 0.2 + 1).cumprod(-1), 1),
+    Program("cumulative products down", lambda x: (x * 0.2 + 1).cumprod(0), 1),
     Program("logarithms", lambda x: (x * 5).logcumsumexp(-1), 1),
     Program("logarithms down", lambda x: (x * 5).logcumsumexp(0), 1),
     Program("largest", lambda x: tuple((x * 4).round().cummax(-1)), 1),
@@ -89,7 +89,7 @@ PROGRAMS = (
     Program("largest back", lambda x: x.flip(-1).cummax(-1).values.flip(-1), 1),
     Program("gradient", vjp(lambda x: (x * x).cumsum(-1), 1), 2, BIG),
     Program("gradient down", vjp(lambda x: x.cumsum(0).sin(), 1), 2, ((45, 6), (45, 6))),
-    Program("product's gradient", gradient_of_product, 2, BIG),
+    Program("matmul's gradient", gradient_of_matmul, 2, BIG),
     Program("before and behind", lambda x, y: x.exp().cumsum(-1) * y, 1, BIG),
     Program("behind columns", lambda x, y: (x.exp().cumsum(0) * y).bfloat16(), 1, BIG),
     Program("nucleus", nucleus, 1),
@@ -102,7 +102,7 @@ PROGRAMS = (
     Program("again down", lambda x: x.cumsum(0).cumsum(0), 1),
     Program("otherwise", lambda x: x.cumsum(-1).cumsum(0), 2),
     Program("side by side", lambda x: (x.cumsum(-1), x.cumprod(-1), x.exp()), 1),
-    Program("both ways", both_ways, 2),
+    Program("both ways", row_column, 2),
     Program("gaps", of_gaps, 2),
     Program("of a mean", lambda x: x.mean(-1).cumsum(0), 2),
     Program("of what is the same", lambda x: (x[:, :1] + x[:1, 0]).expand(6, 45).cumsum(-1), 1),

@@ -16,7 +16,7 @@ from samples import SAMPLES, Sample
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 
 CPU = CpuBackend()
 

@@ -6,8 +6,8 @@ import importlib.util
 import os
 from types import SimpleNamespace
 
-import both_ways
 import pytest
+import row_column
 import torch
 from gpus import with_capabilities
 from interpret_triton import CASES_PART, PROGRAMS_PART
@@ -19,7 +19,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.ir.size import hint
+from framesmith_backends.ir.symbolic.size import hint
 from framesmith_backends.render.triton.kernel import TritonKernel
 
 CUDA = CudaBackend()
@@ -56,7 +56,7 @@ def test_rows_are_split_where_that_takes_less_time_than_a_launch(shape: tuple[in
 def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     for kernel in kernels_of(BY_NAME[name]):
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
@@ -64,7 +64,7 @@ def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
 
 @needs_triton
 def test_kernels_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith_backends.launch import cubins
+    from framesmith_backends.launch.cuda import cubins
 
     def stacked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(3):
@@ -103,7 +103,7 @@ def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKer
 def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     for kernel in symbolic_kernels(program):
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
@@ -112,7 +112,7 @@ def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_every_symbolic_program_renders(program: Program) -> None:
     kernels = symbolic_kernels(program)
-    assert kernels or program.name in ("products", "sorted")
+    assert kernels or program.name in ("matmuls", "sorted")
     for kernel in kernels:
         compile(kernel.source, "kernel", "exec")
         assert hint(kernel.grid) >= 1
@@ -123,7 +123,7 @@ def test_vectors_are_read_where_sizes_are_aligned() -> None:
     """With sizes divisible by 16 the kernel for any size reads as wide as one for these sizes alone."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     (kernel,) = symbolic_kernels(next(p for p in PROGRAMS if p.name == "pointwise"), 32, 64)
     assert len(kernel.aligned) == 2
@@ -157,8 +157,8 @@ def test_interpreted_passes_that_are_joined_equal_eager() -> None:
 
 @needs_triton
 def test_interpreted_rows_and_columns_equal_eager() -> None:
-    assert interpreted("interpret_triton.py", "both_ways").count("ok ") == (
-        2 * len(both_ways.CASES) + 3 if LONG else len(a_part(range(len(both_ways.CASES) + 1), CASES_PART))
+    assert interpreted("interpret_triton.py", "row_column").count("ok ") == (
+        2 * len(row_column.CASES) + 3 if LONG else len(a_part(range(len(row_column.CASES) + 1), CASES_PART))
     )
 
 

@@ -32,7 +32,7 @@ def test_results_are_eagers(function: Callable[..., Any], x: Tensor) -> None:
     gm = trace(function, [x])
     stages = CPU.explain(gm)
     assert stages.plan.kernels
-    if function is not moved:  # which has a product
+    if function is not moved:  # which has a matmul
         assert not stages.lowering.notes
     assert_same(CPU.compile(gm, [x])([x]), function(x))
     last = x[3:]  # begins anywhere
@@ -74,7 +74,7 @@ def test_interpreted_numbers_are_eagers() -> None:
 def test_kernels_compile_where_there_are_no_such_instructions(capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     for kind in KINDS:
         for kernel in CudaBackend().explain(trace(per_row(kind), [torch.randn(9, 70)])).kernels:

@@ -15,13 +15,13 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import cuda
+from framesmith_backends.autotune.matmuls import Choices
 from framesmith_backends.cuda import stages_of
 from framesmith_backends.ir.expr import Cast, Ref
-from framesmith_backends.ir.fused_attention import AttentionTile
-from framesmith_backends.ir.index import Var
+from framesmith_backends.ir.fused.attention import AttentionTile
+from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention
-from framesmith_backends.launch.choosing import Choices
-from framesmith_backends.launch.kernel_runs import rendered
+from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
@@ -45,7 +45,7 @@ def stages(case: Case, dtype: torch.dtype = BF16) -> Any:
 
 @pytest.fixture
 def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's setting that products of float32 may be rounded."""
+    """torch's setting that matmuls of float32 may be rounded."""
     monkeypatch.setattr(cuda, "rounds_float32", lambda what: True)
 
 
@@ -61,7 +61,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 def test_attention_compiles_to_cubins(depth: int, dtype: torch.dtype, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import compiled as code_of
+    from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     (item,) = stages(replace(ALIBI, depth=depth), dtype).plan.attentions
     made = code_of(rendered(item), capability)
@@ -114,7 +114,7 @@ def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
 
 def test_what_is_not_attention_alone_stays_as_it_was() -> None:
     plain = Case(lambda s, h, i, j: s)
-    assert not stages(plain, F32).plan.attentions  # products of float32 are not rounded
+    assert not stages(plain, F32).plan.attentions  # matmuls of float32 are not rounded
     assert not stages(plain, torch.float64).plan.attentions
     assert not stages(replace(plain, also=lambda w: w)).plan.attentions
     assert not stages_of(trace_symbolic(function_of(plain), inputs_of(plain, BF16))).plan.attentions
@@ -149,10 +149,10 @@ def test_what_scores_are_made_of_is_computed_before_though_a_later_call_reads_it
     assert not missing(plan)
 
 
-def test_a_product_whose_result_attention_reads_is_stored_where_it_is_fused() -> None:
+def test_a_matmul_whose_result_attention_reads_is_stored_where_it_is_fused() -> None:
     class Fusing(Choices):
         def __call__(self, found: Any, program: Any) -> Any:
-            return {one.call.name: one.product.tile for one in found}
+            return {one.call.name: one.matmul.tile for one in found}
 
     def run(x: torch.Tensor, w: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Tensor) -> Any:
         q = x @ w
@@ -161,7 +161,7 @@ def test_a_product_whose_result_attention_reads_is_stored_where_it_is_fused() ->
     sizes = [(4, 64, 32), (4, 32, 16), (4, 64, 16), (4, 64, 16)]
     halves = [torch.empty(*size, dtype=BF16) for size in sizes]
     plan = stages_of(trace(run, [*halves, torch.empty(64, 64)]), choose=Fusing()).plan
-    assert (len(plan.attentions), len(plan.fused_products)) == (1, 1)
+    assert (len(plan.attentions), len(plan.fused_matmuls)) == (1, 1)
     assert not missing(plan)
 
 

@@ -54,7 +54,7 @@ def test_equals_eager(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("value", [1e-20, 0.0])
-def test_products_are_scaled_first(value: float) -> None:
+def test_matmuls_are_scaled_first(value: float) -> None:
     x, large = torch.zeros(3), torch.full((3,), 1e20)
     for function in (
         lambda a, b: torch.addcmul(a, b, b, value=value),

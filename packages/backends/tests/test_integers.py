@@ -14,7 +14,7 @@ from framesmith_backends.ir.dtypes import FROM_TORCH
 from framesmith_backends.lower.graph import lower_graph
 
 TYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
-#: Whole powers, their neighbours, primes; some at the ends of what is divided by two products.
+#: Whole powers, their neighbours, primes; some at the ends of what is divided by two matmuls.
 DIVISORS = [1, 2, 3, -3, 6, 7, 64, 100, 641, 1000003, -1000003, (1 << 33) + 1, 12345678901, (1 << 48) - 1, 1 << 48]
 DIVISORS += [(1 << 48) + 1, -(1 << 48) + 1, 1 << 62, (1 << 62) + 1]
 

@@ -23,14 +23,14 @@ from tracing import mutating, trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_aten.contract import OnError
-from framesmith_backends import CudaBackend, storage, telling
+from framesmith_backends import CudaBackend, reporting, storage
+from framesmith_backends.autotune import tiles as choosing_tiles
+from framesmith_backends.autotune.tiles import BY_RULE, InForm, TileChoices, TileTrial, in_form, trial_of
+from framesmith_backends.autotune.trials import MARGIN, Times, TooLarge
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
-from framesmith_backends.launch import choosing_tiles
-from framesmith_backends.launch.choosing_tiles import BY_RULE, InForm, TileChoices, TileTrial, in_form, trial_of
-from framesmith_backends.launch.trials import MARGIN, Times, TooLarge
 from framesmith_backends.render.triton.devices import most_shared
-from framesmith_backends.render.triton.sets import Gathered
+from framesmith_backends.render.triton.horizontal import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -52,7 +52,7 @@ LARGE = (2048, 2048)
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    telling.tell_once.cache_clear()
+    reporting.warn_once.cache_clear()
     return tmp_path / "framesmith"
 
 
@@ -139,7 +139,7 @@ def test_forms_differ_from_the_rules_in_one_thing_each(function: Function, shape
 def test_forms_compile_to_cubins(case: Function, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import compiled as code_of
+    from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     (trial, *_) = trials_of(trace(case, empty(*next(shapes for function, shapes, _ in FORMS if function is case))))
     for form in trial.forms[:3]:
@@ -290,9 +290,7 @@ def test_what_does_not_fit_beside_what_the_device_holds_is_no_failure(caplog: py
     for _ in range(2):
         assert compiled(clock).kernels == compiled(None).kernels  # nobody is told of failures: they would be raised
     told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert told == [
-        "kernels and products are not measured where operands take too much; they run in their present form"
-    ]
+    assert told == ["kernels and matmuls are not measured where operands take too much; they run in their present form"]
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:

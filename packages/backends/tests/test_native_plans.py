@@ -1,4 +1,4 @@
-"""Random graphs of kernels, products, ATen calls, views and updates in place: native plan, Python plan, eager.
+"""Random graphs of kernels, matmuls, ATen calls, views and updates in place: native plan, Python plan, eager.
 
 `FRAMESMITH_LONG=1` runs 2,000 of them.
 """
@@ -23,7 +23,7 @@ COUNT = 2000 if LONG else 80
 SIZES = (2, 3, 4, 8, 16, 33)
 
 
-def _products(x: Tensor, y: Tensor, rng: random.Random) -> Tensor:
+def _matmuls(x: Tensor, y: Tensor, rng: random.Random) -> Tensor:
     first = x if rng.random() < 0.7 else x.t()
     inner = first.shape[1]
     options = [other for other in (y, y.t(), x, x.t()) if other.shape[0] == inner]
@@ -35,7 +35,7 @@ def _products(x: Tensor, y: Tensor, rng: random.Random) -> Tensor:
 
 #: Two matrices and a source of choices -> a matrix.
 STEPS: tuple[Callable[[Tensor, Tensor, random.Random], Tensor], ...] = (
-    _products, _products, _products,
+    _matmuls, _matmuls, _matmuls,
     lambda x, y, rng: x.tanh() * 0.5, lambda x, y, rng: x.relu() + 1, lambda x, y, rng: x.softmax(rng.randrange(2)),
     lambda x, y, rng: x - x.mean(rng.randrange(2), keepdim=True),
     lambda x, y, rng: x * y if x.shape == y.shape else -x,
@@ -112,7 +112,7 @@ def test_eight_threads_on_one_graph() -> None:
     assert not wrong
 
 
-def test_an_error_between_products_is_eagers_and_leaves_nothing() -> None:
+def test_an_error_between_matmuls_is_eagers_and_leaves_nothing() -> None:
     weight = torch.randn(6, 6)
 
     def function(x: Tensor, at: Tensor) -> Tensor:

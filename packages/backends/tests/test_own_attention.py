@@ -20,11 +20,11 @@ from tracing_symbolic import trace_symbolic
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch import attention as own
-from framesmith_backends.launch import native
 from framesmith_backends.launch.attention import ATTENTION, call_of, laid, why_not_ours
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.render.llvm.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH, widths_of
 from framesmith_backends.render.target import Target
-from framesmith_backends.rewrite.own_attention import with_own_attention
+from framesmith_backends.rewrite.native_attention import use_native_attention
 
 Tensor = torch.Tensor
 #: Few queries, vectors, blocks of several, and what is left beside them; keys of several blocks.
@@ -381,7 +381,7 @@ def test_graphs(name: str) -> None:
     function, is_ours = GRAPHS[name]
     given = [*operands(2, 4, 21, 30, 16), numbers(2, 1, 21, 30, seed=3)]
     gm = trace(function, given)
-    rewritten = with_own_attention(gm)
+    rewritten = use_native_attention(gm)
     assert len(calls(rewritten, ATTENTION)) == is_ours and len(calls(rewritten, CPU_ATTENTION)) == (not is_ours)
     assert calls(gm, CPU_ATTENTION) and (rewritten is gm) == (not is_ours)
     found, wanted = CpuBackend().compile(gm, given)(list(given)), function(*given)
@@ -395,7 +395,7 @@ def test_graphs_of_sizes_that_change(name: str) -> None:
     function, is_ours = GRAPHS[name]
     given = [*operands(2, 4, 21, 30, 16), numbers(2, 1, 21, 30, seed=3)]
     gm = trace_symbolic(function, given)
-    assert len(calls(with_own_attention(gm), ATTENTION)) == is_ours
+    assert len(calls(use_native_attention(gm), ATTENTION)) == is_ours
     call = CpuBackend().compile(gm, given)
     for sizes in ((2, 4, 21, 30, 16), (3, 2, 65, 65, 24), (2, 3, 3, 700, 8)):
         given = [*operands(*sizes), numbers(sizes[0], 1, *sizes[2:4], seed=3)]
@@ -407,7 +407,7 @@ def test_graphs_of_sizes_that_change(name: str) -> None:
 
 def test_graphs_that_stay_with_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     large = operands(1, 2, 6, 7, MOST_DEPTH + 8)
-    assert not calls(with_own_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), large)), ATTENTION)
+    assert not calls(use_native_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), large)), ATTENTION)
     monkeypatch.undo()
     small = operands(1, 1, 2, 3, 8)
-    assert not calls(with_own_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), small)), ATTENTION)
+    assert not calls(use_native_attention(trace(lambda q, k, v: CPU_ATTENTION(q, k, v), small)), ATTENTION)

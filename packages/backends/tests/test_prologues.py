@@ -1,4 +1,4 @@
-"""Operands that products compute on the way in: numbers, by the IR's meaning and interpreted, and how one chooses."""
+"""Operands that matmuls compute on the way in: numbers, by the IR's meaning and interpreted, and how one chooses."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import torch
 import torch.nn.functional as F
 from interpret_prologues import BF16, CASES, TILE, attempts, compare, compiled, forced, inputs_of
 from interpreting import interpreted
-from test_fused_products import StandInClock
+from test_fused_matmuls import StandInClock
 from tracing import mutating, trace
 
+from framesmith_backends.autotune.matmuls import CAPABILITY, PRESENT, Choices
 from framesmith_backends.cuda import TritonStages, stages_of
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, Ref
-from framesmith_backends.ir.fused_product import FusedProduct, TileShape
-from framesmith_backends.ir.index import ZERO
+from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import hint
-from framesmith_backends.ir.spec import flat_memory, run_fused_product, run_kernel
+from framesmith_backends.ir.spec import flat_memory, run_fused_matmul, run_kernel
 from framesmith_backends.ir.splitting import GPU_PROCESSORS
-from framesmith_backends.ir.verify import Malformed, verify_fused_product
-from framesmith_backends.launch.choosing import CAPABILITY, PRESENT, Choices
-from framesmith_backends.launch.kernel_runs import KernelRun, rendered
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import ZERO
+from framesmith_backends.ir.symbolic.size import hint
+from framesmith_backends.ir.verify import Malformed, verify_fused_matmul
+from framesmith_backends.launch.cuda.kernel_runs import KernelRun, rendered
 from framesmith_backends.render.triton.devices import most_shared
-from framesmith_backends.render.triton.product_tiles import (
+from framesmith_backends.render.triton.fused.matmul_tiles import (
     MOST_CANDIDATES,
     MOST_COMPUTED,
     MOST_EVENLY,
@@ -39,11 +39,11 @@ from framesmith_backends.render.triton.product_tiles import (
     candidates,
     shared_bytes,
 )
-from framesmith_backends.schedule.fused_products import Fusable
+from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.steps import Allocate, Drop, Run
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-#: Cases whose products compute an operand, and that are nothing but kernels and products then.
+#: Cases whose matmuls compute an operand, and that are nothing but kernels and matmuls then.
 COMPUTED = [name for name, (_, _, ways) in CASES.items() if all(len(some) > 1 for some in ways)]
 
 
@@ -73,7 +73,7 @@ def fusable_of(function: Any = linear, inputs: Sequence[torch.Tensor] | None = N
 
 
 def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the plan's kernels and products come to by the interpreter of the IR."""
+    """What the plan's kernels and matmuls come to by the interpreter of the IR."""
     plan, layouts = stages.plan, dict(stages.lowering.program.layouts)
     tensors = dict(zip(plan.inputs, inputs, strict=True))
     for step in plan.steps:
@@ -86,9 +86,9 @@ def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list
             inner = KernelRun(step, (), ()).arguments([tensors[name] for name in step.buffers])[len(step.buffers) :]
             memory |= {one.name: tensor for one, tensor in zip(step.inner, inner, strict=True)}
             for item in step.items:
-                if isinstance(item, FusedProduct):
-                    verify_fused_product(item)
-                    run_fused_product(item, memory)
+                if isinstance(item, FusedMatmul):
+                    verify_fused_matmul(item)
+                    run_fused_matmul(item, memory)
                 else:
                     assert isinstance(item, Kernel)
                     run_kernel(item, memory)
@@ -111,19 +111,19 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 
 def test_prologues_are_checked() -> None:
     fusable = fusable_of()
-    product = fusable.in_tiles(replace(fusable.product.tile, computed=(False, True)))
-    verify_fused_product(product)
-    written = product.epilogue.passes[0].stores[0].buffer
+    matmul = fusable.in_tiles(replace(fusable.matmul.tile, computed=(False, True)))
+    verify_fused_matmul(matmul)
+    written = matmul.epilogue.passes[0].stores[0].buffer
     for broken, problem in (
-        (replace(product, prologues=(None, None)), "0 of them for 64x64"),
-        (replace(product, tile=fusable.product.tile), "1 of them for 64x64"),
-        (replace(product, prologues=(None, Ref("product", "bf16"))), "refers to nothing"),
-        (replace(product, prologues=(None, Load(written, (ZERO,), "bf16"))), "is written to"),
-        (replace(product, dtype="f16"), "it is bf16, the product f16"),
-        (replace(product, prologues=(None, Load("x1", (index.of(product.rows),), "bf16"))), "variables \\['pm'\\]"),
+        (replace(matmul, prologues=(None, None)), "0 of them for 64x64"),
+        (replace(matmul, tile=fusable.matmul.tile), "1 of them for 64x64"),
+        (replace(matmul, prologues=(None, Ref("matmul", "bf16"))), "refers to nothing"),
+        (replace(matmul, prologues=(None, Load(written, (ZERO,), "bf16"))), "is written to"),
+        (replace(matmul, dtype="f16"), "it is bf16, the matmul f16"),
+        (replace(matmul, prologues=(None, Load("x1", (index.of(matmul.rows),), "bf16"))), "variables \\['pm'\\]"),
     ):
         with pytest.raises(Malformed, match=problem):
-            verify_fused_product(broken)
+            verify_fused_matmul(broken)
 
 
 def test_both_forms_are_measured_and_the_fastest_is_taken() -> None:
@@ -131,34 +131,34 @@ def test_both_forms_are_measured_and_the_fastest_is_taken() -> None:
     assert names and all(name.endswith(", b on the way in") for name in names)
     clock = StandInClock(**{names[1]: 6e-6, tiles_of((False, False))[0].text(): 7e-6})
     stages = stages_of(trace(linear, layer()), choose=Choices(clock))
-    (product,) = stages.plan.fused_products
-    verify_fused_product(product)
-    assert product.tile.text() == names[1] and not stages.plan.kernels
-    assert stages.products.startswith("mm_default: aten.mm.default and its kernel and what computes b\n")
-    assert f"{names[1]}: 6.00 us, chosen" in stages.products
+    (matmul,) = stages.plan.fused_matmuls
+    verify_fused_matmul(matmul)
+    assert matmul.tile.text() == names[1] and not stages.plan.kernels
+    assert stages.matmuls.startswith("mm_default: aten.mm.default and its kernel and what computes b\n")
+    assert f"{names[1]}: 6.00 us, chosen" in stages.matmuls
     (trial,) = clock.asked
     assert len(trial.tiles) <= MOST_CANDIDATES + MOST_COMPUTED + MOST_IN_TURN + MOST_EVENLY
 
 
 def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
     one = fusable_of()
-    return candidates(one.in_tiles(replace(one.product.tile, computed=way)), CAPABILITY, GPU_PROCESSORS)
+    return candidates(one.in_tiles(replace(one.matmul.tile, computed=way)), CAPABILITY, GPU_PROCESSORS)
 
 
 def test_what_computes_an_operand_stays_where_that_is_faster() -> None:
     first = tiles_of((False, False))[0].text()
     stages = stages_of(trace(linear, layer()), choose=Choices(StandInClock(**{first: 7e-6})))
-    assert len(stages.plan.fused_products) == 1 and len(stages.plan.kernels) == 1
+    assert len(stages.plan.fused_matmuls) == 1 and len(stages.plan.kernels) == 1
 
 
 def test_the_present_form_has_both_kernels() -> None:
     stages = stages_of(trace(linear, layer()), choose=Choices(StandInClock()))
-    assert not stages.plan.fused_products and len(stages.plan.kernels) == 2
-    assert f"{PRESENT}: 10.00 us, chosen" in stages.products
+    assert not stages.plan.fused_matmuls and len(stages.plan.kernels) == 2
+    assert f"{PRESENT}: 10.00 us, chosen" in stages.matmuls
 
 
 def test_nothing_measured_is_told_with_what_would_be() -> None:
-    told = stages_of(trace(linear, layer()), choose=Choices()).products
+    told = stages_of(trace(linear, layer()), choose=Choices()).matmuls
     assert "unmeasured: ATen; to be measured: " in told and "b on the way in" in told
 
 
@@ -184,26 +184,26 @@ def test_what_the_graph_writes_to_is_not_read_later() -> None:
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_tiles_that_compute_operands_fit_the_device(capability: int) -> None:
     one = fusable_of()
-    product = one.in_tiles(replace(one.product.tile, computed=(False, True)))
-    found = candidates(product, capability, GPU_PROCESSORS)
+    matmul = one.in_tiles(replace(one.matmul.tile, computed=(False, True)))
+    found = candidates(matmul, capability, GPU_PROCESSORS)
     assert 0 < len(found) <= MOST_COMPUTED
     assert all(
-        tile.computed == (False, True) and shared_bytes(product, tile) <= most_shared(capability) for tile in found
+        tile.computed == (False, True) and shared_bytes(matmul, tile) <= most_shared(capability) for tile in found
     )
     assert capability >= 100 or all(tile.rows * tile.columns <= 64 * 32 * tile.warps for tile in found)
 
 
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90])
-def test_products_that_compute_operands_compile_to_cubins(capability: int) -> None:
+def test_matmuls_that_compute_operands_compile_to_cubins(capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.triton_jit import compiled as code_of
+    from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     one = fusable_of()
     tile = TileShape(128, 128, 64, 8, 3, computed=(False, True))
     (item,) = one.items(tile)
-    assert isinstance(item, FusedProduct)
+    assert isinstance(item, FusedMatmul)
     made = code_of(rendered(item), capability)
     assert made.asm["cubin"][:4] == b"\x7fELF"
     assert made.metadata.shared <= shared_bytes(item, tile) <= most_shared(capability)

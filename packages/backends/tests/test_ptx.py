@@ -228,7 +228,7 @@ def triton_kernel(source: str, pointers: int, warps: int = 4, numbers: tuple[obj
 
 def test_a_hint_that_does_not_hold_is_a_misaligned_access() -> None:
     """What is divisible by 16 as Triton is told lets it read whole vectors."""
-    from framesmith_backends.ir.size import Symbol
+    from framesmith_backends.ir.symbolic.size import Symbol
 
     source = "    i = tl.arange(0, 1024)\n    tl.store(p1 + i, tl.load(p0 + n0 + i))\n"
     kernel = triton_kernel(source, 2, numbers=(Symbol("n", 1, 32),))

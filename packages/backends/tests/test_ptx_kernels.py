@@ -17,11 +17,11 @@ import torch
 if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("triton is not installed, or interprets", allow_module_level=True)
 
-import both_ways
 import float8_programs
 import interpret_attention
-import interpret_products
+import interpret_matmuls
 import list_steps
+import row_column
 import scan_programs
 from ptx.device import Device
 from ptx.launching import Emulated
@@ -33,7 +33,7 @@ from tracing_symbolic import trace_symbolic
 from framesmith_backends import cuda
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.splitting import DOWN_ON_GPU
-from framesmith_backends.schedule import attention
+from framesmith_backends.schedule.matmuls import attention
 from framesmith_backends.schedule.plan import GPU
 
 Tensor = torch.Tensor
@@ -52,7 +52,7 @@ def explained(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonS
 
 def in_few_parts(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonStages:
     """With rows and columns reduced in one pass, though there are few."""
-    cuda.GPU = replace(GPU, both_ways=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
     try:
         stages = explained(function, inputs)
     finally:
@@ -62,7 +62,7 @@ def in_few_parts(function: Callable[..., Any], inputs: Sequence[Tensor]) -> Trit
 
 
 def fused(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonStages:
-    stages = stages_of(trace(function, inputs), choose=interpret_products.forced(interpret_products.TILE))
+    stages = stages_of(trace(function, inputs), choose=interpret_matmuls.forced(interpret_matmuls.TILE))
     assert stages.plan.fused_products
     return stages
 
@@ -93,14 +93,14 @@ def cases() -> Iterator[Case]:
     for sample in SAMPLES:
         if LONG or sample.name in SHORT:
             yield sample.name, sample.function, sample.inputs(interpreted=True), explained, max(sample.tolerance, 2e-5)
-    for one in both_ways.CASES if LONG else both_ways.CASES[:2]:
+    for one in row_column.CASES if LONG else row_column.CASES[:2]:
         yield f"both ways: {one.function.__name__}", one.function, one.inputs(48, 96), in_few_parts, 1e-3
     for program in scan_programs.PROGRAMS if LONG else scan_programs.PROGRAMS[:2]:
         yield f"scan: {program.name}", program.function, program.inputs(), explained, 1e-3
-    for name in interpret_products.CASES if LONG else ("linear, gelu", "batch, scaled sum", "several results"):
-        function, _, count = interpret_products.CASES[name]
+    for name in interpret_matmuls.CASES if LONG else ("linear, gelu", "batch, scaled sum", "several results"):
+        function, _, count = interpret_matmuls.CASES[name]
         for dtype in (torch.bfloat16, torch.float32) if count else ():
-            inputs = interpret_products.inputs_of(name, dtype)
+            inputs = interpret_matmuls.inputs_of(name, dtype)
             yield f"product: {name}, {dtype}", function, inputs, fused, 0.05 if dtype == torch.bfloat16 else 1e-2
     for name in interpret_attention.CASES if LONG else ("slopes, causal",):
         if interpret_attention.CASES[name].count:

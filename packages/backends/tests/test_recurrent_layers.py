@@ -20,7 +20,8 @@ from tracing import trace
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native, recurrent
+from framesmith_backends.launch import recurrent
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.launch.recurrent import LSTM, LSTM_BACKWARD, LSTM_OPERANDS, STATES
 from framesmith_backends.render.llvm.recurrent import CELLS
 from framesmith_backends.render.target import Target

@@ -20,7 +20,8 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native, scans
+from framesmith_backends.launch import scans
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.launch.scans import (
     ATENS,
     EXTREMES,

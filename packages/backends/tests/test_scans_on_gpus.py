@@ -23,10 +23,10 @@ from framesmith_backends.ir.spec import flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import Malformed, verify_kernel, verify_program
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm.kernel import render_kernel
+from framesmith_backends.render.llvm.loops.kernel import render_kernel
 from framesmith_backends.render.target import host
-from framesmith_backends.schedule.build import build_kernel
-from framesmith_backends.schedule.group import Group
+from framesmith_backends.schedule.fusion.group import Group
+from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
 
 CUDA = CudaBackend()
@@ -85,7 +85,7 @@ def test_tiles_fit_into_shared_memory(dtype: torch.dtype) -> None:
     """Values that are read along other dimensions than they are scanned along go through it."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     gm = trace(lambda x: (*x.t().cummin(0), *x.cummax(1)), [torch.ones(40, 20_000).to(dtype)])
     for kernel in CUDA.explain(gm).kernels:
@@ -149,7 +149,7 @@ def test_scans_are_checked() -> None:
 def test_they_compile_to_cubins(program: Program, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     for kernel in CUDA.explain(trace(program.function, program.inputs())).kernels:
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"

@@ -22,7 +22,8 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.dtypes import NUMBERS
-from framesmith_backends.launch import native, sorts
+from framesmith_backends.launch import sorts
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.launch.sorts import (
     FEWEST,
     FEWEST_DEALT_BY_ATEN,

@@ -227,7 +227,7 @@ PROGRAMS = (
         lambda a, b: (R(a, b), R(a, b)),
     ),
     Program("losses", loss, classes),
-    Program("products", lambda x, y: (x @ y).tanh() + x.shape[0], lambda a, b: (R(a, b), R(b, 6))),
+    Program("cumulative products", lambda x, y: (x @ y).tanh() + x.shape[0], lambda a, b: (R(a, b), R(b, 6))),
     Program("embedding", lambda i, w: F.embedding(i, w) * 3, lambda a, b: (torch.randint(0, 50, (a, b)), R(50, 16))),
     Program("sorted", lambda x: (x.sort(1).values * 2, x.cumsum(1) + 1, x.argsort(0) + 1)),
     Program(

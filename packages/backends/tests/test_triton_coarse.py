@@ -12,12 +12,12 @@ from interpreting import interpreted
 from tracing import trace
 
 from framesmith_backends import CudaBackend
-from framesmith_backends.render.triton.emit import COARSE
+from framesmith_backends.render.triton.emit import APPROXIMATE
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_shorter_functions_are_near_at_all_numbers_of_bfloat16() -> None:
-    assert interpreted("interpret_coarse.py").count("ok ") == len(COARSE)
+    assert interpreted("interpret_coarse.py").count("ok ") == len(APPROXIMATE)
 
 
 def source_of(function: Any, dtype: torch.dtype) -> str:

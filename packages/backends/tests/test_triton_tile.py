@@ -8,8 +8,8 @@ import os
 import re
 from typing import Any
 
-import both_ways
 import pytest
+import row_column
 import torch
 import torch.nn.functional as F
 from tracing import trace
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 def test_neighbouring_threads_read_neighbouring_elements_of_windows(shape: tuple[int, ...]) -> None:
     """No load along a line is contiguous there: Triton spread the threads of two dimensions across the lines."""
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     (kernel,) = CudaBackend().explain(trace(lambda x: F.max_pool2d(x, 2), [torch.randn(shape)])).kernels
     layouts = re.findall(r"#ttg\.blocked<\{[^}]*order = \[([\d, ]+)\]", compiled(kernel, 90).asm["ttgir"])
@@ -36,7 +36,7 @@ def test_neighbouring_threads_read_neighbouring_elements_of_windows(shape: tuple
 
 
 def test_lines_of_a_flat_tile_are_read_in_whole_vectors() -> None:
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     (kernel,) = CudaBackend().explain(trace(lambda x: x[:, :64] * 2, [torch.randn(300, 80)])).kernels
     assert "tl.arange(0, 1024) // 64" in kernel.source
@@ -45,7 +45,7 @@ def test_lines_of_a_flat_tile_are_read_in_whole_vectors() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_thread_has_few_elements_where_they_lie_apart(dtype: torch.dtype) -> None:
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     x = torch.randn(2, 4, 128, 128).to(dtype)
     (kernel,) = CudaBackend().explain(trace(lambda x: F.max_pool2d(x, 3, 2, 1), [x])).kernels
@@ -80,13 +80,13 @@ def test_rows_in_blocks_are_read_once_for_their_moments() -> None:
     [(2048, "float32", 1), (2048, "bfloat16", 2), (384, "float32", 4), (4096, "bfloat16", 1)],
 )
 def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: int, dtype: str, several: int) -> None:
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
     from framesmith_backends.render.triton.devices import most_shared
 
-    case = both_ways.CASES[0]
+    case = row_column.CASES[0]
     inputs = case.inputs(4096, columns, getattr(torch, dtype))
     (kernel, _) = (
-        CudaBackend().explain(trace(both_ways.given_statistics, [*inputs, *map(torch.randn, [(4096, 1)] * 2)])).kernels
+        CudaBackend().explain(trace(row_column.given_statistics, [*inputs, *map(torch.randn, [(4096, 1)] * 2)])).kernels
     )
     assert f"tl.range(0, 16, {several}, num_stages=3)" in kernel.source
     found = compiled(kernel, 90)
@@ -100,7 +100,7 @@ def embedded(places: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.bfloat16, 16)], ids=str)
 def test_rows_that_lie_across_are_read_by_whole_sectors(dtype: torch.dtype, rows: int) -> None:
-    from framesmith_backends.launch.triton_jit import compiled
+    from framesmith_backends.launch.cuda.triton_jit import compiled
 
     inputs = [torch.randn(196, 384, dtype=dtype), torch.randn(8, 384, 14, 14, dtype=dtype)]
     stages = CudaBackend().explain(trace(embedded, inputs))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from framesmith_backends.autotune.matmuls import CAPABILITY
+from framesmith_backends.autotune.tiles import TileTrial
+from framesmith_backends.autotune.trials import Times
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.splitting import GPU_PROCESSORS
-from framesmith_backends.launch.choosing import CAPABILITY
-from framesmith_backends.launch.choosing_tiles import TileTrial
-from framesmith_backends.launch.trials import Times
 
 
 class Preferring:

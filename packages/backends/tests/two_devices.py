@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from stand_in_recorder import StandIn
+from stand_in_capturer import StandIn
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
-from framesmith_backends.launch.parts import Part, in_sequence
-from framesmith_backends.launch.recordable import parameters
-from framesmith_backends.launch.recordings import Graphed
+from framesmith_backends.cuda_graphs.capturable import parameters
+from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
+from framesmith_backends.cuda_graphs.partition import Part, in_sequence
 
 GPU = torch.device("cuda", 0)
 #: Where the CPU's random numbers come from; those of the device come from the CPU's own generator.
@@ -87,13 +87,13 @@ def _random(like: torch.Tensor) -> torch.Tensor:
     return torch.rand(like.shape, generator=OF_THE_CPU)
 
 
-def run_by_parts(gm: fx.GraphModule, parts: Sequence[Part]) -> tuple[BoxedFn, list[Graphed]]:
+def run_by_parts(gm: fx.GraphModule, parts: Sequence[Part]) -> tuple[BoxedFn, list[CapturedGraph]]:
     """The graph by its parts, those that may be recorded by a recorder for CPU tensors."""
-    made: list[Graphed] = []
+    made: list[CapturedGraph] = []
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
         run = run_on_cpu(part.graph)
         if part.why is None:
-            made.append(Graphed(run, parameters(part.graph), StandIn(), f"part {at}"))
+            made.append(CapturedGraph(run, parameters(part.graph), StandIn(), f"part {at}"))
         functions.append(run if part.why is not None else made[-1])
     return in_sequence(gm, parts, functions), made

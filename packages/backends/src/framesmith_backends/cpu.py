@@ -14,29 +14,29 @@ from torch import fx
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.background import made, waiting
-from framesmith_backends.launch.libraries import why_no_products
+from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.reporting import KERNELS, PLANS
 from framesmith_backends.rewrite.attention import with_cheaper_attention
+from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
+from framesmith_backends.rewrite.convolution_layouts import ON_CPU
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
-from framesmith_backends.rewrite.own_attention import codes_begun, with_own_attention
-from framesmith_backends.rewrite.preferred_layouts import ON_CPU
-from framesmith_backends.rewrite.products import use_onednn, use_own, with_fastest_products
+from framesmith_backends.rewrite.matmul_providers import use_onednn, use_own, with_fastest_matmuls
+from framesmith_backends.rewrite.native_attention import codes_begun, use_native_attention
+from framesmith_backends.rewrite.partial_writes import write_parts
 from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
 from framesmith_backends.rewrite.recurrent import with_recurrent_layers
 from framesmith_backends.rewrite.scans import with_scans
 from framesmith_backends.rewrite.sorts import with_sorts
-from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
-from framesmith_backends.telling import KERNELS, PLANS
 from framesmith_guards.torch_adapter import OpOverload
 
 # What the option `matmul` does to the graph.
 PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
-    "auto": with_fastest_products,
+    "auto": with_fastest_matmuls,
     "aten": lambda gm: gm,
     "onednn": use_onednn,
     "own": use_own,
@@ -59,7 +59,7 @@ class Stages:
     def text(self) -> str:
         """All stages, under headings."""
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
-        kernels = "\n\n".join([*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.products)])
+        kernels = "\n\n".join([*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.matmuls)])
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("kernels", kernels),
             ("plan", self.plan.text()), ("launcher", self.source), ("LLVM", self.llvm),
@@ -75,8 +75,8 @@ class CpuBackend:
     Option `layout`: "channels_last" computes convolutions in channels-last where that is faster; "traced" leaves every
     tensor in the layout it was traced with.
     Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
-    "auto" asks the cost table, which measures each class of product once for the machine.
-    Option `launch`: "native" runs products of float32 matrices between kernels, without tensor objects, and keeps what
+    "auto" asks the cost table, which measures each class of matmul once for the machine.
+    Option `launch`: "native" runs matmuls of float32 matrices between kernels, without tensor objects, and keeps what
     lives there in one piece of memory; "python" calls every operator of ATen's from Python.
     """
 
@@ -130,10 +130,10 @@ class CpuBackend:
         if role == "inference" and options["layout"] == "channels_last":  # those of training were laid out together
             gm = channels_last(gm, ON_CPU)
         gm = with_sorts(with_scans(with_drawn_numbers(gm)))
-        gm = with_own_attention(with_cheaper_attention(gm))
-        gm = with_calls_in_place(with_parts_written(gm))
+        gm = use_native_attention(with_cheaper_attention(gm))
+        gm = with_calls_in_place(write_parts(gm))
         lowering = lower_graph(gm, "cpu", on_error)
-        plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_products() is None)
+        plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_blas() is None)
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))
@@ -155,7 +155,7 @@ class CpuBackend:
 
 def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[Mapping[str, object]]]:
     """LLVM's text of the runs, and what they are entered through. LLVM is loaded by the first graph that has any."""
-    from framesmith_backends.launch.native import TENSOR_TYPES, begin_module, machine
+    from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, begin_module, machine
     from framesmith_backends.render.llvm.module import Launch, Module, add_entry
 
     known = machine()

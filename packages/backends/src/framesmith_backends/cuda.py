@@ -13,40 +13,40 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
-from framesmith_backends.eager import run_eagerly
-from framesmith_backends.launch.choosing import Choices
-from framesmith_backends.launch.choosing_tiles import TileChoices
-from framesmith_backends.launch.kernel_runs import KernelRun, Rendered, kernel_run
-from framesmith_backends.launch.parts import Part, cut, in_sequence
-from framesmith_backends.launch.recordable import (
+from framesmith_backends.autotune.matmuls import Choices
+from framesmith_backends.autotune.tiles import TileChoices
+from framesmith_backends.cuda_graphs.capturable import (
     launches_anything,
     parameters,
     takes_unbacked,
-    why_not_recorded,
+    why_not_captured,
 )
+from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
+from framesmith_backends.eager import run_eagerly
+from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.render.triton.sets import Launch
-from framesmith_backends.rewrite.attention_gradient import with_weights_again
+from framesmith_backends.reporting import PLANS, warn_once
+from framesmith_backends.rewrite.attention_gradient import recompute_probabilities
+from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
+from framesmith_backends.rewrite.convolution_layouts import ON_CUDA
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.layouts import channels_last, with_channels_last
-from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
-from framesmith_backends.rewrite.preferred_layouts import ON_CUDA
+from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
+from framesmith_backends.rewrite.partial_writes import write_parts
 from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
-from framesmith_backends.rewrite.written_parts import with_parts_written
 from framesmith_backends.rounding import rounds_float32
-from framesmith_backends.schedule.arena import Order
+from framesmith_backends.schedule.memory.arena import Order
 from framesmith_backends.schedule.plan import GPU, Plan, make_plan
 from framesmith_backends.schedule.steps import Run
-from framesmith_backends.telling import PLANS, tell_once
 from framesmith_guards.torch_adapter import OpOverload
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "layout": ("channels_last", "traced")}
-#: Modes in which launches are recorded, and in which forms of products and kernels are measured.
+#: Modes in which launches are recorded, and in which forms of matmuls and kernels are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -55,8 +55,8 @@ class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
-    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `products` and `tiles` what of
-    products and of other kernels was chosen by measuring, with the times. Of a graph that is cut `parts` are what runs,
+    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `matmuls` and `tiles` what of
+    matmuls and of other kernels was chosen by measuring, with the times. Of a graph that is cut `parts` are what runs,
     each with stages of its own.
     """
 
@@ -67,7 +67,7 @@ class TritonStages:
     launches: Mapping[str, Sequence[Launch]]
     source: str
     recording: str = "not asked for"
-    products: str = ""
+    matmuls: str = ""
     tiles: str = ""
     parts: tuple[TritonStages, ...] = ()
 
@@ -77,12 +77,12 @@ class TritonStages:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
             return "\n\n".join([f"# CUDA graph\n{self.recording}", *texts])
         plan = self.plan
-        kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_products)]
+        kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_matmuls)]
         kernels += [attention.text() for attention in plan.attentions]
         notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
-            ("products", self.products), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
+            ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
             ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
         )  # fmt: skip
@@ -99,7 +99,7 @@ class CudaBackend:
 
     Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
-    measure on the device, while compiling, whether products run faster as one kernel with what follows, and with what
+    measure on the device, while compiling, whether matmuls run faster as one kernel with what follows, and with what
     computes their operands, and in which of a few forms other kernels are fastest.
     Option `layout`: "channels_last" computes convolutions in channels-last where cuDNN's tensor cores take them so;
     "traced" leaves every tensor in the layout it was traced with.
@@ -119,7 +119,7 @@ class CudaBackend:
         In it logarithms of probabilities are taken apart, and weights of attention are computed in both.
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        passes: list[Callable[[fx.Graph], fx.Graph | None]] = [with_log_softmax_apart, _with_weights_again]
+        passes: list[Callable[[fx.Graph], fx.Graph | None]] = [decompose_log_softmax, _with_weights_again]
         if chosen["layout"] == "channels_last":
             passes.append(partial(with_channels_last, preference=ON_CUDA))
         laid_out = None
@@ -143,7 +143,7 @@ class CudaBackend:
         if problem is not None:
             raise RuntimeError(f"backend 'cuda' cannot run here: {problem}")
         if device_of(gm) == "cpu" and not interpreting():
-            tell_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
+            warn_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
             return run_eagerly(gm)
         if not _is_lowered(gm):
             return _recorded(run_eagerly(gm), gm, role, mode)
@@ -175,7 +175,7 @@ class CudaBackend:
 
 
 def _with_weights_again(graph: fx.Graph) -> fx.Graph | None:
-    return with_weights_again(graph, _attends)
+    return recompute_probabilities(graph, _attends)
 
 
 def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
@@ -188,18 +188,18 @@ def _explained(part: Part, mode: str, device: str) -> TritonStages:
 
 
 def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
-    """All stages of the graph, its products in their present form, other kernels by rule."""
+    """All stages of the graph, its matmuls in their present form, other kernels by rule."""
     return stages_of(gm, device=device, **_choices(gm, mode, measured=False))
 
 
 def _measured_stages(
     gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
 ) -> TritonStages:
-    """All stages of the graph; where the mode asks for that, its products and kernels are measured."""
+    """All stages of the graph; where the mode asks for that, its matmuls and kernels are measured."""
     choices = _choices(gm, mode, not interpreting(), on_error)
     stages = stages_of(gm, on_error, device=device, **choices)
     if choices:
-        for what, told in (("products", stages.products), ("tiles", stages.tiles)):
+        for what, told in (("matmuls", stages.matmuls), ("tiles", stages.tiles)):
             if told:
                 PLANS.info("%s:\n%s", what, told)
     return stages
@@ -212,7 +212,7 @@ def stages_of(
     device: str | None = None,
     tiles: TileChoices | None = None,
 ) -> TritonStages:
-    """All stages of the graph; `choose` says which products run as one kernel with what follows.
+    """All stages of the graph; `choose` says which matmuls run as one kernel with what follows.
 
     `tiles` says in which form other kernels run; without it by rule.
     """
@@ -231,7 +231,7 @@ def stages_of(
     told = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
     source = write(plan, gm)[0]
     kernels = tuple(forms.values())
-    return TritonStages(gm, lowering, plan, kernels, launched, source, products=told[0], tiles=told[1])
+    return TritonStages(gm, lowering, plan, kernels, launched, source, matmuls=told[0], tiles=told[1])
 
 
 def _planned(
@@ -241,7 +241,7 @@ def _planned(
     choose: Choices | None = None,
     order: Order | None = None,
 ) -> tuple[fx.GraphModule, Lowering, Plan]:
-    gm = with_calls_in_place(with_parts_written(without_bias(gm)))
+    gm = with_calls_in_place(write_parts(without_bias(gm)))
     lowering = lower_graph(gm, device, on_error, machine.GPU)
     return (
         gm,
@@ -291,19 +291,19 @@ def _recorded_in_parts(
     gm: fx.GraphModule, parts: Sequence[Part], role: Role, mode: str, on_error: OnError | None
 ) -> BoxedFn:
     """The graph by its parts, each a launcher of its own, recorded or not."""
-    from framesmith_backends.launch.cuda_graphs import CudaRecorder
-    from framesmith_backends.launch.recordings import Graphed
+    from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
+    from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
     about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
     PLANS.info("%s is recorded in parts\n%s", about, "\n".join(part.text() for part in parts))
     kind, index = device_of(gm), device_index(gm)
-    recorder = CudaRecorder(index)
+    recorder = CudaCapturer(index)
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
         run = launcher(_measured_stages(part.graph, on_error, mode, kind), index)
         if part.why is None:
             what = f"{about}, part {at + 1} of {len(parts)},"
-            run = Graphed(run, parameters(part.graph), recorder, what)
+            run = CapturedGraph(run, parameters(part.graph), recorder, what)
         functions.append(run)
     return in_sequence(gm, parts, functions)
 
@@ -312,18 +312,18 @@ def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedF
     """The function with its launches recorded, where they may be; the user is told of graphs where they may not."""
     if mode not in RECORDING:
         return run
-    from framesmith_backends.launch.recordings import Graphed
+    from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 
     if not launches_anything(gm):
         return run
     about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
     why = why_no_cuda_graph(gm)
     if why is not None:
-        tell_once(f"{about} runs without CUDA graphs: {why}")
+        warn_once(f"{about} runs without CUDA graphs: {why}")
         return run
-    from framesmith_backends.launch.cuda_graphs import CudaRecorder
+    from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
-    return Graphed(run, parameters(gm), CudaRecorder(device_index(gm)), about)
+    return CapturedGraph(run, parameters(gm), CudaCapturer(device_index(gm)), about)
 
 
 def _first_operator(gm: fx.GraphModule) -> str:
@@ -338,7 +338,7 @@ def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
     why = why_not_functional(gm)
     if why is not None:
         return f"it runs node by node, since {why}"
-    return why_not_recorded(gm, torch.device("cuda", *indices))
+    return why_not_captured(gm, torch.device("cuda", *indices))
 
 
 def _recording_text(graph: fx.GraphModule, parts: Sequence[Part] | None, mode: str) -> str:
@@ -361,14 +361,14 @@ class _Choosing(TypedDict, total=False):
 
 
 def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None) -> _Choosing:
-    """What chooses the forms of the graph's products and kernels, on its device; not `measured`, the present ones."""
+    """What chooses the forms of the graph's matmuls and kernels, on its device; not `measured`, the present ones."""
     if mode not in MEASURING:
         return {}
     exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
         return {"choose": Choices(exact=exact), "tiles": TileChoices()}
-    from framesmith_backends.launch.cuda_driver import device
-    from framesmith_backends.launch.measuring import DeviceClock
+    from framesmith_backends.autotune.clock import DeviceClock
+    from framesmith_backends.launch.cuda.driver import device
 
     clock = DeviceClock(device(device_index(gm)))
     return {"choose": Choices(clock, exact, on_error), "tiles": TileChoices(clock, on_error)}
@@ -407,14 +407,14 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
-    from framesmith_backends.launch.cuda_interpreted import entry
+    from framesmith_backends.launch.cuda.interpreted import entry
 
     source, space = write(stages.plan, stages.graph)
     runs = kernel_runs(stages)
     if runs and not interpreting():
-        from framesmith_backends.launch.cuda_anywhere import entry as anywhere
-        from framesmith_backends.launch.cuda_driver import device
-        from framesmith_backends.launch.cuda_native import native_entries
+        from framesmith_backends.launch.cuda.anywhere import entry as anywhere
+        from framesmith_backends.launch.cuda.driver import device
+        from framesmith_backends.launch.cuda.native import native_entries
 
         place = device(device_index(stages.graph) if index is None else index)
         instead = {run.step.entry: anywhere(run, place) for run in runs}

@@ -17,7 +17,7 @@ def float32_precision(what: What) -> Callable[[], object]:
     """What reads how this is computed: "tf32" or True if it may be rounded to TensorFloat-32.
 
     What is older than torch 2.9 (`allow_tf32`) raises where the settings of convolutions and recurrent layers differ,
-    and where products have been set by newer functions alone.
+    and where matmuls have been set by newer functions alone.
     """
     precision = unstable.get_fp32_precision_getter
     if precision is not None:

@@ -14,7 +14,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from framesmith_backends.telling import KERNELS, tell_once
+from framesmith_backends.reporting import KERNELS, warn_once
 
 #: Bytes up to which files are kept, and how many are written between two looks at what there is.
 MOST_BYTES, WRITES_BETWEEN = 256 << 20, 64
@@ -85,7 +85,7 @@ def _is_private(where: Path) -> bool:
         return False
     private = known.st_uid == os.getuid() and not known.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not private:
-        tell_once(f"{where} is not used: others may write there; chmod go-w makes it yours alone", KERNELS)
+        warn_once(f"{where} is not used: others may write there; chmod go-w makes it yours alone", KERNELS)
     return private
 
 

@@ -9,9 +9,9 @@ import torch
 from tracing import trace
 
 from framesmith_backends.ir.expr import Const, Expr, Load, Op, children, cost, loads, transform, walk
-from framesmith_backends.ir.index import Ix, Var, of
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.symbolic.index import Ix, Var, of
 from framesmith_backends.ir.verify import Malformed, verify_program
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.ops import COMPARISONS, ELEMENTARY, PLAIN

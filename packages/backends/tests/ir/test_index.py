@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_backends.ir import index
-from framesmith_backends.ir.index import Ix, Var
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
 
 X, Y, Z = Var("x", 6), Var("y", 4), Var("z", 10)
 VARIABLES = (X, Y, Z)

@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, is_integer, whole_numbers
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.ranges import is_within, range_of
 from framesmith_backends.ir.spec import Memory, evaluate, grid_of
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Var
 
 TYPES = [name for name in DTYPES if is_integer(name)]
 POINTS = Var("x", 8)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_backends.ir import index, size
-from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.size import Size, Undecided
+from framesmith_backends.ir.symbolic import index, size
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Undecided
 
 N, M, ANY = size.symbol("n", 2, 5), size.symbol("m", 0, 7), size.symbol("k", None, 3)
 VALUES = [

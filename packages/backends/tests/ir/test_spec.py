@@ -14,12 +14,12 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.build import build_kernel
-from framesmith_backends.schedule.group import Group
-from framesmith_backends.schedule.inline import inline
-from framesmith_backends.schedule.liveness import needed
+from framesmith_backends.schedule.fusion.group import Group
+from framesmith_backends.schedule.fusion.inline import inline
+from framesmith_backends.schedule.fusion.liveness import needed
+from framesmith_backends.schedule.fusion.split import split_reductions
+from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.plan import CPU, GPU, Target, scheduled, stored_names
-from framesmith_backends.schedule.split import split_reductions
 
 PURE = [s for s in SAMPLES if s.name not in ("attention", "linear grad")]
 
@@ -28,12 +28,12 @@ def graph_values(gm: fx.GraphModule, inputs: list[torch.Tensor]) -> dict[str, to
     """The value of every node by running the graph eagerly."""
     values: dict[str, torch.Tensor] = {}
 
-    class Recorder(fx.Interpreter):
+    class Capturer(fx.Interpreter):
         def run_node(self, n: fx.Node) -> object:
             values[n.name] = result = super().run_node(n)
             return result
 
-    Recorder(gm).run(*inputs)
+    Capturer(gm).run(*inputs)
     return values
 
 

@@ -16,8 +16,9 @@ import torch
 from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import background, native
+from framesmith_backends.launch import background
 from framesmith_backends.launch.background import at_work, begin
+from framesmith_backends.launch.llvm import engine as native
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +153,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import torch
 from tracing import trace
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 made = native.machine_code
 native.machine_code = lambda kind, text: (time.sleep(0.5), made(kind, text))[1]
 x = torch.randn(17)

@@ -19,7 +19,7 @@ from llvmlite.utils import get_library_name
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch.compiler_pages import DT_TEXTREL, PT_DYNAMIC, _constant_pages
+from framesmith_backends.launch.llvm.compiler_pages import DT_TEXTREL, PT_DYNAMIC, _constant_pages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of memory")
 
@@ -84,8 +84,8 @@ def test_the_loader_says_the_same() -> None:
     program = """
 import ctypes, os
 from llvmlite.utils import get_library_name
-from framesmith_backends.launch import native
-from framesmith_backends.launch.compiler_pages import _constant_pages
+from framesmith_backends.launch.llvm import engine as native
+from framesmith_backends.launch.llvm.compiler_pages import _constant_pages
 
 class Segment(ctypes.Structure):
     _fields_ = [("type", ctypes.c_uint32), ("flags", ctypes.c_uint32)] + [
@@ -128,8 +128,8 @@ def test_pages_are_found_while_another_thread_imports(tmp_path: Path) -> None:
     program = """
 import ctypes, sys, threading, time
 from llvmlite.utils import get_library_name
-from framesmith_backends.launch import native
-from framesmith_backends.launch.compiler_pages import _constant_pages
+from framesmith_backends.launch.llvm import engine as native
+from framesmith_backends.launch.llvm.compiler_pages import _constant_pages
 loader = ctypes.PyDLL(None)  # called with the interpreter's lock, as an import is
 loader.dlopen.restype, loader.dlclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 end, loaded, found = time.monotonic() + 2, 0, set()

@@ -19,7 +19,7 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CudaBackend
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
-from framesmith_backends.ir.size import Symbol, evaluate
+from framesmith_backends.ir.symbolic.size import Symbol, evaluate
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
@@ -98,8 +98,8 @@ class Library:
 
 
 def entries(stages: TritonStages, functions: dict[str, Any], instead: Callable[..., None]) -> dict[str, Any]:
-    from framesmith_backends.launch.cuda_driver import Device, Driver
-    from framesmith_backends.launch.cuda_native import native_entries
+    from framesmith_backends.launch.cuda.driver import Device, Driver
+    from framesmith_backends.launch.cuda.native import native_entries
 
     runs = kernel_runs(stages)
     others = {run.step.entry: instead for run in runs}
@@ -152,7 +152,7 @@ def test_what_lives_within_a_run_lies_in_its_arena() -> None:
 
 def test_each_variant_has_its_own_shared_memory() -> None:
     """The one for aligned sizes turns what it writes in wider pieces: it wrote beyond the memory of the other."""
-    from framesmith_backends.launch.cubins import cubin
+    from framesmith_backends.launch.cuda.cubins import cubin
 
     stages = CUDA.explain(trace_symbolic(lambda x: (x.sum(0), x * 2, x.long()), [torch.randn(64, 32)]))
     (run,) = kernel_runs(stages)
@@ -168,8 +168,8 @@ def test_each_variant_has_its_own_shared_memory() -> None:
 
 
 def test_the_driver_is_told_of_kernels_with_much_shared_memory() -> None:
-    from framesmith_backends.ir.fused_product import TileShape
-    from framesmith_backends.launch.choosing import Choices
+    from framesmith_backends.autotune.matmuls import Choices
+    from framesmith_backends.ir.fused.matmul import TileShape
 
     class Forced(Choices):
         def __call__(self, found: Any, program: Any) -> dict[str, TileShape]:
@@ -257,7 +257,7 @@ def test_sources_are_read_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatc
 
     from triton.runtime.jit import JITCallable
 
-    from framesmith_backends.launch import triton_support
+    from framesmith_backends.launch.cuda import triton_support
 
     inside, most = [], []
 
@@ -276,7 +276,7 @@ def test_sources_are_read_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith_backends.launch import cubins
+    from framesmith_backends.launch.cuda import cubins
 
     stages = CUDA.explain(trace(lambda x: x * 2, [torch.randn(7)]))
     metadata = SimpleNamespace(name="kernel", shared=150 << 10)
@@ -293,7 +293,7 @@ def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch:
 def test_code_for_aligned_numbers_is_that_of_kernels_with_the_same_ones() -> None:
     """The source does not say which numbers were divisible while tracing; code that takes more of them for so reads
     whole vectors at places that are not aligned."""
-    from framesmith_backends.launch.cubins import cubins
+    from framesmith_backends.launch.cuda.cubins import cubins
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.t() + y

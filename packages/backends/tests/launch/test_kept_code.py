@@ -13,7 +13,7 @@ from llvmlite import binding
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 
 #: What both programs begin with.
 START = """
@@ -26,7 +26,7 @@ from framesmith_backends import CpuBackend
 
 #: Compiles one graph, prints whether LLVM's code generator ran, and whether the result is right.
 PROGRAM = """
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 generated = []
 optimizer = native.optimizer
 native.optimizer = lambda: generated.append(1) or optimizer()

@@ -7,7 +7,7 @@ import sys
 # early is used again: behind a constant of a code object the collector does not see it.
 DYING = """
 import gc
-from framesmith_backends.launch.native import begin_module
+from framesmith_backends.launch.llvm.engine import begin_module
 
 gc.disable()
 TEXT = "define ptr @f(ptr %self, ptr %args, i64 %n) {\\n  ret ptr %self\\n}\\n"

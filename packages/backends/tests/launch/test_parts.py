@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from stand_in_recorder import StandIn
+from stand_in_capturer import StandIn
 from torch import fx
 from torch.nn import functional as F
 from tracing_symbolic import trace_symbolic
 from two_devices import GPU, OF_THE_CPU, on_cpu, on_gpu, run_by_parts, run_on_cpu, traced, with_writes
 
 from framesmith_backends import CudaBackend, cuda
-from framesmith_backends.launch import cuda_graphs
-from framesmith_backends.launch.parts import FEWEST_LAUNCHES, Part, cut, written_in_parts
+from framesmith_backends.cuda_graphs import capturer as cuda_graphs
+from framesmith_backends.cuda_graphs.partition import FEWEST_LAUNCHES, Part, cut, written_in_parts
 from framesmith_backends.rewrite.scalars import with_scalars_moved
 
 aten = torch.ops.aten
@@ -205,9 +205,9 @@ def same_for_seeds(gm: fx.GraphModule, graph: fx.GraphModule, parts: list[Part],
 
 
 def test_a_part_that_cannot_be_recorded_falls_back_alone(caplog: pytest.LogCaptureFixture) -> None:
-    from framesmith_backends import telling
+    from framesmith_backends import reporting
 
-    telling.tell_once.cache_clear()
+    reporting.warn_once.cache_clear()
     graph, parts = parts_of(traced(read, [SQUARE, SQUARE]))
     run, made = run_by_parts(graph, parts)
     made[1].recorder.error = RuntimeError("not permitted")  # type: ignore[attr-defined]
@@ -348,7 +348,7 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", launcher)
-    monkeypatch.setattr(cuda_graphs, "CudaRecorder", recorder)
+    monkeypatch.setattr(cuda_graphs, "CudaCapturer", recorder)
 
     def function(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> Any:
         mask = torch.arange(4, dtype=torch.float32).remainder(2)
@@ -439,11 +439,11 @@ def test_chains_may_be_longer_than_calls_may_be_nested() -> None:
 
 def test_launches_are_counted() -> None:
     plan = CudaBackend().explain(traced(lambda x, w: (layers(x, w, 2).t(), x.t()), [SQUARE, SQUARE])).plan
-    assert plan.launches == 4  # two products, two kernels
+    assert plan.launches == 4  # two matmuls, two kernels
 
 
 OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "product": lambda a, b, c: (a @ b).relu(),
+    "matmul": lambda a, b, c: (a @ b).relu(),
     "sum": lambda a, b, c: a + b * 0.5,
     "view": lambda a, b, c: a.t(),
     "part": lambda a, b, c: torch.cat([a.narrow(0, 0, 2), b.narrow(0, 2, 2)]),
@@ -455,7 +455,7 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "split": lambda a, b, c: a.split(2)[1].repeat(2, 1) + b,
 }
 OF_CPU: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "cpu product": lambda a, b, c: (c @ c).clamp(-2, 2),
+    "cpu matmul": lambda a, b, c: (c @ c).clamp(-2, 2),
     "cpu random": lambda a, b, c: c + torch.rand_like(c),
     "fetched": lambda a, b, c: on_cpu(a).clamp(-2, 2),
     "cpu view": lambda a, b, c: c.t(),

@@ -10,7 +10,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch.native import handle_offset, machine
+from framesmith_backends.launch.llvm.engine import handle_offset, machine
 from framesmith_backends.launch.source import Writer
 
 
@@ -33,8 +33,8 @@ def test_unusual_values_are_passed_whole() -> None:
 def test_a_result_with_other_strides_than_its_fake_is_still_right() -> None:
     x = torch.randn(6, 7)
     gm = trace(lambda a: torch.relu(a @ a.t()) + 1, [x])
-    product = next(n for n in gm.graph.nodes if "mm" in str(n.target))
-    product.meta["val"] = product.meta["val"].t().contiguous().t()
+    matmul = next(n for n in gm.graph.nodes if "mm" in str(n.target))
+    matmul.meta["val"] = matmul.meta["val"].t().contiguous().t()
     (found,) = CpuBackend().compile(gm, [x])([x])
     torch.testing.assert_close(found, torch.relu(x @ x.t()) + 1)
 
@@ -79,9 +79,9 @@ def test_a_view_of_a_result_with_other_strides_than_its_fake_is_still_right() ->
     x = torch.randn(3, 6, 7)
     function = lambda a: torch.bmm(a, a.mT).select(1, 2).sort(0)[0]  # noqa: E731
     gm = trace(function, [x])
-    product, view = (next(n for n in gm.graph.nodes if what in str(n.target)) for what in ("bmm", "select"))
-    product.meta["val"] = product.meta["val"].mT.contiguous().mT
-    view.meta["val"] = product.meta["val"].select(1, 2)
+    matmul, view = (next(n for n in gm.graph.nodes if what in str(n.target)) for what in ("bmm", "select"))
+    matmul.meta["val"] = matmul.meta["val"].mT.contiguous().mT
+    view.meta["val"] = matmul.meta["val"].select(1, 2)
     torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], function(x))
 
 

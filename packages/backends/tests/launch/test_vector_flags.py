@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framesmith_backends.launch.vector_flags import without_promises
+from framesmith_backends.launch.cuda.vector_flags import without_promises
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "sums of integers in float16": (lambda x: x.sum(0, dtype=torch.float16), [torch.tensor([70000, -70000])]),
     "sums in bfloat16": (lambda x: x.sum(dtype=torch.bfloat16), [torch.full((1000,), 1.0038)]),
     "means in float16": (lambda x: x.mean(dtype=torch.float16), [torch.tensor([1e4, 3e4])]),
-    "products in float16": (lambda x: x.prod(dtype=torch.float16), [torch.tensor([1e5, 1e-5])]),
+    "prod in float16": (lambda x: x.prod(dtype=torch.float16), [torch.tensor([1e5, 1e-5])]),
     "mse_loss": (lambda x: F.mse_loss(x, x * 0), [half(300, 0)]),
     "mse_loss, sum": (lambda x: F.mse_loss(x, x * 0, reduction="sum"), [half(200, 200)]),
     "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, -x), [half(6e4, 0)]),

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from framesmith_backends.ir.expr import Expr, Load
-from framesmith_backends.ir.index import Var, of
 from framesmith_backends.ir.spec import evaluate, grid_of
-from framesmith_backends.lower import formulas
+from framesmith_backends.ir.symbolic.index import Var, of
+from framesmith_backends.lower.compute import formulas
 
 N = Var("i", 41)
 X = torch.linspace(-10, 10, 41, dtype=torch.float64)

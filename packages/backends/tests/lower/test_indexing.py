@@ -15,7 +15,7 @@ from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.expr import Index, Load, number, picked, substitute, walk
-from framesmith_backends.ir.index import Var, bounds, of
+from framesmith_backends.ir.symbolic.index import Var, bounds, of
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan

@@ -16,7 +16,7 @@ from framesmith_backends.lower.scope import promoted
 from framesmith_backends.lower.tensor import whole
 
 REASONS: tuple[tuple[str, Callable[..., torch.Tensor], list[torch.Tensor], str], ...] = (
-    ("product", lambda x: x @ x, [torch.randn(3, 3)], "no rule"),
+    ("matmul", lambda x: x @ x, [torch.randn(3, 3)], "no rule"),
     ("double", lambda x: x.tan(), [torch.randn(3).double()], "tan in float64"),
     ("complex", lambda x: x * 2, [torch.randn(3, dtype=torch.complex64)], "dtype torch.complex64"),
     ("division", lambda x: x // -1, [torch.tensor([4])], "may be, 0 or -1"),

@@ -21,8 +21,8 @@ from framesmith_backends.ir.splitting import Cut, Splitting, cut_of
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.build import build_kernel
-from framesmith_backends.schedule.group import Group
+from framesmith_backends.schedule.fusion.group import Group
+from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
 
 #: Cuts whatever it can.

@@ -17,9 +17,9 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.expr import Const, Load, Op, number, picked
-from framesmith_backends.ir.index import Var, of
 from framesmith_backends.ir.ranges import is_within, range_of
 from framesmith_backends.ir.spec import flat_memory, run_program
+from framesmith_backends.ir.symbolic.index import Var, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
 

@@ -17,10 +17,12 @@ from ptx.launching import run_grid
 from ptx.program import Program, parse
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch import cuda_anywhere, cuda_driver, cuda_native
-from framesmith_backends.launch.cubins import Cubin
+from framesmith_backends.launch.cuda import anywhere as cuda_anywhere
+from framesmith_backends.launch.cuda import driver as cuda_driver
+from framesmith_backends.launch.cuda import native as cuda_native
+from framesmith_backends.launch.cuda.cubins import Cubin
+from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.launch.triton_jit import compiled
 from framesmith_backends.render.triton.kernel import TritonKernel
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *[ctypes.c_size_t] * 3)

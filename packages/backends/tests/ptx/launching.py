@@ -14,9 +14,9 @@ from ptx.program import WIDTHS, Program, PtxError, parse
 from ptx.threads import Threads
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch.kernel_runs import KernelRun, number_function
+from framesmith_backends.launch.cuda.kernel_runs import KernelRun, number_function
+from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.launch.triton_jit import compiled
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from tracing import trace
 
-from framesmith_backends.rewrite.log_probabilities import with_log_softmax_apart
+from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
 
 aten = torch.ops.aten
 
@@ -33,7 +33,7 @@ def inputs(dtype: torch.dtype) -> list[Tensor]:
 def test_results_are_those_of_the_whole(dtype: torch.dtype, dim: int) -> None:
     given, function = inputs(dtype), step(dim)
     graph = trace(function, given)
-    made = with_log_softmax_apart(graph.graph)
+    made = decompose_log_softmax(graph.graph)
     assert made is not None and graph.graph.find_nodes(op="call_function", target=aten._log_softmax.default)
     assert not made.find_nodes(op="call_function", target=aten._log_softmax.default)
     for found, wanted in zip(fx.GraphModule(graph, made)(*given), function(*given), strict=True):
@@ -45,15 +45,15 @@ def test_results_are_those_of_the_whole(dtype: torch.dtype, dim: int) -> None:
 def test_results_that_are_shown_stay_whole() -> None:
     given = inputs(torch.float32)
     graph = trace(step(-1, shown=True), given)
-    assert with_log_softmax_apart(graph.graph) is None
+    assert decompose_log_softmax(graph.graph) is None
     assert graph.graph.find_nodes(op="call_function", target=aten._log_softmax.default)
 
 
 def test_without_a_gradient_they_stay_whole() -> None:
     given = inputs(torch.float32)[:1]
-    assert with_log_softmax_apart(trace(lambda x: torch.log_softmax(x, -1).sum(), given).graph) is None
+    assert decompose_log_softmax(trace(lambda x: torch.log_softmax(x, -1).sum(), given).graph) is None
 
 
 def test_dimensions_without_elements_stay_whole() -> None:
     given = [torch.randn(3, 0), torch.randn(3, 0)]
-    assert with_log_softmax_apart(trace(step(-1), given).graph) is None
+    assert decompose_log_softmax(trace(step(-1), given).graph) is None

@@ -1,4 +1,4 @@
-"""Biases on CUDA are added by the kernels that go on with a product; the rest stays as it is."""
+"""Biases on CUDA are added by the kernels that go on with a matmul; the rest stays as it is."""
 
 from __future__ import annotations
 

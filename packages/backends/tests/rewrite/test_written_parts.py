@@ -13,8 +13,8 @@ from tracing import mutating
 from framesmith_aten.operators import op_name, view_written
 from framesmith_backends import CpuBackend
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
+from framesmith_backends.rewrite.partial_writes import write_parts
 from framesmith_backends.rewrite.regions import region_of
-from framesmith_backends.rewrite.written_parts import with_parts_written
 
 Tensor = torch.Tensor
 copy = torch.ops.aten.copy_.default
@@ -73,7 +73,7 @@ WHOLE: dict[str, Callable[..., Any]] = {
 def test_parts_alone_are_written(name: str) -> None:
     inputs = [CACHE, NEW, AT]
     gm = mutating_first(WHOLE[name], inputs)
-    graph = with_parts_written(gm).graph
+    graph = write_parts(gm).graph
     ends = graph.find_nodes(op="call_function", target=copy)
     assert ends
     assert all((part := region_of(end.args[0])) is not None and part.steps for end in ends)
@@ -83,7 +83,7 @@ def test_parts_alone_are_written(name: str) -> None:
 
 
 def test_calls_write_to_their_parts_themselves() -> None:
-    gm = with_calls_in_place(with_parts_written(mutating_first(two_layers, [CACHE, NEW, AT])))
+    gm = with_calls_in_place(write_parts(mutating_first(two_layers, [CACHE, NEW, AT])))
     names = [op_name(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert names.count("index_copy_") == 4 and not {"copy_", "index_copy", "select_scatter"} & {*names}
 
@@ -102,7 +102,7 @@ READ_ELSEWHERE: dict[str, Callable[..., Any]] = {
 def test_calls_whose_part_somebody_reads_write_to_a_copy_of_it(name: str) -> None:
     inputs = [CACHE, NEW, AT]
     gm = mutating_first(READ_ELSEWHERE[name], inputs)
-    names = [str(node.target) for node in with_calls_in_place(with_parts_written(gm)).graph.nodes]
+    names = [str(node.target) for node in with_calls_in_place(write_parts(gm)).graph.nodes]
     assert "aten.index_copy.default" in names
     check(gm, inputs)
 
@@ -118,7 +118,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", LEFT)
 def test_what_could_be_told_stays_whole(name: str) -> None:
     gm = mutating_first(LEFT[name], [CACHE, NEW, AT])
-    assert with_parts_written(gm) is gm
+    assert write_parts(gm) is gm
     check(gm, [CACHE, NEW, AT])
 
 

@@ -11,7 +11,7 @@ from tracing_symbolic import trace_symbolic
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.arena import ALIGNMENT, Span, placed, taken
+from framesmith_backends.schedule.memory.arena import ALIGNMENT, Span, placed, taken
 from framesmith_backends.schedule.plan import GPU, make_plan
 from framesmith_backends.schedule.steps import Allocate, Run, Step
 

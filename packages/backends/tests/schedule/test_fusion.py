@@ -12,7 +12,7 @@ from tracing import trace
 
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.domains import merged_axes, refine, variables_of
+from framesmith_backends.schedule.fusion.domains import merged_axes, refine, variables_of
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 

@@ -11,8 +11,8 @@ from samples import vjp
 from tracing import trace
 
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule import group as grouping
-from framesmith_backends.schedule.group import Group, Grouping, Node
+from framesmith_backends.schedule.fusion import group as grouping
+from framesmith_backends.schedule.fusion.group import Group, Grouping, Node
 
 
 def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,8 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.memory.reuse import bytes_made
 from framesmith_backends.schedule.plan import Plan, make_plan
-from framesmith_backends.schedule.reuse import bytes_made
 from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Run
 
 Tensor = torch.Tensor

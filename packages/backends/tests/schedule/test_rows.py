@@ -12,8 +12,8 @@ from gpu_schedule import plan_for_gpus, scheduled_for_gpus
 from tracing import trace
 
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.liveness import needed
-from framesmith_backends.schedule.rows import with_rows
+from framesmith_backends.schedule.fusion.liveness import needed
+from framesmith_backends.schedule.fusion.rows import with_rows
 from framesmith_backends.schedule.steps import Allocate
 
 Tensor = torch.Tensor

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, nearest
-from framesmith_backends.ir.index import Ix, Picked, Var
-from framesmith_backends.ir.interning import Node, make
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.ir.size import Size, Sym, Undecided
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Indirect, Ix, Var
+from framesmith_backends.ir.symbolic.interning import Node, make
+from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
 
 
 class Value(Node):
@@ -235,7 +235,7 @@ def picked(value: Expr, size: Size) -> Ix:
     """A position along a dimension of that size, as data tell it; 0 where the value lies outside."""
     if value.dtype != "i64":
         raise TypeError(f"a position is i64, not {value.dtype}")
-    return index.of(Picked(value, size, variables(value)))
+    return index.of(Indirect(value, size, variables(value)))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -263,7 +263,7 @@ def told_by_data(*indices: Ix) -> tuple[Expr, ...]:
     return tuple(atom.value for atom in _all_picked(indices))  # type: ignore[misc]
 
 
-def _all_picked(indices: tuple[Ix, ...]) -> tuple[Picked, ...]:
+def _all_picked(indices: tuple[Ix, ...]) -> tuple[Indirect, ...]:
     found = dict.fromkeys(atom for ix in indices if ix.terms for atom in index.picked(ix))
     return tuple(found)
 
@@ -307,7 +307,7 @@ def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
     return rounded - exact
 
 
-def coarse_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
+def approximate_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
     """Operations of these names that are rounded to bfloat16 at once, and need not be exact to float32's last place."""
     rounded = rounded_at_once(root, "bf16")
     return frozenset(n for n in rounded if isinstance(n, Op) and n.name in names and n.dtype == "f32")

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, called, loads, on_buffers, told_by_data, walk
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.size import Size, Symbol, symbols_of
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Symbol, symbols_of
 from framesmith_backends.ir.text import named_text
 
 

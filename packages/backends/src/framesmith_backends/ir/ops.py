@@ -167,7 +167,7 @@ class ReductionRow:
     meaning: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 
 
-def _product(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+def _matmul(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     for dim in sorted(dims, reverse=True):
         x = torch.prod(x, dim, dtype=x.dtype)
     return x
@@ -175,7 +175,7 @@ def _product(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 
 _REDUCTIONS: tuple[ReductionRow, ...] = (
     ReductionRow("sum", "add", "if", lambda d: 0.0 if d[0] == "f" else 0, lambda x, dims: x.sum(dims, dtype=x.dtype)),
-    ReductionRow("prod", "mul", "if", lambda d: 1.0 if d[0] == "f" else 1, _product),
+    ReductionRow("prod", "mul", "if", lambda d: 1.0 if d[0] == "f" else 1, _matmul),
     ReductionRow("max", "max", "if", lambda d: extremes(d)[0], lambda x, dims: x.amax(dims)),
     ReductionRow("min", "min", "if", lambda d: extremes(d)[1], lambda x, dims: x.amin(dims)),
     ReductionRow("any", "or", "b", lambda d: False, lambda x, dims: torch.any(x, dims)),

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from framesmith_aten import layouts
-from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
 from framesmith_backends.ir.text import named_text
 
 
@@ -124,7 +124,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
+class SymbolBinding:
     """Where a symbol is read when the graph runs: `what` of the runtime value `source` is factor * symbol + shift.
 
     `what` is "number" where the value itself is one, "size" or "stride" of dimension `dim`, or "offset".
@@ -143,7 +143,7 @@ class Program:
 
     `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
     kernel and in memory; `runtime` says under which name a graph node's value is
-    found when the graph runs. `places` says of calls that give views where these lie. `tellers` says where symbols are
+    found when the graph runs. `places` says of calls that give views where these lie. `bindings` says where symbols are
     read, `numbers` which runtime values are numbers.
     """
 
@@ -156,12 +156,12 @@ class Program:
     outputs: list[object] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
-    tellers: dict[Symbol, Teller] = field(default_factory=dict)
+    bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
 
     @property
     def is_symbolic(self) -> bool:
-        return bool(self.tellers or self.numbers)
+        return bool(self.bindings or self.numbers)
 
     def place(self, name: str) -> Place | None:
         """Where the tensor of that runtime name lies, if it is one that kernels can read."""
@@ -191,7 +191,7 @@ class Program:
             found |= symbols(item.size) if item.size is not None else set()
         for layout in layouts:
             found |= symbols_of((*layout.shape, *layout.strides))
-        return tuple(dict.fromkeys([*names, *sorted(self.tellers[symbol].source for symbol in found)]))
+        return tuple(dict.fromkeys([*names, *sorted(self.bindings[symbol].source for symbol in found)]))
 
     def text(self) -> str:
         lines = [f"{name}: {describe(self.layouts[name])}" for name in self.inputs if name in self.layouts]

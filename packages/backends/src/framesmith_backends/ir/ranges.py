@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import is_integer, whole_numbers
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Op, walk
-from framesmith_backends.ir.size import Size
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.size import Size
 
 Range = tuple[int, int]
 

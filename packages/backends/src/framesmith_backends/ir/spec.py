@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
-from framesmith_backends.ir.index import Div, Ix, Picked, Var
+from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Layout, Program, updated_place
-from framesmith_backends.ir.size import hint
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
+from framesmith_backends.ir.symbolic.size import hint
 
 Grid = Mapping[Var, torch.Tensor]
 Memory = dict[str, torch.Tensor]
@@ -42,7 +42,7 @@ def evaluate_index(ix: Ix, grid: Grid, known: Mapping[Expr, torch.Tensor]) -> to
     for atom, k in ix.terms:
         if isinstance(atom, Var):
             value = grid[atom]
-        elif isinstance(atom, Picked):
+        elif isinstance(atom, Indirect):
             given = known[atom.value]  # type: ignore[index]
             value = torch.where((given >= 0) & (given < hint(atom.size)), given, torch.zeros_like(given))
         else:
@@ -204,33 +204,33 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
         _write(store, evaluate(store.value, grid, memory, refs), grid, memory, behind)
 
 
-def run_fused_product(product: FusedProduct, memory: Memory) -> None:
-    """Run the product and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once.
+def run_fused_matmul(matmul: FusedMatmul, memory: Memory) -> None:
+    """Run the matmul and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once.
 
     Where a rest is cut evenly, the second kernel is all of it: nobody else reads the sums of the first.
     """
-    if product.rest is not None and not product.rest.known:
+    if matmul.rest is not None and not matmul.rest.known:
         return
-    columns = product.columns
-    loops = (product.batch, product.rows, product.along), (product.batch, product.along, columns)
-    (a, b) = (_operand(product, k, own, memory) for k, own in enumerate(loops))
-    parts = 1 if product.part is None else hint(product.part.size)
-    depth = product.tile.depth * -(-product.depth // (product.tile.depth * parts))
+    columns = matmul.columns
+    loops = (matmul.batch, matmul.rows, matmul.along), (matmul.batch, matmul.along, columns)
+    (a, b) = (_operand(matmul, k, own, memory) for k, own in enumerate(loops))
+    parts = 1 if matmul.part is None else hint(matmul.part.size)
+    depth = matmul.tile.depth * -(-matmul.depth // (matmul.tile.depth * parts))
     sums = [a[..., k : k + depth] @ b[:, k : k + depth] for k in range(0, depth * parts, depth)]
-    refs = {ACCUMULATOR: sums[0] if product.part is None else torch.stack(sums)}
-    outer = product.epilogue.outer
+    refs = {ACCUMULATOR: sums[0] if matmul.part is None else torch.stack(sums)}
+    outer = matmul.epilogue.outer
     full = tuple(hint(v.size) for v in outer)
-    _run_pass(product.epilogue.passes[0], grid_of(outer), memory, refs, {}, set(), full, len(outer))
+    _run_pass(matmul.epilogue.passes[0], grid_of(outer), memory, refs, {}, set(), full, len(outer))
 
 
-def _operand(product: FusedProduct, which: int, loops: tuple[Var, Var, Var], memory: Memory) -> torch.Tensor:
+def _operand(matmul: FusedMatmul, which: int, loops: tuple[Var, Var, Var], memory: Memory) -> torch.Tensor:
     """The first or the second operand, as it lies in memory or as it is computed."""
-    place, value = product.operands[which]
+    place, value = matmul.operands[which]
     if value is None:
         value = Load(
             place.source,
             (index.total(zip(map(index.of, loops), place.strides, strict=True), place.offset),),
-            product.dtype,
+            matmul.dtype,
         )
     found = evaluate(value, grid_of(loops), memory, {})
     return found.expand([hint(v.size) for v in loops]).float()

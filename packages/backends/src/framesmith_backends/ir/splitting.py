@@ -9,11 +9,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.expr import Expr, loads
-from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.program import Layout, has_channels_last
-from framesmith_backends.ir.size import Size, hint, product
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, hint, numel
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     `read` are the bytes read for an element.
     """
     results = hint(kept)
-    elements = results * hint(product(reduced))
+    elements = results * hint(numel(reduced))
     units = results // by.columns if in_columns else results
     if elements < by.many or units >= by.few or elements * read < by.least * units:
         return None
@@ -110,7 +110,7 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
 
 def cut_down(reduced: Sequence[Size], by: Down) -> Cut | None:
     """How a reduction down columns is cut whose rows are reduced by the same programs; None if there are few rows."""
-    rows = product(reduced)
+    rows = numel(reduced)
     if not isinstance(rows, int) or rows < by.least * by.least_rows:
         return None
     wanted = max(min(by.parts, rows // by.least_rows), 1 if by.most_rows is None else -(-rows // by.most_rows))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
-from framesmith_backends.ir.fused_attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, FusedAttention
-from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
-from framesmith_backends.ir.fused_product import ACCUMULATOR, FusedProduct
+from framesmith_backends.ir.fused.attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, FusedAttention
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
+from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Program
-from framesmith_backends.ir.size import surely_at_least
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.size import surely_at_least
 
 
 class Malformed(Exception):
@@ -160,29 +160,29 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
             yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"
 
 
-def verify_fused_product(product: FusedProduct) -> None:
+def verify_fused_matmul(matmul: FusedMatmul) -> None:
     """Operands agree in their sizes, tiles are powers of two, and the epilogue stores each point of the result once."""
-    for problem in _product_problems(product):
-        raise Malformed(f"product {product.name}: {problem}")
-    kernel = product.epilogue
+    for problem in _matmul_problems(matmul):
+        raise Malformed(f"matmul {matmul.name}: {problem}")
+    kernel = matmul.epilogue
     written = {p.name for p in kernel.params if p.written}
     readable = {p.name for p in kernel.params}
     for problem in _pass_problems(kernel, kernel.passes[0], written, readable, {ACCUMULATOR}):
-        raise Malformed(f"product {product.name}, epilogue: {problem}")
-    for problem in _prologue_problems(product, written):
-        raise Malformed(f"product {product.name}, prologue: {problem}")
+        raise Malformed(f"matmul {matmul.name}, epilogue: {problem}")
+    for problem in _prologue_problems(matmul, written):
+        raise Malformed(f"matmul {matmul.name}, prologue: {problem}")
 
 
-def _prologue_problems(product: FusedProduct, written: set[str]) -> Iterable[str]:
-    """What is computed on the way in has the product's type, the operand's loops, and reads nothing that is written."""
-    batch, rows, along, columns = product.batch, product.rows, product.along, product.columns
-    if tuple(value is not None for value in product.prologues) != product.tile.computed:
-        yield f"{sum(value is not None for value in product.prologues)} of them for {product.tile.text()}"
-    for value, loops in zip(product.prologues, ((batch, rows, along), (batch, along, columns)), strict=True):
+def _prologue_problems(matmul: FusedMatmul, written: set[str]) -> Iterable[str]:
+    """What is computed on the way in has the matmul's type, the operand's loops, and reads nothing that is written."""
+    batch, rows, along, columns = matmul.batch, matmul.rows, matmul.along, matmul.columns
+    if tuple(value is not None for value in matmul.prologues) != matmul.tile.computed:
+        yield f"{sum(value is not None for value in matmul.prologues)} of them for {matmul.tile.text()}"
+    for value, loops in zip(matmul.prologues, ((batch, rows, along), (batch, along, columns)), strict=True):
         if value is None:
             continue
-        if value.dtype != product.dtype:
-            yield f"it is {value.dtype}, the product {product.dtype}"
+        if value.dtype != matmul.dtype:
+            yield f"it is {value.dtype}, the matmul {matmul.dtype}"
         for node in walk(value):
             if isinstance(node, Load) and (node.source in written or len(node.index) != 1):
                 yield f"{node!r} is written to, or not flat"
@@ -193,23 +193,23 @@ def _prologue_problems(product: FusedProduct, written: set[str]) -> Iterable[str
             yield f"variables {sorted(v.name for v in stray)} where only {[v.name for v in loops]} are known"
 
 
-def _product_problems(product: FusedProduct) -> Iterable[str]:
-    tile, kernel = product.tile, product.epilogue
-    loops = (product.batch, product.rows, product.columns)
-    wanted = (loops[0].size, loops[1].size, product.depth), (loops[0].size, product.depth, loops[2].size)
-    for place, shape in zip((product.a, product.b), wanted, strict=True):
+def _matmul_problems(matmul: FusedMatmul) -> Iterable[str]:
+    tile, kernel = matmul.tile, matmul.epilogue
+    loops = (matmul.batch, matmul.rows, matmul.columns)
+    wanted = (loops[0].size, loops[1].size, matmul.depth), (loops[0].size, matmul.depth, loops[2].size)
+    for place, shape in zip((matmul.a, matmul.b), wanted, strict=True):
         if place.shape != shape or len(place.strides) != len(shape):
             yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
     for length in (tile.rows, tile.columns, tile.depth, tile.warps, tile.splits):
         if length < 1 or length & (length - 1):
             yield f"a tile of {tile.text()}"
-    if (product.part is not None) != (tile.splits > 1):
-        yield f"{tile.splits} parts of the depth along {product.part}"
-    if (product.rest is not None) != (tile.evenly > 0) or (tile.evenly > 0 and (tile.splits > 1 or tile.programs > 0)):
-        yield f"the rest of {tile.text()} in {product.rest}"
-    if tile.evenly and not tile.evenly <= product.left_over * product.steps:
-        yield f"{product.left_over} tiles in {product.steps} steps for {tile.text()}"
-    if kernel.outer != (*([product.part] if product.part is not None else []), *loops):
+    if (matmul.part is not None) != (tile.splits > 1):
+        yield f"{tile.splits} parts of the depth along {matmul.part}"
+    if (matmul.rest is not None) != (tile.evenly > 0) or (tile.evenly > 0 and (tile.splits > 1 or tile.programs > 0)):
+        yield f"the rest of {tile.text()} in {matmul.rest}"
+    if tile.evenly and not tile.evenly <= matmul.left_over * matmul.steps:
+        yield f"{matmul.left_over} tiles in {matmul.steps} steps for {tile.text()}"
+    if kernel.outer != (*([matmul.part] if matmul.part is not None else []), *loops):
         yield f"the loops of its epilogue are {[v.name for v in kernel.outer]}"
     passes = kernel.passes
     if len(passes) != 1 or kernel.row or kernel.down or kernel.after or kernel.scratch:
@@ -219,12 +219,12 @@ def _product_problems(product: FusedProduct) -> Iterable[str]:
     stored = [store.buffer for one in passes for store in one.stores]
     if not stored or len({*stored}) != len(stored):
         yield f"its epilogue stores to {stored}"
-    if {place.source for place, value in product.operands if value is None} & {*stored}:
+    if {place.source for place, value in matmul.operands if value is None} & {*stored}:
         yield "an operand is written to"
 
 
 def verify_fused_attention(attention: FusedAttention) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the product and its place."""
+    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the matmul and its place."""
     for problem in _attention_problems(attention):
         raise Malformed(f"attention {attention.name}: {problem}")
 
@@ -261,7 +261,7 @@ def _attention_problems(attention: FusedAttention) -> Iterable[str]:
 
 
 def verify_fused_attention_gradient(gradient: FusedAttentionGradient) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and values are float32, of products and their place."""
+    """Operands agree in their sizes, tiles are powers of two, and values are float32, of matmuls and their place."""
     for problem in _gradient_problems(gradient):
         raise Malformed(f"attention gradient {gradient.name}: {problem}")
 
@@ -269,9 +269,9 @@ def verify_fused_attention_gradient(gradient: FusedAttentionGradient) -> None:
 def _gradient_problems(gradient: FusedAttentionGradient) -> Iterable[str]:
     tile, loops = gradient.tile, (gradient.batch, gradient.own, gradient.other)
     batch, own, other = (loop.size for loop in loops)
-    known = {one.name for one in gradient.products}
-    wanted = [(one.own, (batch, own, one.own.shape[-1])) for one in gradient.products]
-    wanted += [(one.other, (batch, one.own.shape[-1], other)) for one in gradient.products]
+    known = {one.name for one in gradient.matmuls}
+    wanted = [(one.own, (batch, own, one.own.shape[-1])) for one in gradient.matmuls]
+    wanted += [(one.other, (batch, one.own.shape[-1], other)) for one in gradient.matmuls]
     wanted += [(one.factor, (batch, other, one.factor.shape[-1])) for one in gradient.sums]
     wanted += [(one.result, (batch, own, one.factor.shape[-1])) for one in gradient.sums]
     for place, shape in wanted:

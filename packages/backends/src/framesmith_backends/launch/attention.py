@@ -17,8 +17,8 @@ import torch
 
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch.background import begin
+from framesmith_backends.launch.native_operators import operator
 from framesmith_backends.launch.once import once
-from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.attention.module import render_attention
 from framesmith_backends.render.llvm.attention.shape import (
     FEW,
@@ -31,7 +31,7 @@ from framesmith_backends.render.llvm.attention.shape import (
     widths_of,
 )
 
-#: Products of two numbers that are worth a call from Python, also those of few queries; of each thread, at least.
+#: Matmuls of two numbers that are worth a call from Python, also those of few queries; of each thread, at least.
 FEWEST, FEWEST_OF_FEW, GRAIN = 1 << 12, 1 << 15, 1 << 16
 MOST_THREADS = 1 << 16
 
@@ -74,7 +74,7 @@ class Code:
     """Machine code of attention, for blocks of these widths, begun here; called without the interpreter's lock."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
-        from framesmith_backends.launch.native import engine_of, machine
+        from framesmith_backends.launch.llvm.engine import engine_of, machine
 
         target = machine().target
         self.engine: Future[Any] = begin(lambda: engine_of("attention", render_attention(target, widths)))
@@ -109,7 +109,7 @@ def code(widths: tuple[int, ...]) -> Code:
 @functools.cache
 def shape() -> Shape:
     """The cut for this processor."""
-    from framesmith_backends.launch.native import machine
+    from framesmith_backends.launch.llvm.engine import machine
 
     return shape_of(machine().target)
 

@@ -42,5 +42,5 @@ class Calls:
         size: object = self.value(x).shape[dim]
         return size if isinstance(size, int) else self.call(aten.sym_size.int, x, dim)
 
-    def product(self, a: Operand, b: Operand, bias: Operand | None = None) -> Operand:
+    def matmul(self, a: Operand, b: Operand, bias: Operand | None = None) -> Operand:
         return self.call(aten.mm.default, a, b) if bias is None else self.call(aten.addmm.default, bias, a, b)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.launch.own_operators import operator
+from framesmith_backends.launch.native_operators import operator
 from framesmith_backends.render.llvm.mersenne import DOUBLE_BITS, FLOAT_NAMES, MASK_NAMES, render_draws
 
 #: Below this many elements ATen's call takes less time than taking the state and putting it back.
@@ -35,7 +35,7 @@ class Draws:
     """Machine code of `render_draws`; it is called without the interpreter's lock."""
 
     def __init__(self) -> None:
-        from framesmith_backends.launch.native import engine_of, machine
+        from framesmith_backends.launch.llvm.engine import engine_of, machine
 
         self.engine = engine_of("draws", render_draws(machine().target))
         self.mask = self._function("fs_draw_mask", MASK_NAMES)

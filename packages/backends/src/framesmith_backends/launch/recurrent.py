@@ -1,7 +1,7 @@
 """Recurrent layers on the CPU by machine code of our own: all steps of one layer in one direction are one call.
 
 The operators take what inputs give to the gates, [steps * batch, gates * hidden], and give all states, [steps, batch,
-hidden]; `rewrite/recurrent.py` writes the products around them. See docs/design/0023-recurrent-layers.md.
+hidden]; `rewrite/recurrent.py` writes the matmuls around them. See docs/design/0023-recurrent-layers.md.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
 from framesmith_backends.launch.calls import Calls, Operand
+from framesmith_backends.launch.native_operators import operator
 from framesmith_backends.launch.once import once
-from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.recurrent import (
     CELLS,
     WORDS,
@@ -36,7 +36,7 @@ class Code:
     """Machine code of a layer; it is called without the interpreter's lock."""
 
     def __init__(self, layer: Layer) -> None:
-        from framesmith_backends.launch.native import engine_of, machine
+        from framesmith_backends.launch.llvm.engine import engine_of, machine
 
         self.layer, self.target = layer, machine().target
         self.engine = engine_of("recurrent", render_layer(layer, self.target))
@@ -90,7 +90,7 @@ def _code(layer: Layer) -> Code:
 
 def code(kind: str, backward: bool, hidden: int) -> Code:
     """The code for layers of so many units."""
-    from framesmith_backends.launch.native import machine
+    from framesmith_backends.launch.llvm.engine import machine
 
     return _code(Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target)))
 
@@ -237,14 +237,14 @@ def lstm_gradients(w: Calls, given: Mapping[str, Any], wanted: Collection[object
     found: dict[int, Operand] = {5: first_state, 6: first_cell}
     if 0 in wanted:
         sizes = [w.size(input, dim) for dim in range(3)]
-        found[0] = w.call(aten.view.default, w.product(gates, given["weight1"]), sizes)
+        found[0] = w.call(aten.view.default, w.matmul(gates, given["weight1"]), sizes)
     if given["reverse"] and (1 in wanted or 2 in wanted):
         met = w.call(LSTM_OPERANDS, input, state, output, given["workspace"])
         input, state = w.part(met, 0), w.part(met, 1)
     if 1 in wanted:
-        found[1] = w.product(w.turned(gates), w.flat(input))
+        found[1] = w.matmul(w.turned(gates), w.flat(input))
     if 2 in wanted:
-        found[2] = w.product(w.turned(gates), w.flat(_states_before(w, output, state, given["reverse"])))
+        found[2] = w.matmul(w.turned(gates), w.flat(_states_before(w, output, state, given["reverse"])))
     if 3 in wanted or 4 in wanted:
         found[3] = w.call(aten.sum.dim_IntList, gates, [0])
         found[4] = w.call(aten.clone.default, found[3])

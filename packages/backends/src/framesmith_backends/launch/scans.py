@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from framesmith_backends.ir.dtypes import NUMBERS, is_float
+from framesmith_backends.launch.native_operators import operator
 from framesmith_backends.launch.once import once
-from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.scans import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
 from framesmith_guards.torch_adapter import aten
 
@@ -78,7 +78,7 @@ class Code:
     """Machine code of a scan; it is called without the interpreter's lock."""
 
     def __init__(self, scan: Scan) -> None:
-        from framesmith_backends.launch.native import engine_of, machine
+        from framesmith_backends.launch.llvm.engine import engine_of, machine
 
         target = machine().target
         self.lanes = lanes_of(scan, target)

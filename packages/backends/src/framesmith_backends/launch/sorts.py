@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import NUMBERS
+from framesmith_backends.launch.native_operators import operator
 from framesmith_backends.launch.once import once
-from framesmith_backends.launch.own_operators import operator
 from framesmith_backends.render.llvm.long_sorts import LONG_JOB, counts_bytes, render_long_sort
 from framesmith_backends.render.llvm.sorts import GROUP, ITEMS, SLOT, SLOTS, Sort, arrays, render_sort
 from framesmith_guards.torch_adapter import aten
@@ -92,7 +92,7 @@ class Code:
     """Machine code of a sort; it is called without the interpreter's lock."""
 
     def __init__(self, sort: Sort, is_long: bool) -> None:
-        from framesmith_backends.launch.native import engine_of, machine
+        from framesmith_backends.launch.llvm.engine import engine_of, machine
 
         self.engine = engine_of("sort", (render_long_sort if is_long else render_sort)(sort, machine().target))
         kinds = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)

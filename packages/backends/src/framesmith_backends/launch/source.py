@@ -21,8 +21,8 @@ from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
-from framesmith_backends.ir.program import Place, Teller
-from framesmith_backends.ir.size import Size, Symbol, size_text, symbols, symbols_of
+from framesmith_backends.ir.program import Place, SymbolBinding
+from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
 from framesmith_backends.torch_adapter import unstable
@@ -133,28 +133,28 @@ def _told(w: Writer, plan: Plan) -> dict[str, list[str]]:
         if layout is not None:
             used |= symbols_of((*layout.shape, *layout.strides))
     lines: dict[str, list[str]] = {}
-    shapes = Counter(plan.tellers[symbol].source for symbol in used if plan.tellers[symbol].what == "size")
+    shapes = Counter(plan.bindings[symbol].source for symbol in used if plan.bindings[symbol].what == "size")
     for source in sorted(source for source, count in shapes.items() if count > 1):
         lines[source] = [f"{w.identifier(f'{source}.shape')} = {w.identifier(source)}.shape"]
     for symbol in sorted(used, key=lambda s: s.name):
-        teller = plan.tellers[symbol]
-        name, source = w.identifier(f"${symbol.name}"), w.identifier(teller.source)
+        binding = plan.bindings[symbol]
+        name, source = w.identifier(f"${symbol.name}"), w.identifier(binding.source)
         w.symbols[symbol] = name
-        shape = w.identifier(f"{teller.source}.shape") if shapes[teller.source] > 1 else f"{source}.shape"
-        lines.setdefault(teller.source, []).append(f"{name} = {_read(source, shape, teller)}")
+        shape = w.identifier(f"{binding.source}.shape") if shapes[binding.source] > 1 else f"{source}.shape"
+        lines.setdefault(binding.source, []).append(f"{name} = {_read(source, shape, binding)}")
     return lines
 
 
-def _read(source: str, shape: str, teller: Teller) -> str:
+def _read(source: str, shape: str, binding: SymbolBinding) -> str:
     """The symbol that the value tells. Attributes and whole tuples take less time than methods with arguments."""
     read = {
         "number": source,
-        "size": f"{shape}[{teller.dim}]",
-        "stride": f"{source}.stride()[{teller.dim}]",
+        "size": f"{shape}[{binding.dim}]",
+        "stride": f"{source}.stride()[{binding.dim}]",
         "offset": f"{source}.storage_offset()",
-    }[teller.what]
-    read = f"({read} - {teller.shift})" if teller.shift else read
-    return read if teller.factor == 1 else f"{read} // {teller.factor}"
+    }[binding.what]
+    read = f"({read} - {binding.shift})" if binding.shift else read
+    return read if binding.factor == 1 else f"{read} // {binding.factor}"
 
 
 def executed(source: str, space: dict[str, object]) -> BoxedFn:

@@ -20,25 +20,19 @@ from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
-from framesmith_backends.ir.size import Sym, Undecided
-from framesmith_backends.lower import (
+from framesmith_backends.ir.symbolic.size import Sym, Undecided
+from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
+from framesmith_backends.lower.machine import CPU, Machine
+from framesmith_backends.lower.movement import (
+    copies,
     embedding_bags,
     indexing,
-    losses,
-    moments,
-    movement,
-    normalization,
     padding,
-    pointwise,
     pooling,
-    reductions,
     resampling,
-    scans,
     search,
-    softmax,
     views,
 )
-from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
@@ -47,7 +41,7 @@ from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
 RULE_MODULES = (
-    pointwise, views, movement, padding, reductions, moments, softmax, normalization, losses, pooling, resampling,
+    pointwise, views, copies, padding, reductions, moments, softmax, normalization, losses, pooling, resampling,
     indexing, embedding_bags, search, scans,
 )  # fmt: skip
 
@@ -113,7 +107,7 @@ def lower_graph(
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
     low = Lowering(device, on_error, machine=machine)
-    low.program.tellers = low.numbers.tellers
+    low.program.bindings = low.numbers.bindings
     for node in gm.graph.nodes:
         for value in _results(node):
             low.numbers.magnitudes.learn(value)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from framesmith_aten.graphs.numbers import binds, numbers_of
-from framesmith_backends.ir import size
-from framesmith_backends.ir.program import Teller
-from framesmith_backends.ir.size import Size, Sym, Symbol
+from framesmith_backends.ir.program import SymbolBinding
+from framesmith_backends.ir.symbolic import size
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol
 from framesmith_backends.lower.magnitudes import NEED_WHOLE, REMAINDERS, Magnitudes
 from framesmith_backends.torch_adapter import unstable
 
@@ -23,9 +23,9 @@ UNBACKED_HINT = 256
 
 @dataclass(slots=True)
 class Numbers:
-    """The sizes of one graph. `tellers` says where symbols are read; one without cannot be computed with."""
+    """The sizes of one graph. `bindings` says where symbols are read; one without cannot be computed with."""
 
-    tellers: dict[Symbol, Teller] = field(default_factory=dict)
+    bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
     known: dict[Any, Size | None] = field(default_factory=dict)
     magnitudes: Magnitudes = field(default_factory=Magnitudes)
 
@@ -42,7 +42,7 @@ class Numbers:
         found = self.size_of(number)
         if found is None or isinstance(found, int):
             return found
-        return found if size.symbols(found) <= self.tellers.keys() else None
+        return found if size.symbols(found) <= self.bindings.keys() else None
 
     def sizes(self, numbers: Iterable[int | torch.SymInt]) -> tuple[Size, ...] | None:
         """All of them as sizes that can be read, or None."""
@@ -82,28 +82,28 @@ class Numbers:
         env, expr = number.node.shape_env, number.node.expr
         found = size.symbol(source, None, _likely(_present(expr, env)))
         [symbol] = size.symbols(found)
-        self.tellers[symbol] = Teller(source, "number")
+        self.bindings[symbol] = SymbolBinding(source, "number")
         self.known[expr] = found
         return found
 
     def tell(self, value: object, source: str, *, plain: bool) -> None:
         """The runtime value `source` is at hand: what it tells. With `plain` symbols that stand by themselves alone."""
         if isinstance(value, torch.SymInt):
-            self._tell(value, Teller(source, "number"), plain)
+            self._tell(value, SymbolBinding(source, "number"), plain)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
             for (what, dim), number in numbers_of(value).items():
-                self._tell(number, Teller(source, what, dim), plain, value)
+                self._tell(number, SymbolBinding(source, what, dim), plain, value)
 
-    def _tell(self, number: Any, teller: Teller, plain: bool, of: torch.Tensor | None = None) -> None:
+    def _tell(self, number: Any, binding: SymbolBinding, plain: bool, of: torch.Tensor | None = None) -> None:
         found = self.size_of(number)
         if not isinstance(found, Sym):
             return
         match [term for term in found.terms if term[0]]:
-            case [((Symbol() as symbol,), factor)] if symbol not in self.tellers:
+            case [((Symbol() as symbol,), factor)] if symbol not in self.bindings:
                 shift = found - factor * size.symbol(symbol.name, symbol.low, symbol.hint)
                 assert isinstance(shift, int)
-                if (not plain or (factor, shift) == (1, 0)) and (of is None or binds(of, (teller.what, teller.dim))):
-                    self.tellers[symbol] = Teller(teller.source, teller.what, teller.dim, factor, shift)
+                if (not plain or (factor, shift) == (1, 0)) and (of is None or binds(of, (binding.what, binding.dim))):
+                    self.bindings[symbol] = SymbolBinding(binding.source, binding.what, binding.dim, factor, shift)
 
 
 def _present(expr: Any, env: Any) -> int | None:
@@ -150,7 +150,7 @@ def _total(*parts: Size) -> Size:
 
 
 def _product(*parts: Size) -> Size:
-    return size.product(parts)
+    return size.numel(parts)
 
 
 def _power(base: Size, exponent: Size) -> Size | None:

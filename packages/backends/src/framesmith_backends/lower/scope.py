@@ -8,14 +8,14 @@ from itertools import zip_longest
 
 import torch
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
 from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
-from framesmith_backends.ir.size import Size, Sym, Undecided, product, surely_positive
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
 from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
 
@@ -83,7 +83,7 @@ class Scope:
         """
         used = variables(holds)
         axes = tuple(own if (own := axis(k, size)) in used else None for k, size in enumerate(shape))
-        others = product(size for own, size in zip(axes, shape, strict=True) if own is None)
+        others = numel(size for own, size in zip(axes, shape, strict=True) if own is None)
         if not surely_positive(others):
             holds = Op("or", holds, Op("eq", number(others, "i64"), number(0, "i64")))
         domain = tuple(own for own in axes if own is not None)

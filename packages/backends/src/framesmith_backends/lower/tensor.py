@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
 from framesmith_backends.ir.expr import Cast, Expr, Load, Number, guarded, number, substitute
-from framesmith_backends.ir.index import Ix, Var
-from framesmith_backends.ir.size import Size, Sym, Undecided
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
 
 Shape = tuple[Size, ...]
 

@@ -1,13 +1,13 @@
 """Attention in training steps: the backward pass computes weights again, and nothing of their size is kept.
 
 Autograd keeps the weights, and what the derivatives of the scores' changes read. Instead each row's largest score and
-the logarithm of its sum are kept: with a second product of queries and keys, and the same changes of it, weights are
+the logarithm of its sum are kept: with a second matmul of queries and keys, and the same changes of it, weights are
 exp(scores - largest - logarithm). These are two numbers, as of large scores one would be rounded to their size: where
 padding is hidden by -3.4e38, a row of nothing else has equal weights. The sum over a row of weights by their gradients
 is that of results by their gradients, of which a row is shorter.
 
-So it is where the schedule makes one kernel of the forward pass (`schedule/attention.py`), and scores' gradients go to
-products alone: those of tables that scores read are sums of another kind, for which they have to be in memory.
+So it is where the schedule makes one kernel of the forward pass (`schedule/matmuls/attention.py`), and scores'
+gradients go to matmuls alone: those of tables that scores read are sums of another kind, which read them in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH
-from framesmith_backends.ir.fused_attention import Attends, why_not_deep
+from framesmith_backends.ir.fused.attention import Attends, why_not_deep
 from framesmith_backends.rewrite.replacing import replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
 
@@ -32,15 +32,15 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingPattern:
     """Attention of which a gradient is computed.
 
-    Of the `product`, `scores` are computed by `changes`, in order; `softmax` of these are the weights, which are those
+    Of the `matmul`, `scores` are computed by `changes`, in order; `softmax` of these are the weights, which are those
     of `chain`, one after the other, until `means` multiplies values by them. `blind` tells of rows that see nothing,
     where these are zeros. `slope` is the backward operation of softmax, None where weights alone are read.
     """
 
-    product: fx.Node
+    matmul: fx.Node
     changes: tuple[fx.Node, ...]
     softmax: fx.Node
     blind: fx.Node | None
@@ -50,28 +50,28 @@ class Trained:
 
     @property
     def scores(self) -> fx.Node:
-        return self.changes[-1] if self.changes else self.product
+        return self.changes[-1] if self.changes else self.matmul
 
 
-def with_weights_again(graph: fx.Graph, attends: Attends) -> fx.Graph | None:
+def recompute_probabilities(graph: fx.Graph, attends: Attends) -> fx.Graph | None:
     """A graph of a training step whose backward pass computes weights of attention again; None where there are none."""
     if not any(node.target is aten._softmax.default for node in graph.nodes):
         return None
     new = replaced(graph, {})
     softmaxes = new.find_nodes(op="call_function", target=aten._softmax.default)
-    found = [one for one in map(trained, softmaxes) if isinstance(one, Trained) and _is_taken(one, attends)]
+    found = [one for one in map(trained, softmaxes) if isinstance(one, TrainingPattern) and _is_taken(one, attends)]
     for one in found:
         _rewrite(new, one)
     eliminate_dead(new)
     return new if found else None
 
 
-def _is_taken(one: Trained, attends: Attends) -> bool:
-    kinds = {half_before_cast(operand) for operand in one.product.args[:2]}
+def _is_taken(one: TrainingPattern, attends: Attends) -> bool:
+    kinds = {half_before_cast(operand) for operand in one.matmul.args[:2]}
     if len(kinds) > 1:  # the kernels of gradients have one type for both
         return False
     (kind,) = kinds
-    return attends("f32" if kind is None else FROM_TORCH[kind], one.product.meta["val"].device.type)
+    return attends("f32" if kind is None else FROM_TORCH[kind], one.matmul.meta["val"].device.type)
 
 
 def half_before_cast(node: object) -> torch.dtype | None:
@@ -86,7 +86,7 @@ def half_before_cast(node: object) -> torch.dtype | None:
     return kind if kind in HALF else None
 
 
-def trained(softmax: fx.Node) -> Trained | str:
+def trained(softmax: fx.Node) -> TrainingPattern | str:
     """The attention that takes softmax there; why there is none, or none of which weights need not be kept."""
     scores, dim, *_ = softmax.args
     value = softmax.meta["val"]
@@ -96,19 +96,19 @@ def trained(softmax: fx.Node) -> Trained | str:
     if not (value.is_contiguous() and scores.meta["val"].is_contiguous()):
         return "scores that do not lie in rows"
     weights, blind = _unless_blind(softmax)
-    chain = _until_product(weights)
+    chain = _until_matmul(weights)
     if isinstance(chain, str):
         return chain
     *before, means = chain
     changed = _changes(scores)
     if isinstance(changed, str):
         return changed
-    product, changes = changed
-    if why := _why_not_alone((product, *changes), softmax, blind):
+    matmul, changes = changed
+    if why := _why_not_alone((matmul, *changes), softmax, blind):
         return why
-    if why := _why_sizes(product, means):
+    if why := _why_sizes(matmul, means):
         return why
-    one = Trained(product, changes, softmax, blind, (softmax, weights, *before), means, None)
+    one = TrainingPattern(matmul, changes, softmax, blind, (softmax, weights, *before), means, None)
     return _with_slope(one)
 
 
@@ -140,8 +140,8 @@ def _unless_blind(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
     return (users[0], blind) if is_it else (softmax, None)  # type: ignore[return-value]
 
 
-def _until_product(weights: fx.Node) -> Sequence[fx.Node] | str:
-    """What the weights become until they are multiplied by values, and that product."""
+def _until_matmul(weights: fx.Node) -> Sequence[fx.Node] | str:
+    """What the weights become until they are multiplied by values, and that matmul."""
     found: list[fx.Node] = []
     node = weights
     while True:
@@ -158,23 +158,23 @@ def _until_product(weights: fx.Node) -> Sequence[fx.Node] | str:
 
 
 def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
-    """The product that scores are computed of, and what computes them of it, in order."""
-    products: dict[fx.Node, None] = {}
+    """The matmul that scores are computed of, and what computes them of it, in order."""
+    matmuls: dict[fx.Node, None] = {}
     seen: dict[fx.Node, None] = {}
     pending = [scores]
     while pending:
         node = pending.pop()
-        if node in seen or node in products:
+        if node in seen or node in matmuls:
             continue
         if node.target is aten.bmm.default:
-            products[node] = None
+            matmuls[node] = None
         elif node.op == "call_function" and (is_pointwise(node.target) or is_view(node.target)):
             seen[node] = None
             pending += node.all_input_nodes
-    if len(products) != 1:
-        return "scores of another number of products than one"
-    (product,) = products
-    depends = {product}
+    if len(matmuls) != 1:
+        return "scores of another number of matmuls than one"
+    (matmul,) = matmuls
+    depends = {matmul}
     changes = []
     for node in scores.graph.nodes:
         if node in seen and not depends.isdisjoint(node.all_input_nodes):
@@ -182,7 +182,7 @@ def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
             changes.append(node)
     if any(is_random(node.target) for node in changes):
         return "random numbers"
-    return product, tuple(changes)
+    return matmul, tuple(changes)
 
 
 def _why_not_alone(nodes: Sequence[fx.Node], softmax: fx.Node, blind: fx.Node | None) -> str | None:
@@ -196,24 +196,24 @@ def _why_not_alone(nodes: Sequence[fx.Node], softmax: fx.Node, blind: fx.Node | 
     return f"scores are read by {others[0].target} too" if others else None
 
 
-def _why_sizes(product: fx.Node, means: fx.Node) -> str | None:
-    first, second = product.meta["val"], means.meta["val"]
-    operands = [node.meta["val"] for node in (*product.args, *means.args)]  # type: ignore[union-attr]
+def _why_sizes(matmul: fx.Node, means: fx.Node) -> str | None:
+    first, second = matmul.meta["val"], means.meta["val"]
+    operands = [node.meta["val"] for node in (*matmul.args, *means.args)]  # type: ignore[union-attr]
     if first.dtype != torch.float32 or any(has_symbols(one) or 0 in one.shape for one in (first, second, *operands)):
         return "scores of another type, or of sizes that change"
     if 1 in first.shape[1:]:
         return "one query or one key"
     if operands[2].shape != first.shape:
-        return "the second product is of other rows"
+        return "the second matmul is of other rows"
     if second.shape[2] == first.shape[2]:
         return "as many keys as elements of a value: sums over either would share a kernel"
-    halves = [half_before_cast(node) for node in product.args[:2]]
+    halves = [half_before_cast(node) for node in matmul.args[:2]]
     kind = FROM_TORCH[halves[0]] if halves[0] is not None and halves[0] == halves[1] else "f32"
     return why_not_deep(max(operands[0].shape[2], second.shape[2]), kind)
 
 
-def _with_slope(one: Trained) -> Trained | str:
-    """The attention with the backward operation of its softmax, if gradients go from there to products alone."""
+def _with_slope(one: TrainingPattern) -> TrainingPattern | str:
+    """The attention with the backward operation of its softmax, if gradients go from there to matmuls alone."""
     chain = [*dict.fromkeys(one.chain)]
     slopes = {
         user
@@ -233,7 +233,7 @@ def _with_slope(one: Trained) -> Trained | str:
         steps.append(steps[-1].args[0])
     made = steps[-1]
     if not isinstance(made, fx.Node) or made.target is not aten.bmm.default or not is_late(made):
-        return "weights' gradient is not that of their product alone"
+        return "weights' gradient is not that of their matmul alone"
     if any([*node.users] != [user] for node, user in zip(steps, (slope, *steps), strict=False)):
         return "weights' gradient is read by others too"
     turned = made.args[1]
@@ -244,12 +244,12 @@ def _with_slope(one: Trained) -> Trained | str:
         return "softmax's gradient is of other weights"
     if not (slope.meta["val"].is_contiguous() and steps[0].meta["val"].is_contiguous()):
         return "gradients that do not lie in rows"
-    why = _why_not_to_products(slope)
-    return why or Trained(one.product, one.changes, one.softmax, one.blind, one.chain, one.means, slope)
+    why = _why_not_to_matmuls(slope)
+    return why or TrainingPattern(one.matmul, one.changes, one.softmax, one.blind, one.chain, one.means, slope)
 
 
-def _why_not_to_products(slope: fx.Node) -> str | None:
-    """Why the scores' gradient is needed for something else than products, or None."""
+def _why_not_to_matmuls(slope: fx.Node) -> str | None:
+    """Why the scores' gradient is needed for something else than matmuls, or None."""
     pending, seen = [slope], {slope}
     while pending:
         node = pending.pop()
@@ -285,15 +285,15 @@ class _Writer:
         return made
 
 
-def _rewrite(graph: fx.Graph, one: Trained) -> None:
-    """Let the backward pass read a second product, and what is computed of it."""
-    parts = [*_casts(one), one.product, *one.changes, *dict.fromkeys(one.chain)]
+def _rewrite(graph: fx.Graph, one: TrainingPattern) -> None:
+    """Let the backward pass read a second matmul, and what is computed of it."""
+    parts = [*_casts(one), one.matmul, *one.changes, *dict.fromkeys(one.chain)]
     readers = {user for node in parts for user in _late_users(node)}
     first = next(node for node in graph.nodes if node in readers)
     largest, logarithms = _of_rows(_Writer(graph, next(iter(_early_users(one.softmax))), one.softmax), one)
     w = _Writer(graph, first, first)
     instead: dict[fx.Node, fx.Node] = {}
-    for node in (*_casts(one), one.product, *one.changes):
+    for node in (*_casts(one), one.matmul, *one.changes):
         instead[node] = w.again(node, instead)
         IN_BACKWARD.set(instead[node], True)
     below = w.call(aten.sub.Tensor, instead[one.scores], largest)
@@ -311,10 +311,10 @@ def _rewrite(graph: fx.Graph, one: Trained) -> None:
                 user.replace_input_with(node, copy)
 
 
-def _casts(one: Trained) -> list[fx.Node]:
+def _casts(one: TrainingPattern) -> list[fx.Node]:
     """What makes float32 of queries and keys of a half type, in order: the halves are kept, not these."""
     found: dict[fx.Node, None] = {}
-    for operand in one.product.args[:2]:
+    for operand in one.matmul.args[:2]:
         if half_before_cast(operand) is None:
             continue
         steps = [operand]
@@ -324,7 +324,7 @@ def _casts(one: Trained) -> list[fx.Node]:
     return list(found)
 
 
-def _of_rows(w: _Writer, one: Trained) -> tuple[fx.Node, fx.Node]:
+def _of_rows(w: _Writer, one: TrainingPattern) -> tuple[fx.Node, fx.Node]:
     """Each row's largest score, and the logarithm of the sum of powers below it; 0 of rows that see nothing."""
     largest = w.call(aten.amax.default, one.scores, [-1], True)
     powers = w.call(aten.exp.default, w.call(aten.sub.Tensor, one.scores, largest))
@@ -335,7 +335,7 @@ def _of_rows(w: _Writer, one: Trained) -> tuple[fx.Node, fx.Node]:
     return first, second
 
 
-def _write_slope(graph: fx.Graph, one: Trained, weights: fx.Node) -> None:
+def _write_slope(graph: fx.Graph, one: TrainingPattern, weights: fx.Node) -> None:
     """`weights * (gradient - sum of weights by gradients)`, that sum being the one of results by their gradients."""
     assert one.slope is not None
     made = one.slope.args[0]
@@ -347,9 +347,9 @@ def _write_slope(graph: fx.Graph, one: Trained, weights: fx.Node) -> None:
     sums = w.call(aten.sum.dim_IntList, w.call(aten.mul.Tensor, gradient, results), [-1], True)
     sums = w.call(aten.view.default, sums, [*weights.meta["val"].shape[:-1], 1])
     below = w.call(aten.sub.Tensor, one.slope.args[0], sums)
-    product = w.call(aten.mul.Tensor, below, weights)
-    product.meta["val"] = one.slope.meta["val"]
-    one.slope.replace_all_uses_with(product)
+    matmul = w.call(aten.mul.Tensor, below, weights)
+    matmul.meta["val"] = one.slope.meta["val"]
+    one.slope.replace_all_uses_with(matmul)
 
 
 def _in_float32(w: _Writer, node: Any) -> fx.Node:

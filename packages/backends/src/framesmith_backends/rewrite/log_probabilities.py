@@ -17,7 +17,7 @@ from framesmith_backends.rewrite.replacing import Copies, replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 
-def with_log_softmax_apart(graph: fx.Graph) -> fx.Graph | None:
+def decompose_log_softmax(graph: fx.Graph) -> fx.Graph | None:
     """A graph without those of which a gradient is computed and which nobody else is given; None if it has none."""
     found = [node for node in graph.nodes if node.target is aten._log_softmax.default and _is_worth_it(node)]
     return replaced(graph, dict.fromkeys(found, _written)) if found else None

@@ -1,7 +1,7 @@
 """Recurrent layers by machine code of our own: the loop over time is one call, and what is no loop is the graph's.
 
-What inputs give to the gates is a product of all steps at once, and so are the gradients of weights and inputs: they
-are written as such, so that they go where the graph's other products go, and what nobody reads is not computed.
+What inputs give to the gates is a matmul of all steps at once, and so are the gradients of weights and inputs: they
+are written as such, so that they go where the graph's other matmuls go, and what nobody reads is not computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from framesmith_guards.torch_adapter import OpOverload
 #: aten::mkldnn_rnn_layer's number for an LSTM.
 LSTM_MODE = 2
 #: Where nothing is kept for gradients, oneDNN takes LSTMs of more rows and more units than these in 0.9 of our time
-#: (measured on a Zen 4): its products are of more rows at once.
+#: (measured on a Zen 4): its matmuls are of more rows at once.
 MOST_UNITS, MOST_ROWS = 96, 16
 
 Node = Any
@@ -175,7 +175,7 @@ def _lstm(w: _Writing, node: fx.Node) -> Node:
 
     given = _named(w, node)
     first, second = (given["weight2"], given["weight3"]) if given["has_biases"] else (None, None)
-    gates = w.product(w.flat(given["input"]), w.turned(given["weight0"]), first)
+    gates = w.matmul(w.flat(given["input"]), w.turned(given["weight0"]), first)
     keep = node.target is not lstm_layers.LAYER
     _made("lstm", False, given["weight1"])
     met = given["input"] if keep and given["reverse"] else None
@@ -189,7 +189,7 @@ def _states(w: _Writing, node: fx.Node) -> Node:
     given = _named(w, node)
     weights: Sequence[Node] = given["params"]
     first, second = weights[2:] if given["has_biases"] else (None, None)
-    gates = w.product(w.flat(given["input"]), w.turned(weights[0]), first)
+    gates = w.matmul(w.flat(given["input"]), w.turned(weights[0]), first)
     kind = _kinds()[node.target]  # type: ignore[index]
     keep = node.target is recurrent_loops.gru_with_gates()
     _made(kind, False, weights[1])

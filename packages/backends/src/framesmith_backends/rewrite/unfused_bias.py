@@ -1,7 +1,7 @@
-"""Biases of float32 products on CUDA, added by the kernel that goes on with the result.
+"""Biases of float32 matmuls on CUDA, added by the kernel that goes on with the result.
 
-cuBLAS adds the bias as it stores the product, but has other kernels for products that do: for 256 rows and weights of
-256x1024 one that takes 22 us, where the product by itself takes 15 (H200). A kernel that reads the result adds it for
+cuBLAS adds the bias as it stores the matmul, but has other kernels for matmuls that do: for 256 rows and weights of
+256x1024 one that takes 22 us, where the matmul by itself takes 15 (H200). A kernel that reads the result adds it for
 nothing, or for writing the sum once where the graph returns that too. Of half types the sum would be rounded twice.
 """
 
@@ -28,14 +28,14 @@ def without_bias(gm: fx.GraphModule) -> fx.GraphModule:
 
 def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     bias, first, second = map(copies.__getitem__, node.args)  # type: ignore[arg-type]
-    product = graph.call_function(aten.mm.default, (first, second))
-    total = graph.create_node("call_function", aten.add.Tensor, (product, bias), name=node.name)
-    product.meta, total.meta = dict(node.meta), dict(node.meta)
+    matmul = graph.call_function(aten.mm.default, (first, second))
+    total = graph.create_node("call_function", aten.add.Tensor, (matmul, bias), name=node.name)
+    matmul.meta, total.meta = dict(node.meta), dict(node.meta)
     return total
 
 
 def why_not(node: fx.Node) -> str | None:
-    """Why the bias of a product stays where it is, or None."""
+    """Why the bias of a matmul stays where it is, or None."""
     value, operands = node.meta["val"], node.args
     if len(operands) != 3 or node.kwargs or not all(isinstance(one, fx.Node) for one in operands):
         return "scaled, or no tensors"

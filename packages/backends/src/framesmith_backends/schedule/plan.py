@@ -9,35 +9,35 @@ from dataclasses import dataclass, field, replace
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.fused_attention import Attends, FusedAttention
-from framesmith_backends.ir.fused_attention_gradient import FusedAttentionGradient
-from framesmith_backends.ir.fused_product import FusedProduct
+from framesmith_backends.ir.fused.attention import Attends, FusedAttention
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
+from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.program import Call, Layout, Place, Program, Teller, is_dense
-from framesmith_backends.ir.size import Symbol
+from framesmith_backends.ir.matmul import Item, Matmul
+from framesmith_backends.ir.program import Call, Layout, Place, Program, SymbolBinding, is_dense
 from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
-from framesmith_backends.schedule.alike import Alike
-from framesmith_backends.schedule.arena import Order, with_arenas
-from framesmith_backends.schedule.attention import Found, attentions, with_operands
-from framesmith_backends.schedule.attention_gradient import attention_gradients, moved_after
-from framesmith_backends.schedule.both_ways import with_both_ways
-from framesmith_backends.schedule.build import build_kernel
-from framesmith_backends.schedule.cuts import run_of, with_runs_cut
-from framesmith_backends.schedule.fused_products import Choose, fusable_products
-from framesmith_backends.schedule.group import CallNode, Group, Node, group, stored_names, with_counts_together
-from framesmith_backends.schedule.in_place import copy_by_kernels, with_copies_together, write_in_place
-from framesmith_backends.schedule.inline import Cheap, inline
-from framesmith_backends.schedule.liveness import needed
-from framesmith_backends.schedule.order import as_late
-from framesmith_backends.schedule.pieces import in_pieces
-from framesmith_backends.schedule.products import native_product
-from framesmith_backends.schedule.prologues import with_prologues
-from framesmith_backends.schedule.reuse import with_drops
-from framesmith_backends.schedule.rows import with_rows
-from framesmith_backends.schedule.scans import with_scans_turned
-from framesmith_backends.schedule.sets import in_lines
-from framesmith_backends.schedule.split import split_reductions
+from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.schedule.fusion.equal_groups import Alike
+from framesmith_backends.schedule.fusion.group import CallNode, Group, Node, group, stored_names, with_counts_together
+from framesmith_backends.schedule.fusion.inline import Cheap, inline
+from framesmith_backends.schedule.fusion.liveness import needed
+from framesmith_backends.schedule.fusion.rows import with_rows
+from framesmith_backends.schedule.fusion.scans import reverse_scans
+from framesmith_backends.schedule.fusion.split import split_reductions
+from framesmith_backends.schedule.horizontal import in_lines
+from framesmith_backends.schedule.kernels.build import build_kernel
+from framesmith_backends.schedule.kernels.index_splitting import split_ranges
+from framesmith_backends.schedule.kernels.row_column import reduce_rows_and_columns
+from framesmith_backends.schedule.matmuls.attention import Found, attentions, with_operands
+from framesmith_backends.schedule.matmuls.attention_gradient import attention_gradients, moved_after
+from framesmith_backends.schedule.matmuls.blas_steps import blas_matmul
+from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmuls
+from framesmith_backends.schedule.matmuls.prologues import with_prologues
+from framesmith_backends.schedule.memory.arena import Order, with_arenas
+from framesmith_backends.schedule.memory.in_place import copy_by_kernels, with_copies_together, write_in_place
+from framesmith_backends.schedule.memory.memory_bound import run_of, with_runs_cut
+from framesmith_backends.schedule.memory.order import as_late
+from framesmith_backends.schedule.memory.reuse import with_drops
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -50,27 +50,27 @@ class Plan:
     outputs: list[object]
     steps: list[Step] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
-    tellers: dict[Symbol, Teller] = field(default_factory=dict)
+    bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
 
     @property
     def kernels(self) -> list[Kernel]:
         return [k for step in self.steps if isinstance(step, Run) for k in step.kernels]
 
     @property
-    def products(self) -> list[Product]:
+    def matmuls(self) -> list[Matmul]:
         runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, Product)]
+        return [item for run in runs for item in run.items if isinstance(item, Matmul)]
 
     @property
     def launches(self) -> int:
-        """How many kernels, products and calls that compute there are."""
+        """How many kernels, matmuls and calls that compute there are."""
         items = sum(len(step.items) for step in self.steps if isinstance(step, Run))
         return items + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
 
     @property
-    def fused_products(self) -> list[FusedProduct]:
+    def fused_matmuls(self) -> list[FusedMatmul]:
         runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, FusedProduct)]
+        return [item for run in runs for item in run.items if isinstance(item, FusedMatmul)]
 
     @property
     def attentions(self) -> list[FusedAttention]:
@@ -111,17 +111,17 @@ class Target:
     cheap: Cheap
     copies_by_kernels: bool
     rows: bool
-    both_ways: Down | None
+    row_column: Down | None
     sets: bool
 
 
 #: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
 #: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
 CPU = Target(
-    ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, both_ways=DOWN_ON_CPU, sets=False
+    ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, row_column=DOWN_ON_CPU, sets=False
 )
 GPU = Target(
-    ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, both_ways=DOWN_ON_GPU, sets=True
+    ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, row_column=DOWN_ON_GPU, sets=True
 )
 
 
@@ -132,15 +132,17 @@ def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Nod
         program = with_rows(program)
     whole = program
     program, nodes = _grouped(program, target)
-    if target.both_ways is not None:
-        program, nodes = with_both_ways(program, nodes, lambda names: _grouped(whole, target, names), target.both_ways)
+    if target.row_column is not None:
+        program, nodes = reduce_rows_and_columns(
+            program, nodes, lambda names: _grouped(whole, target, names), target.row_column
+        )
     return program, nodes if target.copies_by_kernels else with_counts_together(nodes, program)
 
 
-def _grouped(program: Program, target: Target, both_ways: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
+def _grouped(program: Program, target: Target, row_column: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
     """Its kernels and calls; reductions of these names are cut so that rows may be reduced along with their parts."""
-    program = inline(split_reductions(program, target.splitting, both_ways, target.both_ways), target.cheap)
-    program = with_scans_turned(needed(program))
+    program = inline(split_reductions(program, target.splitting, row_column, target.row_column), target.cheap)
+    program = reverse_scans(needed(program))
     return program, group(program)
 
 
@@ -156,34 +158,34 @@ def make_plan(
 ) -> Plan:
     """Schedule the program and lay out its launch list.
 
-    Without `scratch`, kernels compute again instead. With `native`, matrix products run between kernels, and what
+    Without `scratch`, kernels compute again instead. With `native`, matmuls run between kernels, and what
     lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
-    `target` is what the kernels are for. `choose` says which products run as one kernel with what follows, and how.
+    `target` is what the kernels are for. `choose` says which matmuls run as one kernel with what follows, and how.
     With `attends`, attention is one kernel where that says so. With `order`, in which the items of a run are launched,
     what lives within a run lies in its arena, too.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
-    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, tellers=program.tellers)
-    products = _products(program, nodes) if native else {}
+    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
+    matmuls = _matmuls(program, nodes) if native else {}
     program, nodes, fused, gone = _attention(program, nodes, stored, attends)
     if choose is not None:
         rest = [node for node in nodes if not isinstance(node, CallNode) or node.call.name not in gone]
         taken = {param.name for items in fused.values() for item in items for param in item.params}
-        program, products_fused, calls_fused, kernels_fused = _fused(program, rest, stored, choose, taken)
-        fused, gone = fused | products_fused, gone | calls_fused
+        program, matmuls_fused, calls_fused, kernels_fused = _fused(program, rest, stored, choose, taken)
+        fused, gone = fused | matmuls_fused, gone | calls_fused
         nodes = [node for node in nodes if node.number not in kernels_fused]
-    views = _late_views(program, nodes, {*products, *gone})
-    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*products, *gone, *views}
+    views = _late_views(program, nodes, {*matmuls, *gone})
+    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*matmuls, *gone, *views}
     nodes = as_late(nodes, program, stored, calls_made, fused)
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
-    read.update(param.name for product in products.values() for param in product.params)
+    read.update(param.name for matmul in matmuls.values() for param in matmul.params)
     read.update(param.name for own in fused.values() for item in own for param in item.params)
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
     built = Alike(
-        program, stored, lambda name, node: in_pieces(build_kernel(name, program, node, stored, scratch), apart)
+        program, stored, lambda name, node: split_ranges(build_kernel(name, program, node, stored, scratch), apart)
     )
     count = 0
     for node in nodes:
@@ -193,8 +195,8 @@ def make_plan(
             for piece in built.kernels(f"kernel{count}", node):
                 items += in_lines(piece) if target.sets else [piece]
             count += 1
-        elif node.call.name in products:
-            items.append(products[node.call.name])
+        elif node.call.name in matmuls:
+            items.append(matmuls[node.call.name])
         elif node.call.name not in views and node.call.name not in gone:
             layout = program.layouts.get(node.call.name) if node.call.name in read else None
             plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls, CallStep(node.call, layout)]
@@ -217,10 +219,10 @@ def make_plan(
     return plan
 
 
-def _products(program: Program, nodes: list[Node]) -> dict[str, Product]:
+def _matmuls(program: Program, nodes: list[Node]) -> dict[str, Matmul]:
     calls = [node.call for node in nodes if isinstance(node, CallNode) and not node.call.effect]
-    found = {call.name: native_product(program, call) for call in calls}
-    return {name: product for name, product in found.items() if isinstance(product, Product)}
+    found = {call.name: blas_matmul(program, call) for call in calls}
+    return {name: matmul for name, matmul in found.items() if isinstance(matmul, Matmul)}
 
 
 def _attention(
@@ -257,7 +259,7 @@ def _fused(
     views = _late_views(program, nodes, ())
     calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
     needed = {name for call in calls for name in _view_step(program, call).call.needs}.union(read)
-    found = fusable_products(program, nodes, stored, needed)
+    found = fusable_matmuls(program, nodes, stored, needed)
     found = with_prologues(program, nodes, found, stored, read)
     tiles = choose(found, program) if found else {}
     taken = [one for one in found if one.call.name in tiles]
@@ -269,16 +271,16 @@ def _fused(
     return replace(program, layouts=layouts), items, {one.call.name for one in taken}, within
 
 
-def _late_views(program: Program, nodes: list[Node], products: Collection[str]) -> dict[str, bool]:
-    """Views that no kernel or product needs as a tensor, by name: whether an output or an ATen call needs them."""
+def _late_views(program: Program, nodes: list[Node], matmuls: Collection[str]) -> dict[str, bool]:
+    """Views that no kernel or matmul needs as a tensor, by name: whether an output or an ATen call needs them."""
     needed = {name for name in program.outputs if isinstance(name, str)}
-    tellers = {teller.source for teller in program.tellers.values()}
+    bindings = {binding.source for binding in program.bindings.values()}
     views: dict[str, bool] = {}
     for node in reversed(nodes):
-        if not isinstance(node, CallNode) or node.call.name in products:
+        if not isinstance(node, CallNode) or node.call.name in matmuls:
             continue
         shows = node.call.name in program.places or _gives_views(node.call)
-        shows = shows and not node.call.effect and node.call.name not in tellers
+        shows = shows and not node.call.effect and node.call.name not in bindings
         if shows:
             views[node.call.name] = node.call.name in needed
         if not shows or views[node.call.name]:

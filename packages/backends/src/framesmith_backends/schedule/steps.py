@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.product import Item
+from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Call, Layout, Place
-from framesmith_backends.ir.size import Symbol
+from framesmith_backends.ir.symbolic.size import Symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Kernels and products run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
+    """Kernels and matmuls run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
 
     `inner` are buffers that no other step sees, in the arena, which is the last of `buffers`.
     `shared` are others of these: each lies where one of `buffers` lay, which is dead by then.

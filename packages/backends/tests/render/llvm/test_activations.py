@@ -12,7 +12,7 @@ from accuracy import errors
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.render.llvm import activations
+from framesmith_backends.render.llvm.math import activations
 
 aten = torch.ops.aten
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-import both_ways
 import pytest
+import row_column
 import torch
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.launch import native
-from framesmith_backends.launch.assembly import PROCESSORS, assembly, loop_of
+from framesmith_backends.launch.llvm import engine as native
+from framesmith_backends.launch.llvm.assembly import PROCESSORS, assembly, loop_of
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.library import instead
+from framesmith_backends.render.llvm.math.libm import instead
 
 Tensor = torch.Tensor
 CPU = CpuBackend()
@@ -76,8 +76,8 @@ def test_rows_and_columns_in_one_kernel(register: int, columns: int) -> None:
     """Sums down the columns lie in arrays of float32, and are stored in the order of the columns."""
     dy, x = torch.randn(70, columns).bfloat16(), torch.randn(70, columns).bfloat16()
     w = torch.arange(columns).bfloat16() / columns
-    wanted = both_ways.rms_norm(dy.double(), x.double(), w.double())
-    for found, one in zip(compiled(both_ways.rms_norm, dy, x, w), wanted, strict=True):
+    wanted = row_column.rms_norm(dy.double(), x.double(), w.double())
+    for found, one in zip(compiled(row_column.rms_norm, dy, x, w), wanted, strict=True):
         torch.testing.assert_close(found.double(), one, rtol=0.05, atol=0.05 * one.abs().max().item())
 
 

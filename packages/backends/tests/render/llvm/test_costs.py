@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.launch.assembly import ARM, PROCESSORS, Processor, assembly, counts
+from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts
 from framesmith_backends.render.llvm.ops import ELEMENTARY
 
 KINDS = {"f32": "float", "f64": "double"}

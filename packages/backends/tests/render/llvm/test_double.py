@@ -12,7 +12,7 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm.double import FLOAT64
+from framesmith_backends.render.llvm.math.float64 import FLOAT64
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Long = np.longdouble

@@ -14,7 +14,7 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.launch import native
+from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.target import Target

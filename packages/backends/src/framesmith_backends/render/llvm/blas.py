@@ -1,17 +1,17 @@
-"""Matrix products as calls of the Fortran `sgemm` in torch's own library, which takes everything by address.
+"""Matmuls as calls of the Fortran `sgemm` in torch's own library, which takes everything by address.
 
 BLAS knows columns, torch rows: a matrix of rows is to BLAS the transposed one of columns, so it is asked for the
-transposed product, of the transposed operands in the other order.
+transposed matmul, of the transposed operands in the other order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from framesmith_backends.ir.product import LARGEST, Product
-from framesmith_backends.ir.size import Size, Sym, Symbol
+from framesmith_backends.ir.matmul import LARGEST, Matmul
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.sizes import emit_size
+from framesmith_backends.render.llvm.loops.sizes import emit_size
 
 _FLOAT_BYTES = 4
 
@@ -23,7 +23,7 @@ _COUNTS = "\n".join(
     for at, name in enumerate(("m", "n", "k", "a.leading", "b.leading"))
 )
 
-#: Declarations that modules with products need.
+#: Declarations that modules with matmuls need.
 BLAS = (
     "declare void @sgemm_(ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr)",
     "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
@@ -41,7 +41,7 @@ BLAS = (
     "declare i32 @aoti_torch_cpu_mm_out(ptr, ptr, ptr)",
     "declare i32 @aoti_torch_cpu_addmm_out(ptr, ptr, ptr, ptr, double, double)",
     "declare ptr @torch_exception_get_what_without_backtrace()",
-    # Whether products of float32 matrices are computed in float32: torch may be told to round their elements.
+    # Whether matmuls of float32 matrices are computed in float32: torch may be told to round their elements.
     # at::Float32Backend::MKLDNN is 2, at::Float32Op::MATMUL 3; at::Float32Precision::NONE and IEEE are below 2.
     """define internal i1 @fs.exact() {
   %context = call ptr @fs_context()
@@ -78,7 +78,7 @@ done:
 i32 0, ptr %handle)
   ret i32 %e
 }""",
-    # The product by ATen: nonzero where it failed.
+    # The matmul by ATen: nonzero where it failed.
     """define internal i32 @fs.by.aten(ptr %c, ptr %a, ptr %b, i64 %m, i64 %n, i64 %k, i64 %a0, i64 %a1, i64 %b0, \
 i64 %b1, i1 %biased) {
   %cs = alloca ptr
@@ -111,9 +111,9 @@ done:
   %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
   ret i32 %e
 }""",
-    # One product, with the row in each of the result's rows first if there is one; %failure tells whether ATen failed.
-    # One function for all: a branch on %exact for each product in the entry took LLVM half of its time.
-    """define internal void @fs.product(i1 %exact, ptr %failure, ptr %c, ptr %a, ptr %b, ptr %row, i64 %m, \
+    # One matmul, with the row in each of the result's rows first if there is one; %failure tells whether ATen failed.
+    # One function for all: a branch on %exact for each matmul in the entry took LLVM half of its time.
+    """define internal void @fs.matmul(i1 %exact, ptr %failure, ptr %c, ptr %a, ptr %b, ptr %row, i64 %m, \
 i64 %n, i64 %k, i64 %a.leading, i1 %a.transposed, i64 %b.leading, i1 %b.transposed) {
   %counts = alloca [5 x i32]
   %biased = icmp ne ptr %row, null
@@ -146,19 +146,19 @@ i64 %b.down, i64 %b.right, i1 %biased)
 }""".replace("COUNTS", _COUNTS),
 )
 
-#: What an entry with products begins with: whether BLAS may compute them, and a place for ATen's failures.
-PRODUCTS_BEGIN = (
+#: What an entry with matmuls begins with: whether BLAS may compute them, and a place for ATen's failures.
+MATMULS_BEGIN = (
     "%threads = call i32 @fs_num_threads()",  # tells OpenMP, and so BLAS, on a thread's first use
     "%exact = call i1 @fs.exact()",
     "store i32 0, ptr %failure",
 )
 
 #: And what it ends with, before it returns.
-PRODUCTS_END = (
+MATMULS_END = (
     "  %failures = load i32, ptr %failure",
     "  %none.failed = icmp eq i32 %failures, 0",
-    "  br i1 %none.failed, label %well, label %failed.products",
-    "failed.products:",
+    "  br i1 %none.failed, label %well, label %failed.matmuls",
+    "failed.matmuls:",
     "  %what = call ptr @torch_exception_get_what_without_backtrace()",
     "  %runtime.error = load ptr, ptr @PyExc_RuntimeError",
     "  call void @PyErr_SetString(ptr %runtime.error, ptr %what)",
@@ -167,8 +167,8 @@ PRODUCTS_END = (
 )
 
 
-def emit_product(b: Builder, product: Product, buffers: Mapping[str, Value], known: dict[Symbol, Value]) -> None:
-    """The product on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors."""
+def emit_matmul(b: Builder, matmul: Matmul, buffers: Mapping[str, Value], known: dict[Symbol, Value]) -> None:
+    """The matmul on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors."""
 
     def address(buffer: str, offset: Size) -> str:
         if offset == 0:
@@ -176,23 +176,23 @@ def emit_product(b: Builder, product: Product, buffers: Mapping[str, Value], kno
         moved = emit_size(b, offset * _FLOAT_BYTES, known)
         return b.emit(f"getelementptr i8, ptr {buffers[buffer].text}, {moved.typed}", "ptr").typed
 
-    row = "ptr null" if product.bias is None else address(product.bias.source, product.bias.offset)
-    operands = [address(one.buffer, one.offset) for one in (product.a, product.b)]
-    counts = [emit_size(b, size, known).typed for size in (product.m, product.n, product.k)]
+    row = "ptr null" if matmul.bias is None else address(matmul.bias.source, matmul.bias.offset)
+    operands = [address(one.buffer, one.offset) for one in (matmul.a, matmul.b)]
+    counts = [emit_size(b, size, known).typed for size in (matmul.m, matmul.n, matmul.k)]
     layouts = [
         text
-        for one in (product.a, product.b)
+        for one in (matmul.a, matmul.b)
         for text in (emit_size(b, one.leading, known).typed, f"i1 {str(one.transposed).lower()}")
     ]
-    given = ["i1 %exact", "ptr %failure", buffers[product.result].typed, *operands, row, *counts, *layouts]
-    b.line(f"call void @fs.product({', '.join(given)})")
+    given = ["i1 %exact", "ptr %failure", buffers[matmul.result].typed, *operands, row, *counts, *layouts]
+    b.line(f"call void @fs.matmul({', '.join(given)})")
 
 
-def emit_too_large(b: Builder, products: Iterable[tuple[Product, dict[Symbol, Value]]]) -> Value | None:
+def emit_too_large(b: Builder, matmuls: Iterable[tuple[Matmul, dict[Symbol, Value]]]) -> Value | None:
     """Whether a size is more than BLAS counts; None where no size changes."""
     found: Value | None = None
-    for product, known in products:
-        for size in (product.m, product.n, product.k, product.a.leading, product.b.leading):
+    for matmul, known in matmuls:
+        for size in (matmul.m, matmul.n, matmul.k, matmul.a.leading, matmul.b.leading):
             if isinstance(size, Sym):
                 large = b.compare("sgt", emit_size(b, size, known), LARGEST)
                 found = large if found is None else b.binary("or", found, large)

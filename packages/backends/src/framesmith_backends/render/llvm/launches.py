@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import Number
-from framesmith_backends.ir.size import Size, Symbol, surely_positive
+from framesmith_backends.ir.symbolic.size import Size, Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
+from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.module import Module, inner_lines, number_lines
 from framesmith_backends.render.llvm.runtime import NUMBERS
-from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 

@@ -1,4 +1,4 @@
-"""A module of kernels and the native entries that launch them, and matrix products between them.
+"""A module of kernels and the native entries that launch them, and matmuls between them.
 
 An entry is a CPython function in the vectorcall style of METH_FASTCALL: it takes the tensors of one launch
 list, reads their data pointers through torch's stable C shim, and runs the kernels in order, those with
@@ -11,17 +11,17 @@ import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.ir.expr import Number, cost
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.forms import kernel_form
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.product import Item, Product
-from framesmith_backends.ir.size import Sym, Symbol, hint
-from framesmith_backends.render.llvm.blas import BLAS, PRODUCTS_BEGIN, PRODUCTS_END, emit_product, emit_too_large
+from framesmith_backends.ir.matmul import Item, Matmul
+from framesmith_backends.ir.symbolic.size import Sym, Symbol, hint
+from framesmith_backends.render.llvm.blas import BLAS, MATMULS_BEGIN, MATMULS_END, emit_matmul, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.kernel import Shape, render_kernel
+from framesmith_backends.render.llvm.loops.kernel import Shape, render_kernel
+from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME, attributes
-from framesmith_backends.render.llvm.sizes import emit_size
 from framesmith_backends.render.target import Target
 
 # Below this many estimated cycles a kernel is not worth waking threads for; each thread gets at least half.
@@ -34,7 +34,7 @@ PART = 64
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel or product on the entry's buffers, and on its numbers, at these positions."""
+    """One kernel or matmul on the entry's buffers, and on its numbers, at these positions."""
 
     item: Item
     arguments: tuple[int, ...]
@@ -113,7 +113,7 @@ bad:
 
 
 def cycles(item: Item, target: Target) -> int:
-    """A rough count of cycles the kernel or product takes on one thread, by the hints of its sizes."""
+    """A rough count of cycles the kernel or matmul takes on one thread, by the hints of its sizes."""
     return hint(item.points) * _point_cycles(item) // target.float_lanes
 
 
@@ -160,17 +160,17 @@ def add_entry(
         f"  %table = alloca [{count + len(inner)} x ptr], align 16",
     ]
     body = inner_lines(m, name, count, inner)
-    has_products = any(isinstance(launch.item, Product) for launch in launches)
-    if has_products:
+    has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
+    if has_matmuls:
         m.declarations.update(dict.fromkeys(BLAS))
         lines.append("  %failure = alloca i32")
-        body += [f"  {line}" for line in PRODUCTS_BEGIN]
+        body += [f"  {line}" for line in MATMULS_BEGIN]
     failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
     if failures:
         lines.append(f"  %failed.checks = alloca [{len(failures)} x i8]")
         body.append(f"  call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
     given = [f"{'i64' if isinstance(one, Symbol) else 'double'} %number{k}" for k, one in enumerate(numbers)]
-    given += ["ptr %table", *(["i1 %exact", "ptr %failure"] if has_products else [])]
+    given += ["ptr %table", *(["i1 %exact", "ptr %failure"] if has_matmuls else [])]
     given += ["ptr %failed.checks"] if failures else []
     body += _launches_lines(m, name, launches, lines, ", ".join(given))
     lines += [
@@ -197,8 +197,8 @@ def add_entry(
     if counts:
         lines, block = [*lines, *counts], "counted"
     lines += _unlocked(m, launches, body, block)
-    if has_products:
-        lines += PRODUCTS_END
+    if has_matmuls:
+        lines += MATMULS_END
     lines += _failures_lines(m, name, failures)
     lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
     m.entries.append("\n".join(lines))
@@ -263,9 +263,9 @@ def _checks_of(launch: Launch) -> int:
 
 
 def _counts_lines(launches: Sequence[Launch]) -> list[str]:
-    """An error where a product has a size that BLAS cannot count."""
+    """An error where a matmul has a size that BLAS cannot count."""
     b = Builder(prefix="c")
-    large = emit_too_large(b, ((one.item, _known(one)) for one in launches if isinstance(one.item, Product)))
+    large = emit_too_large(b, ((one.item, _known(one)) for one in launches if isinstance(one.item, Matmul)))
     if large is None:
         return []
     return [
@@ -351,10 +351,10 @@ def _launch_lines(m: Module, number: int, launch: Launch, head: list[str], check
             f"  %p{number}.{k} = load ptr, ptr %f{number}.{k}",
         ]
     pointers = [Value(f"%p{number}.{k}", "ptr") for k in range(len(launch.arguments))]
-    if isinstance(launch.item, Product):
+    if isinstance(launch.item, Matmul):
         names = [param.name for param in launch.item.params]
         b = Builder(prefix=f"b{number}.")
-        emit_product(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
+        emit_matmul(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
         return [*lines, *(f"  {line}" for line in b.out)]
     assert isinstance(launch.item, Kernel)
     return [*lines, *_kernel_lines(m, number, launch, launch.item, head, checks)]

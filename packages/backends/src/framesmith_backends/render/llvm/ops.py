@@ -6,17 +6,17 @@ import functools
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
-from framesmith_backends.render.llvm.activations import ACTIVATIONS
-from framesmith_backends.render.llvm.bessel import BESSEL
 from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
-from framesmith_backends.render.llvm.circular import CIRCULAR
-from framesmith_backends.render.llvm.coarse import COARSE
-from framesmith_backends.render.llvm.double import FLOAT64
 from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
-from framesmith_backends.render.llvm.gamma import GAMMA
-from framesmith_backends.render.llvm.logarithmic import LOGARITHMIC
-from framesmith_backends.render.llvm.math import FLOAT32
-from framesmith_backends.render.llvm.through_double import THROUGH_DOUBLE
+from framesmith_backends.render.llvm.math.activations import ACTIVATIONS
+from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
+from framesmith_backends.render.llvm.math.bessel import BESSEL
+from framesmith_backends.render.llvm.math.elementary import FLOAT32
+from framesmith_backends.render.llvm.math.float64 import FLOAT64
+from framesmith_backends.render.llvm.math.gamma import GAMMA
+from framesmith_backends.render.llvm.math.logarithmic import LOGARITHMIC
+from framesmith_backends.render.llvm.math.trigonometric import CIRCULAR
+from framesmith_backends.render.llvm.math.via_float64 import VIA_FLOAT64
 
 Emit = Callable[..., Value]
 
@@ -119,7 +119,7 @@ PLAIN: dict[str, Emit] = {
 
 # Functions by the type that they are computed in.
 ELEMENTARY: dict[str, dict[str, Emit]] = {
-    "f32": {**FLOAT32, **CIRCULAR, **LOGARITHMIC, **THROUGH_DOUBLE, **GAMMA, **BESSEL, **ACTIVATIONS},
+    "f32": {**FLOAT32, **CIRCULAR, **LOGARITHMIC, **VIA_FLOAT64, **GAMMA, **BESSEL, **ACTIVATIONS},
     "f64": FLOAT64,
 }
 
@@ -215,7 +215,7 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
 
 def emit_coarse(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
     """The operation on values of float32, exact enough to be rounded to bfloat16."""
-    return _elementary(b, COARSE[name], args)
+    return _elementary(b, APPROXIMATE[name], args)
 
 
 def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:

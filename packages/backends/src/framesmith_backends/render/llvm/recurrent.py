@@ -1,7 +1,7 @@
 """Recurrent layers in machine code of their own: a module for each `Layer`, forward or backward through all steps.
 
 Note [Rows]: what a row of a batch becomes depends on no other row, so each thread takes some rows through all steps and
-waits for nobody. What inputs give to the gates, a product of all steps at once, is computed before.
+waits for nobody. What inputs give to the gates, a matmul of all steps at once, is computed before.
 
 Note [Tiles]: of a few rows and one vector of units, the sums of all gates are kept in registers while they run over the
 state before; then the cell's functions are applied to them, and nothing but what is kept is written. Backward, what
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from framesmith_backends.render.llvm import math
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.products.pack import pack
+from framesmith_backends.render.llvm.math import elementary as math
+from framesmith_backends.render.llvm.matmul.pack import pack
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.render.target import Target
@@ -51,7 +51,7 @@ Finish = Callable[["_Tile", Sequence[Value], range, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`gates` products by the state make a step; what is done to their sums, forward and backward."""
+    """`gates` matmuls by the state make a step; what is done to their sums, forward and backward."""
 
     gates: int
     forward: Finish
@@ -193,7 +193,7 @@ class _Tile:
 
     def function(self) -> str:
         w = self.w
-        sums = self._products(self._starts(), *self._multiplied())
+        sums = self._matmuls(self._starts(), *self._multiplied())
         if not self.layer.backward:
             self._finished(sums, self.cell.forward)
         else:
@@ -238,7 +238,7 @@ class _Tile:
         found = job["found_too" if self.layer.kind == "gru" else "found"]
         return w.at(found, behind), self.wide, w.select(self.is_first, ZERO, p["depth"])
 
-    def _products(self, sums: list[list[Value]], rows: Value, apart: Value, depth: Value) -> list[list[Value]]:
+    def _matmuls(self, sums: list[list[Value]], rows: Value, apart: Value, depth: Value) -> list[list[Value]]:
         w, lanes, count = self.w, self.lanes, len(sums[0])
         weights = w.cell(self.p["weights"])
         whole = w.binary("and", depth, -UNROLL)

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
-from framesmith_backends.render.llvm import double
 from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
+from framesmith_backends.render.llvm.loops.transposed import transposed
+from framesmith_backends.render.llvm.math import float64 as double
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, memory_kind, to_memory
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
-from framesmith_backends.render.llvm.turned import transposed
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
 

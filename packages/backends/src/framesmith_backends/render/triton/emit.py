@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection
 
 from framesmith_backends.ir import expr as expressions
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.ir.expr import (
     Cast,
@@ -17,16 +16,17 @@ from framesmith_backends.ir.expr import (
     Number,
     Op,
     Ref,
+    approximate_parts,
     children,
-    coarse_parts,
     told_by_data,
     walk,
 )
 from framesmith_backends.ir.float8 import FORMATS, too_large
-from framesmith_backends.ir.index import Atom, Div, Ix, Mod, Picked, Var
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ranges import is_within
-from framesmith_backends.ir.size import Size, Sym, surely_positive
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Atom, Div, Indirect, Ix, Mod, Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, surely_positive
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import TYPES, Writing
 
@@ -45,7 +45,7 @@ CALLS = frozenset((
 
 
 #: Functions with a shorter form for results that are rounded to bfloat16 at once.
-COARSE = frozenset(("gelu", "gelu_tanh", "silu", "sigmoid"))
+APPROXIMATE = frozenset(("gelu", "gelu_tanh", "silu", "sigmoid"))
 
 
 def number_text(value: bool | int | float, dtype: str) -> str:
@@ -82,7 +82,7 @@ def emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
     depths = _depths(w, root)
-    coarse = coarse_parts(root, COARSE)
+    coarse = approximate_parts(root, APPROXIMATE)
     for node in depths:
         if node in coarse:
             continue
@@ -181,7 +181,7 @@ def position_text(w: Writing, ix: Ix) -> str:
 def _term(w: Writing, atom: Atom, k: Size) -> str:
     if isinstance(atom, Var):
         text = w.variables[atom]
-    elif isinstance(atom, Picked):
+    elif isinstance(atom, Indirect):
         text = _picked(w, atom)
     else:
         sign = {Div: "//", Mod: "%"}[type(atom)]
@@ -189,7 +189,7 @@ def _term(w: Writing, atom: Atom, k: Size) -> str:
     return text if k == 1 else f"{text} * {step_of(w, k)}"
 
 
-def _picked(w: Writing, atom: Picked) -> str:
+def _picked(w: Writing, atom: Indirect) -> str:
     """The number, named where it is first known."""
     (told,) = told_by_data(index.of(atom))
     scope = w.scopes[_depths(w, told)[told]]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Op, Ref, loads, walk
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass
-from framesmith_backends.ir.size import product
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import numel
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _is_sum_below(a: Accumulate, top: Accumulate) -> bool:
 
 
 def _distances(first: Pass, second: Pass, row: Sequence[Var]) -> tuple[Distances, ...]:
-    count = product(v.size for v in row)
+    count = numel(v.size for v in row)
     if not isinstance(count, int):
         return ()
     found: list[Distances] = []

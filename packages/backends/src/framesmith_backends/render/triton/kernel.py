@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Size, Sym, Symbol, hint, product, surely_at_least
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.passes import programs_along, write_program
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, holds_row, reaches, reads_apart
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
-from framesmith_backends.schedule.loops import lane_score, read_once
+from framesmith_backends.schedule.kernels.loops import lane_score, read_once
 
 # Pointer types of a compiled signature. Bools are stored as bytes.
 POINTERS = {
@@ -186,4 +186,4 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
 
 def grid_of(kernel: Kernel, tile: Tile) -> Size:
     """The number of programs."""
-    return product(programs_along(var, tile) for var in kernel.outer if var not in kernel.down)
+    return numel(programs_along(var, tile) for var in kernel.outer if var not in kernel.down)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
-from framesmith_backends.ir.size import Size, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Size, surely_at_least
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framesmith_backends.ir.size import (
+from framesmith_backends.ir.symbolic.size import (
     Atom,
     Extreme,
     Size,

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Load, Number
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Symbol
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.render.triton.tile import Tile
 
 # Types in memory, and of numbers that arithmetic takes. Of floating numbers of 8 bits the bytes are loaded and stored.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from framesmith_backends.ir import index
-from framesmith_backends.ir.index import Ix, Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Size, hint, product, surely_at_least
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, hint, numel, surely_at_least
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
-from framesmith_backends.schedule.loops import accesses, places
+from framesmith_backends.schedule.kernels.loops import accesses, places
 
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
 # where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
@@ -122,10 +122,10 @@ def part_of_row(kernel: Kernel, tile: Tile) -> tuple[int, int] | None:
 
     It has all of the other axes, and the first step of loops that are not in the tile. None if no such part does.
     """
-    axes, count = row_axes(kernel, tile), product(v.size for v in kernel.row)
+    axes, count = row_axes(kernel, tile), numel(v.size for v in kernel.row)
     if not axes or not isinstance(count, int) or not isinstance(axes[0].var.size, int):
         return None
-    beside = hint(product(axis.var.size for axis in axes[1:]))
+    beside = hint(numel(axis.var.size for axis in axes[1:]))
     wanted = -(-count // (MOST_PARTS * beside))
     end = min(-(-wanted // axes[0].block) * axes[0].block, axes[0].var.size)
     return (end, end * beside) if end >= wanted else None
@@ -148,7 +148,7 @@ def reaches(kernel: Kernel) -> bool:
 def _reach(ix: Ix) -> int:
     total = _as_size(ix.const)
     for atom, k in ix.terms:
-        part = _as_size(atom.size) if isinstance(atom, (Var, index.Picked)) else _reach(atom.base)
+        part = _as_size(atom.size) if isinstance(atom, (Var, index.Indirect)) else _reach(atom.base)
         total += _as_size(k) * part
     return total
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import hint
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import hint
 from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
 from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, covering, holds_row
 from framesmith_backends.render.triton.tile_rules import LARGEST_BLOCK, LONGER_ROWS, ROW_BLOCK, most_scanned
-from framesmith_backends.schedule.loops import read_once
+from framesmith_backends.schedule.kernels.loops import read_once
 
 #: So many forms of a kernel are measured, the rule's among them.
 MOST_FORMS = 6

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from framesmith_backends.ir import index
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads
-from framesmith_backends.ir.index import Var
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.size import Sym, hint, product, surely_at_least
 from framesmith_backends.ir.splitting import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Sym, hint, numel, surely_at_least
 from framesmith_backends.render.triton.joined import joinable
 from framesmith_backends.render.triton.tile import WARP, Axis, Tile, covering
-from framesmith_backends.schedule.loops import places
+from framesmith_backends.schedule.kernels.loops import places
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
 # them at most; longer ones go in blocks, of these sizes.
@@ -76,7 +76,7 @@ def row_block(kernel: Kernel, lane: Var) -> int:
 
 def streamed(kernel: Kernel) -> int:
     """How many elements a program reads at once where it goes through a row in blocks: the fewer programs, the more."""
-    programs = hint(product(v.size for v in kernel.outer if v is not kernel.lane))
+    programs = hint(numel(v.size for v in kernel.outer if v is not kernel.lane))
     if kernel.lane in kernel.outer:
         programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
     at_once = min(max(programs // GPU_PROCESSORS, 1), PROGRAMS_AT_ONCE)
@@ -127,7 +127,7 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
     if not kernel.outer or isinstance(lane.size, Sym):
         return Tile((along,))
     other, several, programs = _rows_across(kernel, block, *across) if across else _short_rows(kernel, block)
-    rows = hint(product(v.size for v in kernel.outer))
+    rows = hint(numel(v.size for v in kernel.outer))
     while several > 1 and several * block > WARP and rows // several < programs:
         several //= 2
     if several <= 1:
@@ -148,9 +148,9 @@ def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
     if not others or kernel.has_scans or any(isinstance(v.size, Sym) for v in kernel.row):
         return None
     whole = Tile(tuple(Axis(v, covering(v.size)) for v in (*others, lane)), flat=True)
-    count = hint(product(v.size for v in kernel.row))
+    count = hint(numel(v.size for v in kernel.row))
     if whole.elements <= min(WHOLE_ROW, MOST_IDLE * count):
-        rows = hint(product(v.size for v in kernel.outer))
+        rows = hint(numel(v.size for v in kernel.outer))
         return None if count < LEAST_HELD and rows >= ENOUGH_PROGRAMS else whole
     longest, lanes = max(reversed(others), key=lambda v: hint(v.size)), covering(lane.size)
     block = min(streamed(kernel) // lanes, covering(longest.size))
@@ -220,7 +220,7 @@ def columns_of(kernel: Kernel, lane: Var) -> int:
     """How many columns a program adds up: fewer where there would be too few programs."""
     covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.has_scans else LEAST_COLUMNS
-    others = hint(product(v.size for v in kernel.outer if v is not lane))
+    others = hint(numel(v.size for v in kernel.outer if v is not lane))
     while columns > least and others * -(-hint(lane.size) // columns) < ENOUGH_PROGRAMS:
         columns //= 2
     return columns
@@ -230,7 +230,7 @@ def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
     """How many elements of each column a program takes at once, if there are so many."""
     if not kernel.has_scans:
         return max(streamed(kernel) // columns, 1)
-    programs = hint(product(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
+    programs = hint(numel(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)
     return (ROW_BLOCK if programs >= ENOUGH_PROGRAMS else min(LARGEST_BLOCK, most_scanned(kernel))) // columns
 
 

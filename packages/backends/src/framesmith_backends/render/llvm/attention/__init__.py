@@ -1,4 +1,4 @@
-"""Attention of float32: scores, softmax and their product with the values, nothing of it in memory but the results.
+"""Attention of float32: scores, softmax and their matmul with the values, nothing of it in memory but the results.
 
 Note [Across queries]: the lanes of a vector are queries, and the rows of a register tile keys, or elements of values.
 Only the queries of a block have to be turned, once: an element of a key, or of a value, is read where it lies and meets

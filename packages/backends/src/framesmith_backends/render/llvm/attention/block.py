@@ -8,7 +8,7 @@ from framesmith_backends.render.llvm.attention.calls import call, is_null, signa
 from framesmith_backends.render.llvm.attention.shape import KEYS, LOWEST, Shape
 from framesmith_backends.render.llvm.attention.softmax import logarithm
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.products.pack import transposed
+from framesmith_backends.render.llvm.matmul.pack import transposed
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 _SPREAD = ("ptr mask", "i64 step", "i64 keys", "ptr scores", "i64 width")

@@ -9,7 +9,7 @@ from framesmith_backends.render.llvm.attention.shape import JOB, POINTERS, Shape
 from framesmith_backends.render.llvm.attention.softmax import softmax
 from framesmith_backends.render.llvm.attention.tiles import scores_tile, values_tile
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.products.pack import pack
+from framesmith_backends.render.llvm.matmul.pack import pack
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.render.llvm import math as functions
 from framesmith_backends.render.llvm.attention.calls import is_null, signature
 from framesmith_backends.render.llvm.attention.shape import KEYS_OF_ROW, LOWEST, Shape
 from framesmith_backends.render.llvm.attention.softmax import finite, larger, logarithm
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.products.pack import transposed
+from framesmith_backends.render.llvm.math import elementary as functions
+from framesmith_backends.render.llvm.matmul.pack import transposed
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 ROW = (

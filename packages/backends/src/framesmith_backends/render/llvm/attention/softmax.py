@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from framesmith_backends.render.llvm import math as functions
 from framesmith_backends.render.llvm.attention.calls import signature
 from framesmith_backends.render.llvm.attention.shape import LOWEST, Shape
 from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.math import elementary as functions
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 
 

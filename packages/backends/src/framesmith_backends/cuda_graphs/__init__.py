@@ -1,0 +1,1 @@
+"""CUDA graphs: what may be captured, capturing, and replaying."""

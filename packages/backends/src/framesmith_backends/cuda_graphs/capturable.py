@@ -1,0 +1,181 @@
+"""Which graphs may be recorded: what runs on the host, or for one call alone, would be missing from a replay."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.nodes import value_of
+from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
+from framesmith_aten.operators import (
+    arguments,
+    is_check_by_device,
+    is_custom,
+    is_effect,
+    is_mutable,
+    is_random,
+    is_view,
+    is_view_by_strides,
+    op_name,
+    reads_sizes,
+    row,
+    tensors_in,
+    undeclared_writes,
+    written_arguments,
+)
+from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
+from framesmith_guards.torch_adapter import OpOverload
+
+#: Of operators that cannot be recorded: what their tags say that they do.
+ON_THE_HOST = {
+    torch.Tag.data_dependent_output: "reads a number from the device",
+    torch.Tag.cudagraph_unsafe: "is not made to be recorded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a graph takes, by position.
+
+    `tensors` and `numbers` are all of it; `varying` are tensors whose sizes, strides or offsets are symbols, `written`
+    those that the graph writes to.
+    """
+
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    varying: tuple[int, ...]
+    written: frozenset[int]
+
+
+def why_not_captured(gm: fx.GraphModule, device: torch.device) -> str | None:
+    """Why the graph's launches on the device cannot be recorded and replayed, or None."""
+    return next((why for node in gm.graph.nodes if (why := _why_not_node(node, device)) is not None), None)
+
+
+def takes_unbacked(gm: fx.GraphModule) -> bool:
+    """Whether an input is a number, or has a size, that is another at each call: backward graphs have such inputs."""
+    return any(why_unbacked(node) is not None for node in gm.graph.find_nodes(op="placeholder"))
+
+
+def why_not_by_itself(node: fx.Node, device: torch.device) -> str | None:
+    """Why the call cannot be recorded, whatever the rest of its graph is, or None."""
+    for operand in node.all_input_nodes:
+        reason = _why_not_value(operand, device) or why_unbacked(operand)
+        if reason is not None:
+            return reason
+    return _why_not_node(node, device) or why_unbacked(node)
+
+
+def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
+    return _why_not_value(node, device) or (why_not_call(node) if node.op == "call_function" else None)
+
+
+def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
+    for tensor in tensors_in(node.meta.get("val")):
+        if not _is_on(tensor, device):
+            return f"{node.name} is on {tensor.device}, and all that is recorded lies on {device}"
+    return None
+
+
+def why_unbacked(node: fx.Node) -> str | None:
+    """Of numbers, and of sizes, that are others at each call though those of the inputs are the same."""
+    value = node.meta.get("val")
+    numbers = [number for one in tensors_in(value) if _may_vary(one) for number in numbers_of(one).values()]
+    symbolic = [number for number in (value, *numbers) if is_symbolic(number)]
+    if any(is_unbacked(number) or is_assumed(number) for number in symbolic):
+        return f"data tell {node.name}, or its size"
+    return None
+
+
+def _may_vary(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and has_symbols(tensor)
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    known = {device.index, tensor.device.index} - {None}  # a device without a number is the current one
+    return tensor.device.type == device.type and len(known) <= 1
+
+
+def why_not_call(node: fx.Node) -> str | None:
+    """Why such a call cannot be recorded wherever its tensors are, or None."""
+    op = node.target
+    if not isinstance(op, OpOverload):
+        if op is operator.getitem or op in FUNCTIONS:
+            return None
+        return f"{op_name(op)} is no operator: what it does besides is not known"
+    for tag, what in ON_THE_HOST.items():
+        if tag in op.tags:
+            return f"{op} {what}"
+    if is_custom(op):
+        return f"{op} is not torch's own: what it does besides, on the host, would be left out"
+    if is_view_by_strides(op):
+        return f"{op} sees memory around its operand"
+    if is_effect(op) and not (is_random(op) or is_mutable(op) or row(op).statistics or is_check_by_device(op)):
+        return f"{op} has an effect on the host"
+    given = arguments(op, node.args, node.kwargs)
+    if given.get("generator") is not None:
+        return f"{op} draws from a generator of its own"
+    if reads_sizes(op, value_of(node.args), value_of(node.kwargs)):
+        return f"{op} reads from the device how many elements there are"
+    return None
+
+
+def launches_anything(gm: fx.GraphModule) -> bool:
+    """Whether something in the graph may compute: not only views and numbers."""
+    return any(
+        node.op == "call_function" and isinstance(node.target, OpOverload) and not is_view(node.target)
+        for node in gm.graph.nodes
+    )
+
+
+def parameters(gm: fx.GraphModule) -> Parameters:
+    """What the graph takes."""
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    tensors = {at: v for at, node in enumerate(nodes) if isinstance(v := node.meta.get("val"), torch.Tensor)}
+    places = {node: at for at, node in enumerate(nodes)}
+    written = {places[node] for node in _written(gm) if node in places}
+    return Parameters(
+        tensors=tuple(tensors),
+        numbers=tuple(at for at in range(len(nodes)) if at not in tensors),
+        varying=tuple(at for at, value in tensors.items() if has_symbols(value)),
+        written=frozenset(written),
+    )
+
+
+def _written(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    for node in gm.graph.nodes:
+        yield from written_by(node)
+
+
+def written_by(node: fx.Node) -> Iterator[fx.Node]:
+    """What the node writes to, seen through views."""
+    op = node.target
+    if node.op != "call_function" or not isinstance(op, OpOverload):
+        return
+    names = written_arguments(op)
+    if row(op).statistics:
+        names = (*names, *undeclared_writes(op, node.args, node.kwargs))
+    given = arguments(op, node.args, node.kwargs) if names else {}
+    for name in names:
+        yield from map(base_of, _nodes_in(given.get(name)))
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    if isinstance(value, fx.Node):
+        return [value]
+    return [node for item in value for node in _nodes_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """What the node shows, if it is a view, or gives, if it is one of several results."""
+    while node.op == "call_function" and node.args and (is_view(node.target) or node.target is operator.getitem):
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node

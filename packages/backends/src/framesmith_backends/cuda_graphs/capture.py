@@ -1,0 +1,269 @@
+"""One recording of a graph's launches: what it reads where it lies, what it copies, and what it gives.
+
+Nothing here asks for a GPU: what records is a `Capturer`, and `cuda_graphs.py` has that of CUDA.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from framesmith_aten.contract import BoxedFn
+from framesmith_aten.layouts import is_interleaved
+from framesmith_backends.cuda_graphs.capturable import Parameters
+from framesmith_backends.cuda_graphs.results import (
+    Copying,
+    Memory,
+    NotCaptured,
+    Results,
+    place_of,
+    results_of,
+    view,
+)
+from framesmith_backends.launch.source import below_autograd
+from framesmith_backends.torch_adapter import unstable
+
+#: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
+MOST_COPIED = 256 << 20
+#: Addresses at which recordings have results, and how many recordings do.
+OF_CAPTURES: Counter[int] = Counter()
+
+
+class Recorded(Protocol):
+    """What was launched, to be done again."""
+
+    def ready(self) -> None:
+        """Called before anything is written to what the recording reads: what still uses it is waited for."""
+        ...
+
+    def replay(self) -> None: ...
+
+
+class Capturer(Protocol):
+    """Records launches on one device."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def busy(self) -> bool:
+        """Whether somebody else records at present: what is launched then is to be part of that."""
+        ...
+
+    def record(
+        self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[Any], Recorded]:
+        """The results of `run` on these inputs and what it launches, without doing it.
+
+        The results have their contents after each replay; the recorder holds none of them. `buffers` are over those
+        inputs that only it reads.
+        """
+        ...
+
+    def settings(self) -> tuple[object, ...]:
+        """What else the launches depend on: switches that the user may turn between two calls."""
+        ...
+
+    def make_room(self) -> None:
+        """Called when there was not enough memory to record."""
+        ...
+
+
+@dataclass(slots=True)
+class Copies:
+    """Inputs that are copied into buffers before a replay, and out of them where the graph writes to them.
+
+    A dimension of stride 0 is copied as one of a single element: `narrowed` has the sizes and strides of those inputs
+    that have one.
+    """
+
+    positions: tuple[int, ...] = ()
+    buffers: list[torch.Tensor] = field(default_factory=list)
+    narrowed: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    written: list[int] = field(default_factory=list)
+
+    def sources(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        found = [args[at] for at in self.positions]
+        for index, (size, stride) in self.narrowed.items():
+            found[index] = view(found[index], size, stride, 0)
+        return found
+
+    def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
+        if self.written:
+            unstable.foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
+
+
+class Capture:
+    """One recording: what it takes where, and what it gives.
+
+    `fixed` has the addresses of the tensors that it reads where they lie. One that `lends` hands out its own memory;
+    the others give copies, and are always free.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        fixed: Mapping[int, int],
+        copies: Copies,
+        results: Results,
+        writes: Writes | None,
+        lends: bool,
+    ) -> None:
+        self.recorded = recorded
+        self.fixed = dict(fixed)
+        self.copies = copies
+        self.results = results
+        self.writes = writes
+        self.lends = lends
+        tensors = [tensor for _, tensor, *_ in results.made]
+        self.memory = Memory(tensors)
+        if not self.memory.is_free():
+            raise NotCaptured("something else holds its results")
+        self._addresses_of = _picker(self.fixed)
+        self._expected = self._addresses_of(_by_place(self.fixed))
+        if not lends:
+            results.copying = Copying(tensors)
+            return
+        places = [address for address in self.memory.addresses if address]
+        OF_CAPTURES.update(places)
+        weakref.finalize(self, _forget, places).atexit = False
+
+    def takes(self, addresses: Sequence[int]) -> bool:
+        return bool(self._addresses_of(addresses) == self._expected)
+
+    def is_free(self) -> bool:
+        return not self.lends or self.memory.is_free()
+
+    def may_take(self, args: Sequence[Any]) -> bool:
+        """Whether what is copied lies apart from what is written to."""
+        return self.writes is None or self.writes.lie_apart(args)
+
+    def why_not_copied(self) -> str | None:
+        """Why results like these cannot be handed out as copies, or None."""
+        return self.memory.why_not_copied(MOST_COPIED)
+
+    def replay(self, args: Sequence[Any]) -> list[Any]:
+        self.recorded.ready()
+        copies = self.copies
+        if not copies.positions:
+            self.recorded.replay()
+        else:
+            with below_autograd():
+                sources = copies.sources(args)
+                unstable.foreach_copy_(copies.buffers, sources)
+                self.recorded.replay()
+                copies.bring_back(sources)
+        return self.results.hand_out(args)
+
+
+def _forget(addresses: Sequence[int]) -> None:
+    for address in addresses:
+        OF_CAPTURES[address] -= 1
+        if not OF_CAPTURES[address]:
+            del OF_CAPTURES[address]
+
+
+def _picker(places: Mapping[int, int]) -> Callable[[Sequence[int]], Any]:
+    return operator.itemgetter(*places) if places else lambda addresses: ()
+
+
+def _by_place(fixed: Mapping[int, int]) -> Sequence[int]:
+    """The addresses as a list of which the places that are not there say nothing."""
+    return [fixed.get(place, 0) for place in range(max(fixed, default=-1) + 1)]
+
+
+class Writes:
+    """Which inputs may not share memory, because one of them is copied and one of them written to.
+
+    Copies of memory that is written to elsewhere would miss what is written, or undo it. `places` are the fixed ones
+    that matter, by their beginnings, with the furthest end up to each.
+    """
+
+    def __init__(self, args: Sequence[Any], parameters: Parameters, copied: Sequence[int]) -> None:
+        self.written = [at for at in copied if at in parameters.written]
+        self.read = [at for at in copied if at not in parameters.written]
+        fixed = [at for at in parameters.tensors if at not in copied]
+        self.fixed_written = _Places([place_of(args[at]) for at in fixed if at in parameters.written])
+        self.fixed = _Places([place_of(args[at]) for at in fixed] if self.written else [])
+
+    def lie_apart(self, args: Sequence[Any]) -> bool:
+        written = [place_of(args[at]) for at in self.written]
+        read = [place_of(args[at]) for at in self.read]
+        if any(map(self.fixed_written.meet, read)) or any(map(self.fixed.meet, written)):
+            return False
+        pairs = itertools.chain(itertools.product(written, read), itertools.combinations(written, 2))
+        return not any(one[0] < other[1] and other[0] < one[1] for one, other in pairs)
+
+
+class _Places:
+    """Ranges of memory."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        ranges = sorted(range_ for range_ in ranges if range_[0] < range_[1])
+        self.beginnings = [beginning for beginning, _ in ranges]
+        self.ends = list(itertools.accumulate((end for _, end in ranges), max))
+
+    def meet(self, place: tuple[int, int]) -> bool:
+        before = bisect_left(self.beginnings, place[1])
+        return place[0] < place[1] and before > 0 and self.ends[before - 1] > place[0]
+
+
+def record(
+    run: BoxedFn,
+    recorder: Capturer,
+    parameters: Parameters,
+    args: Sequence[Any],
+    addresses: Sequence[int],
+    copied: Sequence[int],
+    lends: bool,
+) -> Capture:
+    """A recording that copies these tensors and reads all others where they lie. Raises NotCaptured."""
+    _check(args, recorder.device)
+    positions = tuple(parameters.tensors[place] for place in copied)
+    copies, inputs = _copies(args, positions, parameters.written)
+    values, recorded = recorder.record(run, [*inputs], copies.buffers)
+    results = results_of(values, inputs, parameters.tensors, recorder.device)
+    del values  # a tensor that something else holds as well, a constant, is seen by that
+    fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
+    writes = Writes(args, parameters, positions) if parameters.written and copied else None
+    return Capture(recorded, fixed, copies, results, writes, lends)
+
+
+def _check(args: Sequence[Any], device: torch.device) -> None:
+    for at, value in enumerate(args):
+        if isinstance(value, torch.Tensor):
+            if value.device != device:
+                raise NotCaptured(f"input {at} is on {value.device}, and the graph on {device}")
+            if value.layout is not torch.strided:
+                raise NotCaptured(f"input {at} is {value.layout}")
+        elif not (value is None or isinstance(value, (int, float))):
+            raise NotCaptured(f"input {at} is a {type(value).__name__}")
+
+
+def _copies(args: Sequence[Any], positions: tuple[int, ...], written: frozenset[int]) -> tuple[Copies, list[Any]]:
+    """The copies of these inputs, and the inputs with their buffers in the place of these."""
+    copies, inputs = Copies(positions), [*args]
+    if sum(args[at].nbytes for at in positions) > MOST_COPIED:
+        raise NotCaptured(f"inputs of more than {MOST_COPIED >> 20} MiB come at changing addresses")
+    for index, at in enumerate(positions):
+        tensor = args[at]
+        size, stride = tuple(tensor.shape), tensor.stride()
+        if is_interleaved(tensor) or tensor.is_conj() or tensor.is_neg():
+            raise NotCaptured(f"input {at} comes at changing addresses and cannot be copied element by element")
+        buffer = inputs[at] = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+        if any(step == 0 and length > 1 for length, step in zip(size, stride, strict=True)):
+            if at in written:
+                raise NotCaptured(f"input {at} comes at changing addresses, is written to and overlaps itself")
+            narrow = tuple(min(length, 1) if step == 0 else length for length, step in zip(size, stride, strict=True))
+            copies.narrowed[index] = narrow, stride
+            buffer = view(buffer, narrow, stride, 0)
+        copies.buffers.append(buffer)
+    copies.written = [index for index, at in enumerate(positions) if at in written]
+    return copies, inputs

@@ -1,0 +1,126 @@
+"""Attention on a GPU as one kernel: matmuls of queries and keys, what is computed of them, softmax, means of values.
+
+Operands are places in buffers, of three dimensions: the number of the matmul; rows and elements of the queries,
+elements and columns of the keys, columns and elements of the values. `Ref(ACCUMULATOR)` is a matmul in `scores`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
+from framesmith_backends.ir.fused.matmul import ACCUMULATOR
+from framesmith_backends.ir.kernel import Param, Store
+from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Symbol
+
+#: Whether attention whose queries and keys are of a type is to be one kernel on a device.
+Attends = Callable[[str, str], bool]
+
+LOWEST = float("-inf")
+#: The names of what is known of a row when all of its scores are.
+LARGEST, TOTAL, FINITE_TOTAL, BLIND = "largest", "total", "finite_total", "blind"
+#: More elements of a head do not fit into a program's registers; of float32.
+MOST_DEPTH, MOST_FLOATS = 256, 128
+
+
+def why_not_deep(depth: int, factors: str) -> str | None:
+    """Why heads of so many elements, of queries and keys of this type, do not fit into a program; None if they do."""
+    most = MOST_FLOATS if factors == "f32" else MOST_DEPTH
+    return f"heads of {depth} elements, where {most} fit" if depth > most else None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """How many rows a program has and how many columns it takes at once, its warps, how far loads run ahead."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def text(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.warps} warps, {self.stages} stages"
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAttention:
+    """result[z, m, e] = sum over n of weight[z, m, n] * v[z, n, e]; weights are softmax along n of the scores.
+
+    `dtype` is that of the values, the weights and the result, `factors` that of queries and keys. Where all scores of a
+    row are -inf its result is 0 if `blind_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
+    LARGEST score, to the TOTAL of exponentials below that (the FINITE_TOTAL: below 0 where that is infinite), and to
+    whether it is BLIND.
+    """
+
+    name: str
+    queries: Place
+    keys: Place
+    values: Place
+    factors: str
+    dtype: str
+    batch: Var
+    rows: Var
+    columns: Var
+    scores: Expr
+    blind_rows: bool
+    result: str
+    tile: AttentionTile
+    kept: tuple[Store, ...] = ()
+
+    @property
+    def operands(self) -> tuple[tuple[Place, str], ...]:
+        """What is multiplied, and the types of its elements."""
+        return (self.queries, self.factors), (self.keys, self.factors), (self.values, self.dtype)
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        found = {place.source: Param(place.source, self.factors, False) for place in (self.queries, self.keys)}
+        found[self.values.source] = Param(self.values.source, self.dtype, False)
+        found |= {load.source: Param(load.source, load.dtype, False) for load in loads(self.scores)}
+        found |= {load.source: Param(load.source, load.dtype, False) for one in self.kept for load in loads(one.value)}
+        kept = (Param(one.buffer, "f32", True) for one in self.kept)
+        return (*found.values(), Param(self.result, self.dtype, True), *kept)
+
+    @property
+    def numbers(self) -> tuple[Symbol | Number, ...]:
+        return ()
+
+    @property
+    def points(self) -> int:
+        """Multiplications."""
+        count = 1
+        for size in (*self.queries.shape, self.columns.size):
+            assert isinstance(size, int)
+            count *= size
+        return 2 * count
+
+    def on(self, names: Mapping[str, str]) -> FusedAttention:
+        """Attention on buffers of other names."""
+        return replace(
+            self,
+            queries=self.queries.on(names),
+            keys=self.keys.on(names),
+            values=self.values.on(names),
+            scores=on_buffers(self.scores, names),
+            result=names.get(self.result, self.result),
+            kept=tuple(Store(names.get(s.buffer, s.buffer), s.index, on_buffers(s.value, names)) for s in self.kept),
+        )
+
+    @property
+    def seen(self) -> Expr | None:
+        """Whether a score is that of a place and not -inf, if places alone tell; None where they do not."""
+        x = self.scores
+        if not (isinstance(x, Op) and x.name == "where" and x.args[2] == Const(LOWEST, x.dtype)):
+            return None
+        told = any(isinstance(part, Ref) and part.name == ACCUMULATOR for part in walk(x.args[0]))
+        return None if told else x.args[0]
+
+    def text(self) -> str:
+        sizes = f"{self.batch.size} x [{self.rows.size}, {self.columns.size}]"
+        operands = ", ".join(f"{one.source} by {list(one.strides)}" for one in (self.queries, self.keys, self.values))
+        head = f"attention {self.name}: {sizes} of {operands}, {self.factors}, {self.dtype}, {self.tile.text()}"
+        kept = "".join(f"\n  {one.buffer}[{one.index}] = {one.value!r}" for one in self.kept)
+        return f"{head}\n  {self.result} of scores {self.scores!r}{kept}"

@@ -1,0 +1,168 @@
+"""A matmul of matrices on a GPU as one kernel with what is computed of it: `Ref(ACCUMULATOR)` is its element.
+
+Operands are places in buffers, of three dimensions: the number of the matmul, rows, columns. Or they are computed on
+the way in, of what lies elsewhere: by an expression over the loops of the operand. The epilogue is a kernel
+whose loops are those of the result; it stores what is needed of each element, and reads what it needs besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from framesmith_backends.ir.expr import Expr, Number, loads, on_buffers
+from framesmith_backends.ir.kernel import Kernel, Param
+from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Symbol
+
+#: The name of the sum, in float32, in an epilogue.
+ACCUMULATOR = "matmul"
+#: What operands are called in text, by whether the first, the second, or both are meant.
+OPERANDS = {(True, False): "a", (False, True): "b", (True, True): "a and b"}
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """How a matmul is cut: rows, columns and depth of a program's tile, its warps, and how far loads run ahead.
+
+    With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up. `computed` says of each
+    operand whether it is computed on the way in. With `programs` so many go over the tiles in turn; otherwise each tile
+    has a program. With `evenly` so many programs have as many tiles each, and what is left is cut along the depth, in
+    as many steps for each of them: another kernel adds up their sums.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    splits: int = 1
+    computed: tuple[bool, bool] = (False, False)
+    programs: int = 0
+    evenly: int = 0
+
+    def text(self) -> str:
+        parts = f" in {self.splits} parts" if self.splits > 1 else ""
+        parts += f" in turn by {self.programs}" if self.programs else ""
+        parts += f" evenly by {self.evenly}" if self.evenly else ""
+        within = f", {OPERANDS[self.computed]} on the way in" if any(self.computed) else ""
+        return f"{self.rows}x{self.columns}x{self.depth}{parts}, {self.warps} warps, {self.stages} stages{within}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Sums of tiles that are cut along the depth, in `buffer`: two tiles for each program, in float32.
+
+    They are `known` to what adds them up, which has the epilogue, and computes all other tiles.
+    """
+
+    buffer: str
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FusedMatmul:
+    """sum over k of a[z, m, k] * b[z, k, n], and the epilogue of it; z is `batch`, or `batch` within `part`.
+
+    Only such tiles are asked of it as `part` allows: of a depth that is cut, `part` is the loop over the parts. An
+    operand that its tile has as computed is what `prologues` has for it, over (batch, rows, along) or (batch, along,
+    columns), and not read at its place, which has the shape alone then. Of a tile with `evenly`, `rest` says which of
+    both kernels it is.
+    """
+
+    name: str
+    a: Place
+    b: Place
+    dtype: str
+    batch: Var
+    rows: Var
+    columns: Var
+    depth: int
+    epilogue: Kernel
+    tile: TileShape
+    part: Var | None = None
+    prologues: tuple[Expr | None, Expr | None] = (None, None)
+    rest: Rest | None = None
+
+    @property
+    def tiles(self) -> int:
+        """How many tiles the result has, of all matmuls; those of the parts of a depth count once."""
+        sizes = (self.rows.size, self.tile.rows), (self.columns.size, self.tile.columns), (self.batch.size, 1)
+        count = 1
+        for size, length in sizes:
+            assert isinstance(size, int)
+            count *= -(-size // length)
+        return count
+
+    @property
+    def steps(self) -> int:
+        """How many tiles of the depth there are, in each part of it."""
+        return -(-self.depth // (self.tile.depth * self.tile.splits))
+
+    @property
+    def left_over(self) -> int:
+        """How many tiles are cut evenly: the last ones."""
+        return self.tiles % self.tile.evenly if self.tile.evenly else 0
+
+    @property
+    def along(self) -> Var:
+        """The loop over the depth, in prologues."""
+        return Var("pk", self.depth)
+
+    @property
+    def operands(self) -> tuple[tuple[Place, Expr | None], tuple[Place, Expr | None]]:
+        """Each operand's place, and what computes it; None where it is read at its place."""
+        first, second = self.prologues
+        return (self.a, first), (self.b, second)
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        found: dict[str, Param] = {}
+        for place, value in self.operands:
+            if value is None:
+                found[place.source] = Param(place.source, self.dtype, False)
+            else:
+                found |= {load.source: Param(load.source, load.dtype, False) for load in loads(value)}
+        if self.rest is not None:
+            found[self.rest.buffer] = Param(self.rest.buffer, "f32", not self.rest.known)
+        if self.rest is None or self.rest.known:
+            found |= {param.name: param for param in self.epilogue.params}
+        return (*(p for p in found.values() if not p.written), *(p for p in found.values() if p.written))
+
+    @property
+    def numbers(self) -> tuple[Symbol | Number, ...]:
+        return ()
+
+    @property
+    def points(self) -> int:
+        """Multiplications."""
+        _, m, k = self.a.shape
+        count = self.a.shape[0] * m * k * self.b.shape[2]
+        assert isinstance(count, int)
+        return count
+
+    def on(self, names: Mapping[str, str]) -> FusedMatmul:
+        """The matmul on buffers of other names."""
+        first, second = (None if one is None else on_buffers(one, names) for one in self.prologues)
+        a, b = self.a.on(names), self.b.on(names)
+        rest = None if self.rest is None else replace(self.rest, buffer=names.get(self.rest.buffer, self.rest.buffer))
+        return replace(self, a=a, b=b, epilogue=self.epilogue.on(names), prologues=(first, second), rest=rest)
+
+    def text(self) -> str:
+        (z, m, k), n = self.a.shape, self.b.shape[2]
+        a, b = (_text(*operand) for operand in self.operands)
+        head = f"matmul {self.name}: {z} x [{m}, {k}] {a} @ [{k}, {n}] {b}"
+        head = f"{head}, {self.dtype}, {self.tile.text()}"
+        if self.rest is None:
+            return f"{head}\n{self.epilogue.text()}"
+        if not self.rest.known:
+            return f"{head}\n  {self.rest.buffer} = sums of {self.left_over} of {self.tiles} tiles, in shares"
+        return f"{head}, with sums in {self.rest.buffer}\n{self.epilogue.text()}"
+
+
+def _text(place: Place, value: Expr | None) -> str:
+    if value is not None:
+        return f"({value!r})"
+    start = f"+{place.offset}" if place.offset != 0 else ""
+    return f"{place.source}{start} by {list(place.strides)}"

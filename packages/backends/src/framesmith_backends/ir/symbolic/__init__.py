@@ -1,0 +1,1 @@
+"""Symbolic integers: sizes as polynomials, index expressions, and their interning."""

@@ -1,0 +1,131 @@
+"""Runs of CUDA kernels as launchers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.fused.attention import FusedAttention
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
+from framesmith_backends.ir.fused.matmul import FusedMatmul
+from framesmith_backends.ir.matmul import OnGpu
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text
+from framesmith_backends.launch.source import OWNER
+from framesmith_backends.render.triton.fused.attention import render_attention
+from framesmith_backends.render.triton.fused.attention_gradient import render_attention_gradient
+from framesmith_backends.render.triton.fused.matmul import render_matmul
+from framesmith_backends.render.triton.horizontal import Gathered, Launch, gathered
+from framesmith_backends.render.triton.kernel import MOST_PROGRAMS, TritonKernel, render_triton
+from framesmith_backends.schedule.horizontal import shown_by
+from framesmith_backends.schedule.steps import Allocate, Run, Step
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """A step of the plan, its kernels' Triton forms, and where each finds its arguments among the step's."""
+
+    step: Run
+    kernels: Sequence[TritonKernel]
+    places: Sequence[tuple[int, ...]]
+
+    def arguments(self, values: Sequence[Any]) -> list[Any]:
+        """What the step is given, with tensors for what lies in its arena: for launchers that take tensors."""
+        step, count = self.step, len(self.step.buffers)
+        if not step.inner:
+            return [*values]
+        kinds = {param.name: DTYPES[param.dtype].torch for item in step.items for param in item.params}
+        arena = values[count - 1]
+        inner = [arena[one.offset : one.offset + one.size].view(kinds[one.name]) for one in step.inner]
+        return [*values[:count], *inner, *values[count:]]
+
+
+@dataclass(slots=True)
+class Rendered:
+    """Forms of what runs compute, by the items' names, what each launch runs, by the entries' names, and layouts."""
+
+    forms: dict[str, TritonKernel] = field(default_factory=dict)
+    gathered: dict[str, list[Gathered]] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    _shown: dict[str, frozenset[str]] | None = None
+
+    def order(self, run: Run, steps: Sequence[Step]) -> list[int]:
+        """The number of each item's launch, of a run among the steps of a plan; 0 where it computes nothing."""
+        if self._shown is None:
+            self._shown = shown_by(steps)
+            self.layouts.update((step.name, step.layout) for step in steps if isinstance(step, Allocate))
+        items = computing(run)
+        self.forms.update((item.name, rendered(item)) for item in items)
+        found = self.gathered[run.entry] = gathered(items, self.forms, self._shown)
+        places = {member.name: at for at, one in enumerate(found) for member in one.members}
+        return [places.get(item.name, 0) for item in run.items]
+
+
+def computing(run: Run) -> list[OnGpu]:
+    """What of the run computes anything, in order."""
+    return [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
+
+
+def rendered(item: OnGpu) -> TritonKernel:
+    """The Triton form of a kernel, of a matmul with its epilogue, or of attention."""
+    name = f"triton_{item.name}"
+    if isinstance(item, FusedAttention):
+        return render_attention(item, name)
+    if isinstance(item, FusedAttentionGradient):
+        return render_attention_gradient(item, name)
+    return render_matmul(item, name) if isinstance(item, FusedMatmul) else render_triton(item, name)
+
+
+def alone(item: OnGpu, form: TritonKernel) -> Launch:
+    """Its launch by itself."""
+    return Launch(form, tuple(param.name for param in item.params), (item.name,))
+
+
+def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
+    """The run with what it launches, and where that finds its arguments."""
+    count = len(run.buffers) + len(run.inner)
+    at = run.places | {number: count + k for k, number in enumerate(run.numbers)}
+    places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
+    return KernelRun(run, [launch.kernel for launch in launches], places)
+
+
+def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
+    """The size as a function of the kernel's numbers."""
+    names = {n: f"n{k}" for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol)}
+    arguments = ", ".join(f"n{k}" for k in range(len(kernel.numbers)))
+    space = {**OWNER, "max": max, "min": min}
+    found: Callable[..., int] = eval(f"lambda {arguments}: {size_text(size, names)}", space)
+    return found
+
+
+def launches(kernel: TritonKernel) -> Callable[[Sequence[Any]], Iterator[tuple[TritonKernel, int, int]]]:
+    """A function of the kernel's numbers: the form that they choose, the first program and the count of each launch.
+
+    There is no launch for no programs, and several for more than one may have.
+    """
+    row = number_function(kernel.row, kernel)
+    grids = [number_function(form.grid, form) for form in kernel.forms]
+
+    def chosen(numbers: Sequence[Any]) -> Iterator[tuple[TritonKernel, int, int]]:
+        which = int(len(kernel.forms) > 1 and row(*numbers) > kernel.block)
+        programs = int(grids[which](*numbers))
+        for first in range(0, programs, MOST_PROGRAMS):
+            yield kernel.forms[which], first, min(programs - first, MOST_PROGRAMS)
+
+    return chosen
+
+
+def one_by_one(
+    run: KernelRun, launcher: Callable[[TritonKernel], Callable[[Sequence[Any]], None]]
+) -> Callable[..., None]:
+    """A function of the launch list's tensors and numbers that launches the run's kernels in order."""
+    steps = list(zip(map(launcher, run.kernels), run.places, strict=True))
+
+    def call(*values: Any) -> None:
+        known = run.arguments(values)
+        for launch, places in steps:
+            launch([known[k] for k in places])
+
+    return call

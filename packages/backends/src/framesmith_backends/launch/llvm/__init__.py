@@ -1,0 +1,1 @@
+"""Compiling LLVM IR in this process."""

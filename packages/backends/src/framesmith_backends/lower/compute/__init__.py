@@ -1,0 +1,1 @@
+"""Rules for operators that compute: elementwise, reductions, norms, losses, scans."""

@@ -1,0 +1,194 @@
+"""Lowering of reductions: sums, means, extremes, norms, any and all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.size import Size, Sym, numel
+from framesmith_backends.lower.movement.views import reshaped
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
+from framesmith_backends.lower.tensor import Tensor, point
+
+Dims = Sequence[int] | int | None
+
+
+def dims_of(dims: Dims, x: Tensor) -> tuple[int, ...]:
+    """The dimensions reduced, as non-negative numbers: all of them where none is named."""
+    rank = len(x.shape)
+    if isinstance(dims, int):
+        dims = (dims,)
+    if not dims:
+        return tuple(range(rank))
+    return tuple(d % rank if rank else 0 for d in dims)
+
+
+def count(x: Tensor, dims: Sequence[int]) -> Size:
+    return numel(x.shape[d] for d in dims) if x.shape else 1
+
+
+def as_divisor(n: Size) -> float | Sym:
+    """A number of elements as floating values are divided by it."""
+    return float(n) if isinstance(n, int) else n
+
+
+def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
+    """The value converted to the type it is returned in."""
+    return value if value.dtype == dtype else s.compute(lambda v: v, value, dtype=dtype, within=value.dtype)
+
+
+def _accumulated(s: Scope, kind: str, x: Tensor, dims: Dims, keepdim: bool) -> Tensor:
+    """Elements are of the result's type before they are reduced, in a wider one if that is a half type."""
+    inner, dtype = compute_type(s.result.dtype), s.result.dtype
+    if x.dtype != dtype != inner:
+        x = stored(s, x, dtype)
+    return stored(s, s.reduce(kind, x, dims_of(dims, x), keepdim, inner), dtype)
+
+
+@rule("sum", "sum.dim_IntList")
+def sum_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    return _accumulated(s, "sum", x, dim, keepdim)
+
+
+@rule("prod", "prod.dim_int")
+def prod(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    return _accumulated(s, "prod", x, dim, keepdim)
+
+
+@rule("mean", "mean.dim")
+def mean(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+    inner = compute_type(s.result.dtype)
+    dims = dims_of(dim, x)
+    total = s.reduce("sum", x, dims, keepdim, inner)
+    n = as_divisor(count(x, dims))
+    return s.compute(lambda v: v / n, total, dtype=s.result.dtype)
+
+
+@rule("amax")
+def amax(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    return _extreme(s, "max", "any", x, dim, keepdim)
+
+
+@rule("amin")
+def amin(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    return _extreme(s, "min", "all", x, dim, keepdim)
+
+
+@rule("max")
+def max_(s: Scope, x: Tensor) -> Tensor:
+    return _extreme(s, "max", "any", x, None, False)
+
+
+@rule("min")
+def min_(s: Scope, x: Tensor) -> Tensor:
+    return _extreme(s, "min", "all", x, None, False)
+
+
+def _extreme(s: Scope, kind: str, of_bools: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    return _accumulated(s, of_bools if x.dtype == "b1" else kind, x, dim, keepdim)
+
+
+@rule("any", "any.dim", "any.dims")
+def any_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _truth(s, "any", x, dim, keepdim)
+
+
+@rule("all", "all.dim", "all.dims")
+def all_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    return _truth(s, "all", x, dim, keepdim)
+
+
+def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    if isinstance(dim, (list, tuple)) and not dim:  # along none, where sums are along all
+        return s.compute(lambda v: cast(v, "b1"), x, dtype=s.result.dtype, within=x.dtype)
+    return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    s: Scope, x: Tensor, order: int | float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: object = None
+) -> Tensor:
+    if order not in (1, 2) or not is_float(x.dtype):
+        raise Decline(f"a vector norm of order {order}")
+    within = compute_type(s.result.dtype)
+    squared = not x.shape and (isinstance(dim, int) or bool(dim))  # by ATen: a number whose dimension is named
+    if not squared and count(x, dims_of(dim, x)) == 1:  # whose square may overflow
+        return s.compute(lambda v: Op("abs", v), reshaped(x, s.result.shape), dtype=s.result.dtype, within=within)
+    step = (lambda v: v * v) if order == 2 else (lambda v: Op("abs", v))
+    total = s.reduce_formula("sum", step, (x,), x.shape, dims_of(dim, x), keepdim, within)
+    finish = (lambda v: Op("sqrt", v)) if order == 2 else (lambda v: v)
+    return s.compute(finish, total, dtype=s.result.dtype)
+
+
+@rule("logsumexp")
+def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    if not is_float(x.dtype) or not x.shape:
+        raise Decline("logsumexp of integers or of a single number")
+    within = compute_type(x.dtype)
+    dims = dims_of(dim, x)
+
+    def step(v: Expr) -> Expr:
+        return as_stored(v, s.result.dtype)  # operation by operation, as ATen computes it
+
+    def finite(v: Expr) -> Expr:
+        return Op("where", Op("eq", Op("abs", v), Const(math.inf, v.dtype)), Const(0, v.dtype), v)
+
+    top = s.compute(finite, s.reduce("max", x, dims, True, within), dtype=within)
+    total = s.reduce_formula("sum", lambda v, m: step(Op("exp", step(v - m))), (x, top), x.shape, dims, keepdim, within)
+    flat = s.compute(finite, s.reduce("max", x, dims, keepdim, within), dtype=within)
+    return s.compute(lambda v, m: step(Op("log", step(v))) + m, total, flat, dtype=s.result.dtype)
+
+
+@rule("argmax")
+def argmax(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_place(s, "max", x, dim)[1]
+
+
+@rule("argmin")
+def argmin(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _first_place(s, "min", x, dim)[1]
+
+
+@rule("max.dim")
+def max_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _first_place(s, "max", x, dim)
+
+
+@rule("min.dim")
+def min_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _first_place(s, "min", x, dim)
+
+
+def _first_place(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
+    """The extreme along a dimension, and its first place there: the least of the places that hold it.
+
+    A NaN is the extreme of those beside it. Without a dimension, places are those of all elements in their order.
+    Elements are compared with what was found among them: they are read from memory, since what is computed twice may be
+    rounded in two ways.
+    """
+    if x.source in s.program.defs:
+        s.program.kept.add(x.source)
+    if x.dtype == "b1":
+        raise Decline("places of extremes of bools")
+    inner, dims, shape = compute_type(x.dtype), dims_of(dim, x), x.shape
+    found = s.reduce(kind, x, dims, True, inner)
+    here = point(shape)
+    place, length = index.linearize(here, shape), numel(shape)
+    if dim is not None and shape:
+        place, length = here[dims[0]], shape[dims[0]]
+    narrow = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
+
+    def places(value: Expr, extreme: Expr) -> Expr:
+        is_there = Op("eq", value, extreme)
+        if is_float(inner):
+            is_there = Op("or", is_there, Op("ne", value, value))
+        return Op("where", is_there, cast(Index(place), narrow), number(length, narrow))
+
+    candidates = s.compute(places, x, found, shape=shape, dtype=narrow, within=inner)
+    first = s.reduce("min", candidates, dims, True, narrow)
+    value = reshaped(found, s.results[0].shape)
+    return stored(s, value, x.dtype), stored(s, reshaped(first, s.results[-1].shape), "i64")

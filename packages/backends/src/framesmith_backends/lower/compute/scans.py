@@ -1,0 +1,78 @@
+"""Lowering of running sums, products, extremes and logarithms of sums, for kernels that may scan."""
+
+from __future__ import annotations
+
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Expr, Index, Op
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.size import hint
+from framesmith_backends.lower.compute.reductions import stored
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.tensor import Tensor, element, point
+
+#: Fewer lines of more elements leave a GPU idle: ATen's kernel for one line works across blocks.
+FEW_LINES, MANY_ELEMENTS = 4, 1 << 15
+#: Places along shorter dimensions are scanned in 32 bits.
+MOST_IN_32_BITS = (1 << 31) - 1
+
+
+@rule("cumsum")
+def cumsum(s: Scope, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
+    return _scanned(s, "sum", x, dim)
+
+
+@rule("cumprod")
+def cumprod(s: Scope, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
+    return _scanned(s, "prod", x, dim)
+
+
+@rule("logcumsumexp")
+def logcumsumexp(s: Scope, x: Tensor, dim: int) -> Tensor:
+    return _scanned(s, "logsumexp", x, dim)
+
+
+@rule("cummax")
+def cummax(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _extremes(s, "max", x, dim)
+
+
+@rule("cummin")
+def cummin(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _extremes(s, "min", x, dim)
+
+
+def _dim(s: Scope, x: Tensor, dim: int) -> int:
+    """The dimension that is scanned, where kernels do that as fast as ATen."""
+    if not s.machine.scans:
+        raise Decline("a scan, which kernels of this target do not do")
+    dim %= len(x.shape) or 1
+    size = hint(x.shape[dim]) if x.shape else 1
+    elements = hint(s.result.numel)
+    if elements > MANY_ELEMENTS and elements < FEW_LINES * size:
+        raise Decline("few long lines")
+    return dim
+
+
+def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
+    """Elements are of the result's type before they are scanned, in a wider one if that is a half type."""
+    dim, inner, dtype = _dim(s, x, dim), compute_type(s.result.dtype), s.result.dtype
+    if x.dtype != dtype != inner:
+        x = stored(s, x, dtype)
+    return stored(s, s.scan(kind, x, dim, inner), dtype)
+
+
+def _extremes(s: Scope, kind: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The extremes, and where they are: the last place so far that is as extreme as what is up to it, or NaN."""
+    dim, inner = _dim(s, x, dim), compute_type(x.dtype)
+    extremes = s.scan(kind, x, dim, inner)
+    where = point(x.shape)
+    narrow = bool(x.shape) and isinstance(x.shape[dim], int) and hint(x.shape[dim]) <= MOST_IN_32_BITS
+    kept = "i32" if narrow else "i64"
+    value, here = element(x, where, x.shape, inner), Index(where[dim] if x.shape else index.ZERO)
+    best: Expr = Op("eq", value, extremes.at(where))
+    if is_float(inner):
+        best = Op("or", best, Op("isnan", value))
+    place = Op("where", best, cast(here, kept), cast(Index(index.ZERO), kept))
+    places = s.scan("max", s.elementwise(x.shape, place), dim, kept)
+    return stored(s, extremes, x.dtype), stored(s, places, "i64")

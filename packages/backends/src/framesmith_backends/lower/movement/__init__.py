@@ -1,0 +1,1 @@
+"""Rules for operators that move elements: views, copies, padding, indexing, pooling."""

@@ -1,0 +1,280 @@
+"""Lowering of operations that move elements into new tensors: concatenation, flips, rolls, masks, creation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Expr, Index, Number, Op, guarded, number
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix
+from framesmith_backends.ir.symbolic.size import Size, Sym, surely_at_least, symbols_of
+from framesmith_backends.lower.movement.views import normal_place, normal_start
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.tensor import Tensor, point
+
+# A concatenation of more tensors than this is copied by ATen: every piece is a test in the loop.
+LARGEST_CAT = 4
+
+
+Value = bool | int | float | Sym | Number
+
+
+def at_least(ix: Ix, bound: Size) -> Expr:
+    return Op("ge", Index(ix), number(bound, "i64"))
+
+
+def below(ix: Ix, bound: Size) -> Expr:
+    return Op("lt", Index(ix), number(bound, "i64"))
+
+
+def inside(ix: Ix, size: Size) -> Expr | None:
+    """The condition that 0 <= ix < size; None where it always holds."""
+    low, high = index.bounds(ix)
+    tests = [] if surely_at_least(low, 0) else [at_least(ix, 0)]
+    tests += [] if surely_at_least(size - 1, high) else [below(ix, size)]
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else Op("and", tests[0], tests[1])
+
+
+def conjunction(conditions: Sequence[Expr | None]) -> Expr | None:
+    """The condition that all of them hold; None where each, being None, always does."""
+    found: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            found = condition if found is None else Op("and", found, condition)
+    return found
+
+
+def choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor:
+    """`value` where the condition holds, else `fill`."""
+    if condition is None:
+        return s.elementwise(s.result.shape, value)
+    inner = compute_type(s.result.dtype)
+    body: Expr = cast(guarded(value, condition), inner)
+    if fill != 0 or (isinstance(fill, float) and math.copysign(1, fill) < 0):  # there is a zero below 0
+        body = Op("where", condition, body, number(fill, inner))
+    return s.elementwise(s.result.shape, cast(body, s.result.dtype))
+
+
+@rule("slice_backward")
+def slice_backward(
+    s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: int, start: Size, end: Size, step: Size
+) -> Tensor:
+    dim %= len(input_sizes)
+    if step != 1:
+        raise Decline("a strided slice")
+    where = list(point(s.result.shape))
+    where[dim] = index.add(where[dim], index.const(-normal_start(start, input_sizes[dim])))
+    return choose(s, inside(where[dim], grad.shape[dim]), grad.at(tuple(where)), 0)
+
+
+@rule("select_backward")
+def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: int, at: Size) -> Tensor:
+    dim %= len(input_sizes)
+    where = list(point(s.result.shape))
+    chosen = where.pop(dim)
+    test = Op("eq", Index(chosen), number(normal_place(at, input_sizes[dim]), "i64"))
+    return choose(s, test, grad.at(tuple(where)), 0)
+
+
+def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition: Expr | None) -> Tensor:
+    """`x` with `source` where the condition holds: of each element, the place in `source` is `where`."""
+    if source.dtype != x.dtype:
+        raise Decline("values of another type")
+    inner = compute_type(s.result.dtype)
+    value = source.at(tuple(where))
+    if condition is not None:
+        here = cast(x.at(point(s.result.shape)), inner)
+        value = Op("where", condition, cast(guarded(value, condition), inner), here)
+    return s.elementwise(s.result.shape, cast(value, s.result.dtype))
+
+
+def _is_told(s: Scope, numbers: Sequence[Size | None]) -> bool:
+    """Whether data tell one of the numbers."""
+    bindings = [s.program.bindings.get(symbol) for symbol in symbols_of(one for one in numbers if one is not None)]
+    return any(binding is not None and binding.source in s.program.calls for binding in bindings)
+
+
+def _spans(start: Size | None, end: Size | None, count: Size) -> bool:
+    """Whether so many elements lie between these places, if all of them are there: that is checked by the graph."""
+    return end is not None and end - (0 if start is None else start) == count
+
+
+@rule("slice_scatter")
+def slice_scatter(
+    s: Scope,
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: Size = 1,
+) -> Tensor:
+    dim %= len(x.shape)
+    where = list(point(s.result.shape))
+    first, count = normal_start(start, x.shape[dim]), source.shape[dim]
+    if _is_told(s, (start, end, count)) and (_is_told(s, (count,)) or not _spans(start, end, count)):
+        raise Decline("a part whose length data tell: ATen compares it with what is written")
+    condition: Expr | None = None
+    if step == 1:
+        where[dim] = index.add(where[dim], index.const(-first))
+    elif isinstance(first, int) and isinstance(step, int) and s.result.strides[dim] != 1:
+        ahead = index.add(where[dim], index.const(-first % step))  # its quotients are of what is not negative
+        condition = Op("eq", Index(index.mod(ahead, step)), number(0, "i64"))
+        where[dim] = index.add(index.floordiv(ahead, step), index.const(-((first + step - 1) // step)))
+    else:
+        raise Decline("elements apart along a row, or of changing size")
+    return _written(s, x, source, where, conjunction([condition, inside(where[dim], count)]))
+
+
+@rule("select_scatter")
+def select_scatter(s: Scope, x: Tensor, source: Tensor, dim: int, at: Size) -> Tensor:
+    dim %= len(x.shape)
+    where = list(point(s.result.shape))
+    chosen = where.pop(dim)
+    test = Op("eq", Index(chosen), number(normal_place(at, x.shape[dim]), "i64"))
+    return _written(s, x, source, where, test)
+
+
+@rule("cat")
+def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = s.result.shape
+    dim %= len(shape)
+    pieces = [t for t in tensors if len(t.shape) == len(shape)]
+    if len(pieces) != len(tensors) or len(pieces) > LARGEST_CAT:
+        raise Decline(f"a concatenation of {len(tensors)} tensors (or of legacy empty ones)")
+    inner = compute_type(s.result.dtype)
+    here = point(shape)
+    body: Expr | None = None
+    end = shape[dim]
+    for piece in reversed(pieces):
+        first = end - piece.shape[dim]
+        if first == end:
+            continue
+        where = list(here)
+        where[dim] = index.add(here[dim], index.const(-first))
+        bounded = inside(where[dim], piece.shape[dim])
+        value = piece.at(tuple(where))
+        value = cast(value if bounded is None else guarded(value, bounded), inner)
+        body = value if body is None else Op("where", below(here[dim], end), value, body)
+        end = first
+    if body is None:
+        raise Decline("a concatenation of nothing")
+    return s.elementwise(shape, cast(body, s.result.dtype))
+
+
+@rule("stack")
+def stack(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    dim %= len(s.result.shape)
+    widened = []
+    for piece in tensors:
+        shape = (*piece.shape[:dim], 1, *piece.shape[dim:])
+        here = list(point(shape))
+        del here[dim]
+        widened.append(piece.viewed(shape, tuple(here)))
+    return cat(s, widened, dim)
+
+
+@rule("flip")
+def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
+    where = list(point(x.shape))
+    for dim in dims if where else ():  # the one dimension of a number may be named as well
+        where[dim] = index.total(((where[dim], -1),), x.shape[dim] - 1)
+    return s.elementwise(x.shape, x.at(tuple(where)))
+
+
+@rule("roll")
+def roll(s: Scope, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Tensor:
+    if len(dims) != len(shifts) or len({dim % len(x.shape) for dim in dims}) != len(dims):
+        raise Decline("a tensor rolled as a line, or a dimension rolled twice")
+    where = list(point(x.shape))
+    along: tuple[int, Size] | None = None
+    for dim, shift in zip(dims, shifts, strict=True):
+        dim, size = dim % len(x.shape), x.shape[dim]
+        if size == 0:
+            continue
+        moved = shift % size
+        if s.result.strides[dim] == 1 and along is None:
+            along = dim, moved
+        else:
+            where[dim] = index.mod(index.add(where[dim], index.const(size - moved)), size)
+    if along is None:
+        return s.elementwise(x.shape, x.at(tuple(where)))
+    # Along a row there are two pieces: what of the row's end comes first, and what follows that.
+    dim, moved = along
+    here, inner = where[dim], compute_type(x.dtype)
+    first, behind = below(here, moved), at_least(here, moved)
+    pieces = []
+    for condition, distance in ((first, x.shape[dim] - moved), (behind, -moved)):
+        where[dim] = index.add(here, index.const(distance))
+        pieces.append(cast(guarded(x.at(tuple(where)), condition), inner))
+    return s.elementwise(x.shape, cast(Op("where", first, *pieces), x.dtype))
+
+
+@rule("repeat")
+def repeat(s: Scope, x: Tensor, repeats: Sequence[Size]) -> Tensor:
+    here = point(s.result.shape)[len(s.result.shape) - len(x.shape) :]
+    where = tuple(index.mod(i, size) if size != 0 else index.ZERO for i, size in zip(here, x.shape, strict=True))
+    return s.elementwise(s.result.shape, x.at(where))
+
+
+def _triangle(s: Scope, x: Tensor, diagonal: Size, upper: bool) -> Tensor:
+    *_, row, column = here = point(x.shape)
+    distance = index.total(((column, 1), (row, -1)))
+    test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
+    return choose(s, test, x.at(here), 0)
+
+
+@rule("tril")
+def tril(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
+    return _triangle(s, x, diagonal, upper=False)
+
+
+@rule("triu")
+def triu(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
+    return _triangle(s, x, diagonal, upper=True)
+
+
+def _filled(s: Scope, value: Value) -> Tensor:
+    if isinstance(value, (Sym, Number)):
+        inner = compute_type(s.result.dtype)
+        return s.elementwise(s.result.shape, cast(number(value, inner), s.result.dtype))
+    if not isinstance(value, (bool, int, float)):
+        raise Decline(f"a fill value of type {type(value).__name__}")
+    return s.elementwise(s.result.shape, number(value, s.result.dtype))
+
+
+@rule("full", "full_like", "new_full", "fill.Scalar")
+def full(s: Scope, *args: Any, **options: Any) -> Tensor:
+    value = args[-1] if len(args) > 1 else options["fill_value"]
+    return _filled(s, value)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(s: Scope, value: Any, **options: Any) -> Tensor:
+    return _filled(s, value)
+
+
+@rule("zeros_like")
+def zeros(s: Scope, *args: Any, **options: Any) -> Tensor:
+    return _filled(s, 0)
+
+
+@rule("ones_like")
+def ones(s: Scope, *args: Any, **options: Any) -> Tensor:
+    return _filled(s, 1)
+
+
+@rule("arange", "arange.start", "arange.start_step")
+def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
+    if is_float(s.result.dtype) or not all(isinstance(a, (int, Sym)) for a in args):
+        raise Decline("arange of other than integers")
+    start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
+    (here,) = point(s.result.shape)
+    value = index.add(index.scale(here, step), index.const(start))
+    return s.elementwise(s.result.shape, cast(Index(value), s.result.dtype))

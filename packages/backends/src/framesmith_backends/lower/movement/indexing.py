@@ -1,0 +1,344 @@
+"""Lowering of reads at places that other tensors hold, of sums and of replacements by place: Note [Places].
+
+Note [Places]: a place is checked where it is known, over the whole tensor of places, whatever of the result is used
+later: a check is a definition of its own (`Scope.check`), which fails the run. Reads need not wait for it. They take
+place 0 for one that lies outside (`ir.index.Indirect`), so that no read
+leaves its tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from framesmith_backends.ir.dtypes import compute_type, holds
+from framesmith_backends.ir.expr import Expr, Op, guarded, number, picked
+from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, hint, numel, surely_positive
+from framesmith_backends.lower.movement.copies import Value, conjunction
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
+from framesmith_backends.lower.tensor import Shape, Tensor, axis, broadcast, point
+
+OUT_OF_RANGE = Failure("IndexError", "index out of range in self")
+
+
+def _out_of_bounds(exception: str, dim: int, size: Size) -> Failure:
+    known = f" with size {size}" if isinstance(size, int) else ""
+    return Failure(exception, f"index is out of bounds for dimension {dim}{known}")
+
+
+def _place(places: Tensor, where: tuple[Ix, ...]) -> Expr:
+    if places.dtype not in ("i64", "i32"):
+        raise Decline(f"places of type {places.dtype}")
+    return cast(places.at(where), "i64")
+
+
+def _from_end(place: Expr, size: Size) -> Expr:
+    """A place that counts from the end where it is negative."""
+    return Op("where", place < 0, place + size, place)
+
+
+def _checked(s: Scope, shape: Shape, place: Expr, size: Size, failure: Failure) -> Ix:
+    """The place, which is checked to lie in a dimension of that size wherever a tensor of `shape` has elements."""
+    s.check(shape, Op("and", place >= 0, place < size), failure)
+    return picked(place, size)
+
+
+def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
+    """The elements of `x` there. Of dimensions in which data tell the place, those without elements are not read."""
+    told = [size for ix, size in zip(where, x.shape, strict=True) if index.picked(ix) and not surely_positive(size)]
+    value, some = x.at(tuple(where)), conjunction([number(size, "i64") > 0 for size in told])
+    return s.elementwise(s.result.shape, value if some is None else guarded(value, some))
+
+
+@rule("index_select")
+def index_select(s: Scope, x: Tensor, dim: int, places: Tensor) -> Tensor:
+    if not x.shape:
+        raise Decline("a tensor without dimensions")
+    dim %= len(x.shape)
+    where = list(point(s.result.shape))
+    place = _place(places, (where[dim],) if places.shape else ())
+    own = _place(places, point(places.shape))
+    s.check(places.shape, Op("and", own >= 0, own < x.shape[dim]), OUT_OF_RANGE)
+    where[dim] = picked(place, x.shape[dim])
+    return _read(s, x, where)
+
+
+@rule("embedding")
+def embedding(
+    s: Scope, table: Tensor, places: Tensor, padding: Size = -1, by_frequency: bool = False, sparse: bool = False
+) -> Tensor:
+    here = point(s.result.shape)
+    place = _place(places, here[:-1])
+    row = _checked(s, places.shape, place, table.shape[0], OUT_OF_RANGE)
+    return _read(s, table, (row, here[-1]))
+
+
+@rule("gather")
+def gather(s: Scope, x: Tensor, dim: int, places: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    if not x.shape or len(x.shape) != len(places.shape):
+        raise Decline("a tensor without dimensions")
+    dim %= len(x.shape)
+    here = point(places.shape)
+    failure = _out_of_bounds("RuntimeError", dim, x.shape[dim])
+    where = list(here)
+    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    return _read(s, x, where)
+
+
+@rule("take")
+def take(s: Scope, x: Tensor, places: Tensor) -> Tensor:
+    count = numel(x.shape)
+    place = _from_end(_place(places, point(places.shape)), count)
+    failure = Failure("IndexError", "out of range: tried to access what is no element of the tensor")
+    flat = _checked(s, places.shape, place, count, failure)
+    return _read(s, x, index.delinearize(flat, x.shape))
+
+
+@rule("index.Tensor")
+def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
+    shape = _indexed_shape(x, given)
+    if shape != s.result.shape:
+        raise Decline("a shape that the fake result has not")  # places of one element, and of no dimension
+    if not all(_lies_in_order(s, places) for places in given if places is not None):
+        raise Decline("places in another order in memory, which ATen's result has, and its fake has not")
+    return _read(s, x, _where(s, x, given, shape))
+
+
+def _lies_in_order(s: Scope, places: Tensor) -> bool:
+    """Whether the strides of a tensor's dimensions descend, but for those of one element."""
+    return _descend([step for step, size in zip(_steps(s, places), places.shape, strict=True) if size != 1])
+
+
+def _steps(s: Scope, given: Tensor) -> list[Size | None]:
+    """The strides of a tensor's dimensions, None for one along which there is no single step."""
+    flat = index.total(zip(given.index, s.program.layouts[given.source].strides, strict=True))
+    return [index.coefficient(flat, axis(k, size)) for k, size in enumerate(given.shape)]
+
+
+def _descend(steps: Sequence[Size | None]) -> bool:
+    return all(outer is not None and inner is not None and outer >= inner for outer, inner in itertools.pairwise(steps))
+
+
+def _indexed_shape(x: Tensor, given: Sequence[Tensor | None]) -> Shape:
+    common, first = _common(given)
+    rest = [size for k, size in enumerate(x.shape) if k >= len(given) or given[k] is None]
+    return (*rest[:first], *common, *rest[first:])
+
+
+def _where(s: Scope, x: Tensor, given: Sequence[Tensor | None], result: Shape) -> list[Ix]:
+    """For each dimension of `x` the place of what is at the canonical point of a result of that shape."""
+    common, first = _common(given)
+    here = point(result)
+    at, rest = here[first : first + len(common)], iter((*here[:first], *here[first + len(common) :]))
+    where: list[Ix] = []
+    for dim, size in enumerate(x.shape):
+        places = given[dim] if dim < len(given) else None
+        if places is None:
+            where.append(next(rest))
+            continue
+        place = _from_end(_place(broadcast(places, common), at), size)
+        where.append(_checked(s, result, place, size, _out_of_bounds("IndexError", dim, size)))
+    return where
+
+
+def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
+    """The common shape of the places, and where it is: at the first of their dimensions if they are side by side."""
+    dims = [k for k, places in enumerate(given) if places is not None]
+    if any(given[k].dtype in ("b1", "u8") for k in dims):  # type: ignore[union-attr]
+        raise Decline("masks among the places")
+    common = broadcast_shape([places.shape for places in given if places is not None])
+    return common, dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+
+
+def _added_wide(s: Scope, x: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
+    """`x` with `value` added there, in the type that it is computed in: half types are rounded once for all sums."""
+    wide = compute_type(x.dtype)
+    if wide == x.dtype or not s.machine.in_order:
+        return s.added(x, shape, where, value)
+    _decline_wide_rows(x, where)
+    start = s.compute(lambda v: v, x, dtype=wide)
+    return s.compute(lambda v: v, s.added(start, shape, where, cast(value, wide)), dtype=x.dtype)
+
+
+#: Rows of so many elements, of tensors of so many, are read and written faster than their sums in float32 are.
+WIDE_ROW, FAR_APART = 512, 1 << 20
+
+
+def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
+    """Declines sums of whole rows of half types where ATen sorts the places, and adds up row after row in the cache."""
+    columns = frozenset[Var]().union(*(index.variables(ix) for ix in where[1:]))
+    told = index.picked(where[0])
+    if not told or any(part.inner & columns for part in told):
+        return
+    if hint(numel(x.shape[1:])) >= WIDE_ROW and hint(numel(x.shape)) >= FAR_APART:
+        raise Decline("sums of wide rows of half types")
+
+
+def _decline_other_type(x: Tensor, values: Tensor) -> None:
+    """Declines values of another type, which fakes take and ATen refuses."""
+    if values.dtype != x.dtype:
+        raise Decline("values of another type")
+
+
+@rule("index_add")
+def index_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
+    if not x.shape or len(source.shape) != len(x.shape) or alpha != 1:
+        raise Decline("tensors without dimensions, or a factor")
+    _decline_other_type(x, source)
+    dim %= len(x.shape)
+    where = list(point(source.shape))
+    place = _place(places, (where[dim],) if places.shape else ())
+    where[dim] = _checked(s, source.shape, place, x.shape[dim], OUT_OF_RANGE)
+    # ATen hands sums along the first and the last of several dimensions to `scatter_add`, by places of 64 bits.
+    rounds_once = len(x.shape) > 1 and dim in (0, len(x.shape) - 1) and places.dtype == "i64"
+    added = _added_wide if rounds_once else Scope.added
+    return added(s, x, source.shape, where, source.at(point(source.shape)))
+
+
+def _along(s: Scope, x: Tensor, dim: int, places: Tensor) -> tuple[tuple[Ix, ...], list[Ix]]:
+    """The points of the places, and where in `x` each is written to: along `dim` at the place."""
+    dim %= len(x.shape)
+    here = point(places.shape)
+    where, failure = list(here), _out_of_bounds("RuntimeError", dim, x.shape[dim])
+    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    return here, where
+
+
+@rule("scatter_add")
+def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
+    if not x.shape or not places.shape:
+        raise Decline("tensors without dimensions")
+    here, where = _along(s, x, dim, places)
+    return _added_wide(s, x, places.shape, where, source.at(here))
+
+
+@rule("index_put")
+def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    _decline_other_type(x, values)
+    masks = [(dim, places) for dim, places in enumerate(given) if places is not None]
+    if not accumulate and [mask.dtype for _, mask in masks] == ["b1"]:
+        return _masked(s, x, *masks[0], values)
+    shape = _indexed_shape(x, given)
+    where, value = _where(s, x, given, shape), broadcast(values, shape).at(point(shape))
+    if accumulate:
+        return s.added(x, shape, where, value, repeatable=True)
+    if not _is_taken_in_order(s, values, given, shape):
+        raise Decline("places that ATen takes in another order")
+    _decline_one_by_one(shape, where)
+    return s.replaced(x, shape, where, value)
+
+
+def _is_taken_in_order(s: Scope, values: Tensor, given: Sequence[Tensor | None], result: Shape) -> bool:
+    """Whether ATen's loops over the common dimensions of the places are nested as these are, as far as that is told.
+
+    They go by the strides of the first operand, the values before the places, that has several which are not 0.
+    """
+    common, first = _common(given)
+    end = max(len(values.shape) - (len(result) - first - len(common)), 0)
+    own = slice(max(end - len(common), 0), end)
+    if all(size == 1 for size in values.shape[own]):
+        return True  # whichever comes last
+    operands = [(values, own), *((places, slice(None)) for places in given if places is not None)]
+    for operand, part in operands:
+        steps = zip(_steps(s, operand)[part], operand.shape[part], strict=True)
+        if not _descend([step for step, size in steps if size != 1 and step != 0]):
+            return False
+    return True
+
+
+#: Of so many elements, more threads than these replace single elements faster, in no order, than one does by turns.
+FEW_PLACES, FEW_THREADS = 1 << 15, 4
+
+
+def _decline_one_by_one(shape: Shape, where: Sequence[Ix]) -> None:
+    """Declines many elements that one thread would replace, where ATen's are many and keep no order."""
+    if torch.are_deterministic_algorithms_enabled():
+        return
+    several = any(index.of(axis(k, size)) in where for k, size in enumerate(shape) if size != 1)
+    if not several and hint(numel(shape)) >= FEW_PLACES and torch.get_num_threads() > FEW_THREADS:
+        raise Decline("elements one after another")
+
+
+def _masked(s: Scope, x: Tensor, first: int, mask: Tensor, values: Tensor) -> Tensor:
+    """`x` with values where the mask of its dimensions from `first` on holds, which are the same at all its places."""
+    end = first + len(mask.shape)
+    if mask.shape != x.shape[first:end]:
+        raise Decline("a mask of another shape")
+    here = point(x.shape)
+    where, sizes = (*here[:first], index.ZERO, *here[end:]), (*x.shape[:first], 1, *x.shape[end:])
+    behind = len(sizes) - len(values.shape)
+    if behind < 0 or any(size not in (1, wanted) for size, wanted in zip(values.shape, sizes[behind:], strict=True)):
+        raise Decline("other values at each place of a mask")
+    at = [ix if size != 1 else index.ZERO for ix, size in zip(where[behind:], values.shape, strict=True)]
+    inner = compute_type(x.dtype)
+    one, other = cast(values.at(tuple(at)), inner), cast(x.at(here), inner)
+    return s.elementwise(x.shape, cast(Op("where", mask.at(here[first:end]), one, other), x.dtype))
+
+
+@rule("scatter.src", "scatter.value")
+def scatter(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor | Value) -> Tensor:
+    if not x.shape or not places.shape:
+        raise Decline("tensors without dimensions")
+    here, where = _along(s, x, dim, places)
+    return s.replaced(x, places.shape, where, source.at(here) if isinstance(source, Tensor) else _filling(x, source))
+
+
+@rule("index_copy")
+def index_copy(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
+    if not x.shape or len(source.shape) != len(x.shape):
+        raise Decline("tensors without dimensions")
+    _decline_other_type(x, source)
+    dim %= len(x.shape)
+    here = point(source.shape)
+    where, failure = list(here), _out_of_bounds("IndexError", dim, x.shape[dim])
+    place = _place(places, (here[dim],) if places.shape else ())
+    where[dim] = _checked(s, source.shape, place, x.shape[dim], failure)
+    _decline_one_by_one(source.shape, where)
+    return s.replaced(x, source.shape, where, source.at(here))
+
+
+@rule("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(s: Scope, x: Tensor, dim: int, places: Tensor, value: Tensor | Value) -> Tensor:
+    if not x.shape:
+        raise Decline("a tensor without dimensions")
+    dim %= len(x.shape)
+    count = places.shape[0] if places.shape else 1
+    shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
+    where, failure = list(point(shape)), _out_of_bounds("IndexError", dim, x.shape[dim])
+    place = _from_end(_place(places, (where[dim],) if places.shape else ()), x.shape[dim])
+    where[dim] = _checked(s, shape, place, x.shape[dim], failure)
+    return s.replaced(x, shape, where, _filling(x, value))
+
+
+def _filling(x: Tensor, value: Tensor | Value) -> Expr:
+    """The number that elements of `x` become. Those that its type does not hold are errors of ATen's."""
+    if isinstance(value, Tensor):
+        if value.dtype != x.dtype:
+            raise Decline("a number of another type")
+        return value.at(())
+    if isinstance(value, (bool, int, float)) and holds(x.dtype, value):
+        return number(value, x.dtype)
+    if x.dtype == "f64" or (isinstance(value, Sym) and x.dtype in ("f32", "i64")):
+        return number(value, x.dtype)
+    raise Decline("a number that the type may not hold")
+
+
+@rule("embedding_dense_backward")
+def embedding_dense_backward(
+    s: Scope, grad: Tensor, places: Tensor, count: Size, padding: Size, by_frequency: bool
+) -> Tensor:
+    """Rows added up by place; those of the padding, and what lies outside, are left out."""
+    if by_frequency:
+        raise Decline("gradients by frequency")
+    here = point(grad.shape)
+    place = _place(places, here[:-1])
+    inside = Op("and", Op("and", place >= 0, place < count), Op("ne", place, number(padding, "i64")))
+    value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
+    nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
+    return s.added(nothing, grad.shape, (picked(place, count), here[-1]), value, repeatable=True)

@@ -1,0 +1,292 @@
+"""Lowering of pooling over windows, and of its gradients: a window's elements are read where they are, one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from framesmith_backends.ir.dtypes import compute_type, is_float
+from framesmith_backends.ir.expr import Expr, Index, Op, guarded, number
+from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix
+from framesmith_backends.ir.symbolic.size import Size
+from framesmith_backends.lower.movement.copies import below, conjunction, inside
+from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.tensor import Tensor, point
+
+#: Windows of more elements are ATen's: the text of a kernel names each element.
+LARGEST_WINDOW = 49
+#: Gradients to which more results add are ATen's.
+MOST_CONTRIBUTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over the last dimensions of a tensor: what `max_pool2d` takes, a number for each dimension."""
+
+    sizes: tuple[Size, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.kernel)
+
+    def first(self, where: Sequence[Ix]) -> list[Ix]:
+        """Where the windows at these places of the result begin, padding included: it may be outside."""
+        return [
+            index.add(index.scale(ix, stride), index.const(-padding))
+            for ix, stride, padding in zip(where, self.stride, self.padding, strict=True)
+        ]
+
+    def elements(
+        self, x: Tensor, outer: Sequence[Ix], first: Sequence[Ix], dtype: str
+    ) -> Iterator[tuple[list[Ix], Expr | None, Expr]]:
+        """Each element of the window that begins at `first`, in eager's order: place, when it is no padding, value."""
+        for step in itertools.product(*(range(k) for k in self.kernel)):
+            places = [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
+            valid = conjunction([inside(ix, size) for ix, size in zip(places, self.sizes, strict=True)])
+            element = x.at((*outer, *places))
+            yield places, valid, cast(element if valid is None else guarded(element, valid), dtype)
+
+
+def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ...]:
+    found = tuple(values) if isinstance(values, (list, tuple)) else (values,)
+    if not all(type(n) is int for n in found):
+        raise Decline(f"a {name} that changes between calls")
+    return found * rank if len(found) == 1 else found
+
+
+def windows(
+    x: Tensor,
+    rank: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+) -> Windows:
+    """The windows of a call, whose arguments may be one number for all dimensions; Decline if they are large."""
+    size = _numbers(kernel, rank, "kernel size")
+    found = Windows(
+        x.shape[-rank:], size, _numbers(stride, rank, "stride") if stride else size,
+        _numbers(padding, rank, "padding"), _numbers(dilation, rank, "dilation"),
+    )  # fmt: skip
+    if found.count > LARGEST_WINDOW:
+        raise Decline(f"windows of {found.count} elements")
+    return found
+
+
+def _flat(places: Sequence[Ix], sizes: Sequence[Size]) -> Expr:
+    return Index(index.linearize(places, sizes))
+
+
+def _first_inside(first: Sequence[Ix], window: Windows) -> Expr:
+    """The flat place of a window's first element that is no padding: the answer where none is larger than -inf."""
+    if not any(window.padding):
+        return _flat(first, window.sizes)
+    if any(d != 1 for d in window.dilation):
+        raise Decline("the indices of dilated windows with padding")
+    found: Expr = number(0, "i64")
+    for ix, size in zip(first, window.sizes, strict=True):
+        here = Op("max", Index(ix), number(0, "i64"))
+        found = Op("add", Op("mul", found, number(size, "i64")), here)
+    return found
+
+
+def _max_pool(
+    s: Scope,
+    rank: int,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The first of the largest elements of each window, the last NaN if there is one, and its flat place."""
+    window = windows(x, rank, kernel, stride, padding, dilation)
+    shape = s.result.shape
+    here = point(shape)
+    outer, first = here[: len(shape) - rank], window.first(here[len(shape) - rank :])
+    inner = compute_type(x.dtype)
+    best: Expr = number(REDUCTIONS["max"].start(inner), inner)
+    place = _first_inside(first, window)
+    for places, valid, value in window.elements(x, outer, first, inner):
+        larger: Expr = Op("gt", value, best)
+        if is_float(inner):
+            larger = Op("or", larger, Op("isnan", value))
+        larger = larger if valid is None else Op("and", valid, larger)
+        best, place = Op("where", larger, value, best), Op("where", larger, _flat(places, window.sizes), place)
+    return s.elementwise(shape, cast(best, x.dtype)), s.elementwise(shape, place)
+
+
+@rule("max_pool2d_with_indices")
+def max_pool2d(s: Scope, x: Tensor, *settings: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return _max_pool(s, 2, x, *settings)  # type: ignore[arg-type]
+
+
+@rule("max_pool3d_with_indices")
+def max_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return _max_pool(s, 3, x, *settings)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """How many elements a window's mean is over: all of them, those that are no padding, or a number given."""
+
+    include_padding: bool = True
+    divisor: int | None = None
+
+    def over(self, window: Windows, first: Sequence[Ix], dtype: str) -> Expr:
+        """The number, for the windows that begin at these places."""
+        if self.divisor is not None:
+            return number(self.divisor, dtype)
+        found: Expr | None = None
+        for ix, size, kernel, padding in zip(first, window.sizes, window.kernel, window.padding, strict=True):
+            lengths = self._length(ix, size, kernel, padding)
+            found = lengths if found is None else Op("mul", found, lengths)
+        assert found is not None
+        return cast(found, dtype)
+
+    def _length(self, first: Ix, size: Size, kernel: int, padding: int) -> Expr:
+        end = Index(index.add(first, index.const(kernel)))
+        last = size if not self.include_padding else size + padding
+        if inside(index.add(first, index.const(kernel - 1)), last) is None and (self.include_padding or not padding):
+            return number(kernel, "i64")
+        begin: Expr = Index(first)
+        if not self.include_padding:
+            begin = Op("max", begin, number(0, "i64"))
+        return Op("sub", Op("min", end, number(last, "i64")), begin)
+
+
+def _avg_pool(
+    s: Scope,
+    rank: int,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] | int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window."""
+    window = windows(x, rank, kernel, stride, padding)
+    if not is_float(x.dtype):
+        raise Decline("means of integers")
+    shape = s.result.shape
+    here = point(shape)
+    outer, first = here[: len(shape) - rank], window.first(here[len(shape) - rank :])
+    inner = compute_type(x.dtype)
+    total: Expr | None = None
+    for _, _, value in window.elements(x, outer, first, inner):
+        total = value if total is None else Op("add", total, value)
+    assert total is not None
+    count = Average(count_include_pad, divisor_override).over(window, first, inner)
+    return s.elementwise(shape, cast(Op("div", total, count), x.dtype))
+
+
+@rule("avg_pool2d")
+def avg_pool2d(s: Scope, x: Tensor, *settings: Sequence[int]) -> Tensor:
+    return _avg_pool(s, 2, x, *settings)  # type: ignore[arg-type]
+
+
+@rule("avg_pool3d")
+def avg_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> Tensor:
+    return _avg_pool(s, 3, x, *settings)  # type: ignore[arg-type]
+
+
+@rule("_adaptive_avg_pool2d")
+def adaptive_avg_pool2d(s: Scope, x: Tensor, output_size: Sequence[Size]) -> Tensor:
+    """Where the sizes divide, windows that lie side by side."""
+    kernel = []
+    for size, wanted in zip(x.shape[-2:], output_size, strict=True):
+        if type(size) is not int or type(wanted) is not int or size % wanted:
+            raise Decline("windows of different sizes")
+        kernel.append(size // wanted)
+    return _avg_pool(s, 2, x, kernel)
+
+
+def _covering(s: Scope, window: Windows, results: Sequence[Size]) -> Iterator[tuple[list[Ix], Expr | None]]:
+    """The places in the result of the windows that may hold each element, in order, and when they do."""
+    if any(d != 1 for d in window.dilation):
+        raise Decline("the gradient of dilated windows")
+    counts = [-(-k // stride) for k, stride in zip(window.kernel, window.stride, strict=True)]
+    if math.prod(counts) > MOST_CONTRIBUTIONS:
+        raise Decline(f"elements that are in {math.prod(counts)} windows")
+    here = point(s.result.shape)[-window.rank :]
+    padded = [index.add(ix, index.const(p)) for ix, p in zip(here, window.padding, strict=True)]
+    for back in itertools.product(*(reversed(range(n)) for n in counts)):
+        places, tests = [], []
+        for ix, kernel, stride, result, b in zip(padded, window.kernel, window.stride, results, back, strict=True):
+            place = index.add(index.floordiv(ix, stride), index.const(-b))
+            places.append(place)
+            tests.append(inside(place, result))
+            offset = index.add(ix, index.scale(place, -stride))
+            if b * stride + stride > kernel:
+                tests.append(below(offset, kernel))
+        yield places, conjunction(tests)
+
+
+@rule("max_pool2d_with_indices_backward")
+def max_pool2d_backward(
+    s: Scope,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    window = windows(x, 2, kernel, stride, padding, dilation)
+    shape = s.result.shape
+    here = point(shape)
+    inner = compute_type(grad.dtype)
+    mine = _flat(here[-2:], window.sizes)
+    total: Expr = number(0.0, inner)
+    for places, valid in _covering(s, window, grad.shape[-2:]):
+        where = (*here[:-2], *places)
+        chosen, value = indices.at(where), cast(grad.at(where), inner)
+        if valid is not None:
+            chosen, value = guarded(chosen, valid), guarded(value, valid)
+        test: Expr = Op("eq", chosen, mine)
+        test = test if valid is None else Op("and", valid, test)
+        total = Op("add", total, Op("where", test, value, number(0.0, inner)))
+    return s.elementwise(shape, cast(total, grad.dtype))
+
+
+@rule("avg_pool2d_backward")
+def avg_pool2d_backward(
+    s: Scope,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    window = windows(x, 2, kernel, stride, padding)
+    shape = s.result.shape
+    here = point(shape)
+    inner = compute_type(grad.dtype)
+    average = Average(count_include_pad, divisor_override)
+    total: Expr = number(0.0, inner)
+    for places, valid in _covering(s, window, grad.shape[-2:]):
+        value = cast(grad.at((*here[:-2], *places)), inner)
+        share = Op("div", value, average.over(window, window.first(places), inner))
+        total = Op("add", total, share if valid is None else guarded(share, valid))
+    return s.elementwise(shape, cast(total, grad.dtype))

@@ -1,0 +1,331 @@
+"""One kernel as an LLVM function `void(ptr buffers, i64 begin, i64 end)` over a range of its parallel loop.
+
+Loops are written with explicit vectors (see the README for why): `lanes` consecutive values of the kernel's
+lane variable are computed side by side, and a last incomplete block under a mask. Every expression is
+emitted in the outermost loop in which all its variables are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least, surely_positive
+from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
+from framesmith_backends.render.llvm.loops.columns import add_to_column, rows_in_turn
+from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, emit_stores
+from framesmith_backends.render.llvm.loops.lanes import choose_lanes, columns_apart, goes_apart, pass_lanes
+from framesmith_backends.render.llvm.loops.nest import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
+from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Accumulator
+from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
+from framesmith_backends.render.llvm.loops.state import Rendering
+from framesmith_backends.render.llvm.loops.tiles import tiled_passes
+from framesmith_backends.render.llvm.loops.transposed import in_tiles, transposed_tiles
+from framesmith_backends.render.llvm.ops import memory_kind
+from framesmith_backends.render.nested_lines import flat
+from framesmith_backends.render.target import Target
+from framesmith_backends.schedule.kernels.index_splitting import along_lanes
+from framesmith_backends.schedule.kernels.loops import accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kernel's loops are laid out: `extent` is the size of the parallel loop, in points or lane blocks."""
+
+    lanes: int
+    lane_outer: bool
+    by_lane: bool
+    extent: Size
+    points: Size
+    # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
+    tile: int = 0
+
+
+def shape_of(kernel: Kernel, target: Target) -> Shape:
+    lanes = choose_lanes(kernel, target)
+    lane_outer = kernel.lane in kernel.outer
+    others = numel(v.size for v in kernel.outer if v is not kernel.lane and v not in kernel.down)
+    if not lane_outer or kernel.lane is None:
+        return Shape(lanes, False, False, others, kernel.points)
+    tile = tile_of(kernel, lanes, target)
+    blocks = -(-kernel.lane.size // (tile or lanes))
+    by_lane = hint(others) < 32 and hint(blocks) > hint(others)
+    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
+
+
+# Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache. Where the
+# parallel loop has no other points, the lanes are so many tiles at least, which threads can share.
+TILE_LANES = 512
+FEWEST_TILES = 4
+
+
+def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
+    """The width of a tile for updates of rows, and sums down columns too costly for many lanes at once, else 0."""
+    if not kernel.row or kernel.scratch or kernel.lane is None:
+        return 0
+    if not kernel.updates and (lanes >= 4 * target.float_lanes or not any(one.reductions for one in kernel.passes)):
+        return 0
+    if kernel.checks and not _updates_across(kernel):
+        return 0
+    if any(a.value.dtype == "b1" for one in kernel.passes for a in one.reductions):
+        return 0  # a vector of bits is packed in memory, single bits are not
+    count = hint(kernel.lane.size)
+    if count <= lanes:
+        return 0
+    shared = -(-count // (FEWEST_TILES * lanes)) * lanes
+    return min(shared if kernel.outer == (kernel.lane,) else TILE_LANES, TILE_LANES)
+
+
+def _updates_across(kernel: Kernel) -> bool:
+    """Whether each column has places of its own: what lies between these in memory is the other columns'."""
+    stores = [store for one in kernel.passes for store in one.stores]
+    return any(kernel.lane in part.inner for store in stores for part in index.picked(store.index))
+
+
+def render_kernel(
+    kernel: Kernel, name: str, target: Target, strict: bool = False
+) -> tuple[str, Shape, dict[str, None]]:
+    """(the function's text, its shape, the declarations it needs)."""
+    if kernel.has_scans:
+        raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
+    kernel = in_tiles(kernel)
+    shape = shape_of(kernel, target)
+    b = Builder(flags="" if strict else " contract", vectors=target.vectors)
+    r = Rendering(kernel, shape.lanes, b, target)
+    r.b.out = r.entry
+    _open_buffers(r)
+    body: list[object] = []
+    r.b.out = body
+    _parallel_loop(r, shape)
+    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry, body]))
+    head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
+    freed = "".join(f"  call void @free(ptr {r.pointers[s.name].text})\n" for s in kernel.scratch if _is_large(r, s))
+    return f"{head}\n{text}\n{freed}  ret void\n}}", shape, r.b.declared
+
+
+def _open_buffers(r: Rendering) -> None:
+    for k, param in enumerate(r.kernel.params):
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
+        r.pointers[param.name] = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
+    for k, number in enumerate(r.kernel.numbers, len(r.kernel.params)):
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
+        kind = "i64" if isinstance(number, Symbol) else "double"
+        r.numbers[number] = r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
+    if r.kernel.checks:
+        after = len(r.kernel.params) + len(r.kernel.numbers)
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {after}", "ptr")
+        r.failed = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
+    wide = _copies(r)
+    for scratch in r.kernel.scratch:
+        kind = memory_kind(scratch.dtype)
+        if _is_large(r, scratch):
+            r.b.declare("declare ptr @malloc(i64)")
+            r.b.declare("declare void @free(ptr)")
+            room = r.b.mul(size_of(r, scratch.numel), wide * element_bytes(kind))
+            r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
+            continue
+        r.pointers[scratch.name] = r.room(f"[{scratch.numel * wide} x {kind}]")
+
+
+# A scratch row of more bytes, or of a size known at the call, is no part of the stack.
+LARGEST_ON_STACK = 1 << 16
+
+
+def _copies(r: Rendering) -> int:
+    """How many values a scratch row holds of each element."""
+    return r.lanes if r.kernel.lane in r.kernel.outer else 1
+
+
+def _is_large(r: Rendering, scratch: Scratch) -> bool:
+    numel = scratch.numel
+    return isinstance(numel, Sym) or numel * _copies(r) * element_bytes(memory_kind(scratch.dtype)) > LARGEST_ON_STACK
+
+
+def _parallel_loop(r: Rendering, shape: Shape) -> None:
+    """The loop over outer points (and over blocks of lanes, where the lanes are outer)."""
+    lane = r.kernel.lane
+    others = tuple(v for v in r.kernel.outer if v is not lane and v not in r.kernel.down)
+    begin, end = Value("%begin", "i64"), Value("%end", "i64")
+    low, high = constant(0, "i64"), size_of(r, lane.size if lane is not None else 1)
+    between = numel(v.size for v in others)
+    if shape.by_lane:
+        assert lane is not None
+        step = shape.tile or r.lanes
+        low, far = r.b.mul(begin, step), r.b.mul(end, step)
+        high = r.b.select(r.b.compare("ult", far, size_of(r, lane.size)), far, high)
+        begin, end = constant(0, "i64"), size_of(r, between)
+    with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
+        _decode(r, point, others)
+        if shape.tile and lane is not None:
+            sure = isinstance(lane.size, int) and not shape.by_lane
+            with (  # apart in arrays of running values, too
+                r.in_lanes(r.lanes, _all_apart(r)),
+                opened_loop(r, low, high, shape.tile, None, sure) as first,
+            ):
+                far = r.b.add(first, shape.tile)
+                tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
+        elif shape.by_lane and lane is not None:
+            lane_blocks(r, lane, low, high, lambda: _passes(r), _is_repeatable(r.kernel))
+        elif shape.lane_outer:
+            _lane_pieces(r)
+        elif r.kernel.down:
+            r.columns_apart = columns_apart(r.kernel, r.lanes, r.target)
+            rows_in_turn(r, lambda: _passes(r))
+        else:
+            _passes(r)
+
+
+def _lane_pieces(r: Rendering) -> None:
+    """All lanes of a point, in pieces where conditions change along them, if lanes may be computed twice."""
+    whole, lanes = r.kernel, r.lanes
+    pieces = along_lanes(whole, lanes)
+    if not all(_is_repeatable(piece) for piece, _ in pieces if piece.lane is not None):
+        pieces = [(whole, lanes)]
+    for r.kernel, r.lanes in pieces:
+        if r.kernel.lane is None:
+            _passes(r)
+            continue
+        lane, low = r.kernel.lane, constant(0, "i64")
+        lane_blocks(r, lane, low, size_of(r, lane.size), lambda: _passes(r), _is_repeatable(r.kernel))
+    r.kernel, r.lanes = whole, lanes
+
+
+def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
+    """The values of the outer variables at a point of the parallel loop."""
+    for k, var in enumerate(reversed(loops)):
+        r.level_of[var] = 0
+        if k == len(loops) - 1:
+            r.variables[var] = point
+        else:
+            r.variables[var] = r.b.binary("urem", point, divisor_of(r, var.size))
+            point = r.b.binary("udiv", point, divisor_of(r, var.size))
+
+
+def _passes(r: Rendering) -> None:
+    r.ref_level = len(r.levels) - 1
+    r.turned = {} if r.mask is not None else transposed_tiles(r)
+    with r.in_lanes(r.lanes, r.kernel.lane in r.kernel.outer and _all_apart(r)):
+        for one in r.kernel.passes:
+            for store in one.before:
+                emit_store(r, store)
+            if one.has_loop:
+                _row_loops(r, one)
+
+
+def _all_apart(r: Rendering) -> bool:
+    return goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)
+
+
+def _is_repeatable(kernel: Kernel) -> bool:
+    """Whether lanes may be computed twice: see Note [The rest, again]."""
+    if kernel.lane is None or kernel.writes_what_it_reads or any(map(_rewrites_scratch, kernel.passes)):
+        return False
+    return all(index.coefficient(ix, kernel.lane) is not None for ix, _ in accesses(kernel))
+
+
+def _rewrites_scratch(one: Pass) -> bool:
+    read = {load.source for load in loads(*one.values)}
+    return any(store.buffer in read for store in (*one.before, *one.stores))
+
+
+def _row_loops(r: Rendering, one: Pass) -> None:
+    """The row loops of one pass, innermost the lanes if they are a row variable."""
+    inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
+    lanes, apart = r.lanes, r.apart
+    if inner is not None:
+        lanes = pass_lanes(r.kernel, one, lanes, r.target)
+        apart = r.columns_apart if one.columns else goes_apart(r.kernel, (one,), lanes, r.target)
+    outside = [v for v in r.kernel.row if v is not inner]
+    with r.in_lanes(lanes, apart):
+        accumulators = [Accumulator.start(r, a) for a in one.reductions]
+        _row_nest(r, outside, lambda: _row_inner(r, inner, one, accumulators), accumulators)
+        for a in accumulators:
+            a.finish(r, inner is not None)
+
+
+def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumulators: list[Accumulator]) -> None:
+    """Open the loops from the outside in, and run `inside` in the innermost."""
+    if not loops:
+        inside()
+        return
+    var, *rest = loops
+    vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.blocked for a in accumulators)
+    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
+    if vertical and not surely_at_least(BLOCK_STEPS, var.size):
+        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
+            far = r.b.add(start, BLOCK_STEPS)
+            stop = r.b.select(r.b.compare("ult", far, end), far, end)
+            with opened_loop(r, start, stop, 1, var):
+                inside()
+            _flush(r, accumulators)
+        return
+    with opened_loop(r, zero, end, 1, var, sure):
+        _row_nest(r, rest, inside, accumulators)
+    if vertical:
+        _flush(r, accumulators)
+
+
+def _flush(r: Rendering, accumulators: list[Accumulator]) -> None:
+    for a in accumulators:
+        a.flush(r)
+
+
+def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Accumulator]) -> None:
+    """One point of the row loops outside the lanes: the lane loop, or one step where the lanes are outer."""
+    if lane is None:
+        _body(r, one, accumulators)
+        return
+    step = BLOCK_STEPS * r.lanes
+    zero, end = constant(0, "i64"), size_of(r, lane.size)
+    blocked = any(a.blocked for a in accumulators)
+    if isinstance(lane.size, Sym):
+        _any_row_inner(r, lane, one, accumulators)
+        return
+    whole = lane.size // r.lanes * r.lanes
+    if not blocked or whole <= step:
+        repeatable = not accumulators and not one.columns and _is_repeatable(r.kernel)
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators), repeatable)
+    else:
+        with opened_loop(r, zero, constant(whole, "i64"), step) as start:
+            far = r.b.add(start, step)
+            stop = r.b.select(r.b.compare("ult", far, whole), far, constant(whole, "i64"))
+            with opened_loop(r, start, stop, r.lanes, lane):
+                _body(r, one, accumulators)
+            _flush(r, accumulators)
+        if lane.size > whole:
+            lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
+    if blocked:
+        _flush(r, accumulators)
+
+
+def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumulator]) -> None:
+    """The lane loop of a row of any length."""
+    zero, end = constant(0, "i64"), size_of(r, lane.size)
+    if not any(a.blocked for a in accumulators):
+        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
+        return
+    whole, step = whole_lanes(r, end), BLOCK_STEPS * r.lanes
+    with opened_loop(r, zero, whole, step, None, False) as start:
+        far = r.b.add(start, step)
+        stop = r.b.select(r.b.compare("ult", far, whole), far, whole)
+        with opened_loop(r, start, stop, r.lanes, lane):
+            _body(r, one, accumulators)
+        _flush(r, accumulators)
+    any_lane_tail(r, lane, whole, end, lambda: _body(r, one, accumulators))
+
+
+def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
+    for a in accumulators:
+        a.step(r)
+    for column in one.columns:
+        add_to_column(r, column)
+    for check in one.checks:
+        emit_check(r, check, r.kernel.checks.index(check))
+    if r.kernel.writes_what_it_reads:
+        for store in one.stores:
+            emit(r, store.value)
+    emit_stores(r, one.stores)

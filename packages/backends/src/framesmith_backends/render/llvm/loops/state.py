@@ -1,0 +1,95 @@
+"""The state of writing one kernel as LLVM IR: open loops, values known in each, pointers and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from framesmith_backends.ir.expr import Expr, Load, Number
+from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Symbol, surely_positive
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.target import Target
+
+
+@dataclass(slots=True)
+class Level:
+    """An open loop body: its lines, the values already computed in it, and whether it may not run at all.
+
+    What is read in such a loop alone is not read outside: a tensor without elements has no memory.
+    """
+
+    lines: list[object] = field(default_factory=list)
+    values: dict[object, Value] = field(default_factory=dict)
+    may_be_empty: bool = False
+
+
+@dataclass(slots=True)
+class Rendering:
+    """The state of writing one kernel. `levels[k]` is the body of the k-th loop, level 0 the parallel one."""
+
+    kernel: Kernel
+    lanes: int
+    b: Builder
+    target: Target
+    level_of: dict[Var, int] = field(default_factory=dict)
+    levels: list[Level] = field(default_factory=list)
+    variables: dict[Var, Value] = field(default_factory=dict)
+    pointers: dict[str, Value] = field(default_factory=dict)
+    refs: dict[str, Value] = field(default_factory=dict)
+    # In tiles, a reduction's results lie in memory: the array, and the tile's first lane.
+    arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
+    # Reads across rows whose tile has been turned: the turned tile.
+    turned: dict[Load, Value] = field(default_factory=dict)
+    # Numbers known at the call, and what was computed of them.
+    numbers: dict[Symbol | Number, Value] = field(default_factory=dict)
+    sizes: dict[object, Value] = field(default_factory=dict)
+    depth: dict[Expr, int] = field(default_factory=dict)
+    entry: list[object] = field(default_factory=list)
+    # Where checks that fail leave word: a byte for each.
+    failed: Value | None = None
+    mask: Value | None = None
+    ref_level: int = 0
+    # Whether a block's lanes, and columns in their arrays, lie as in Note [Apart]. Lanes under a mask never do.
+    apart: bool = False
+    columns_apart: bool = False
+
+    @contextmanager
+    def in_lanes(self, lanes: int, apart: bool) -> Iterator[None]:
+        """Write what is written meanwhile with so many lanes, lying apart or not; what follows as before."""
+        before = self.lanes, self.apart
+        self.lanes, self.apart = lanes, apart
+        yield
+        self.lanes, self.apart = before
+
+    def room(self, type_: str) -> Value:
+        """The address of room for a value of LLVM's type that the kernel has on its stack."""
+        place = Value(self.b.name(), "ptr")
+        self.entry.append(f"{place.text} = alloca {type_}, align 64")
+        return place
+
+    def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
+        """Write into `lines`, the body of a new innermost loop over `var`."""
+        self.levels.append(Level(lines))
+        if var is not None:
+            self.set_variable(var, value)
+        self.depth.clear()
+        self.b.out = lines
+
+    def set_variable(self, var: Var, value: Value) -> None:
+        """Say what the variable of the innermost loop is in its body."""
+        self.level_of[var] = len(self.levels) - 1
+        self.variables[var] = value
+        self.levels[-1].may_be_empty = not surely_positive(var.size)
+
+    def first_reading_level(self) -> int:
+        """The outermost level at which what the innermost loop reads may be read: see `Level`."""
+        return max((at for at, level in enumerate(self.levels) if level.may_be_empty), default=0)
+
+    def leave(self, lines: list[object]) -> None:
+        """Back to writing into `lines`, around the loop entered last."""
+        self.levels.pop()
+        self.depth.clear()
+        self.b.out = lines

@@ -1,0 +1,216 @@
+"""Reductions down columns in tiles: rows are walked outside, a tile of lanes inside, running values in arrays.
+
+So memory is read along its rows even where the values are too costly to compute for many lanes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
+from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
+from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, tile_address
+from framesmith_backends.render.llvm.loops.memory import tile_load
+from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
+from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, needs_blocks, squared
+from framesmith_backends.render.llvm.loops.sizes import size_of
+from framesmith_backends.render.llvm.loops.state import Rendering
+from framesmith_backends.render.llvm.ops import emit_op
+
+# Cycles (`ir.expr.cost`) from which a value that no row changes is computed before the rows: those of a load.
+LEAST_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Lanes [first, last) of `lane`, at most `width` of them."""
+
+    lane: Var
+    first: Value
+    last: Value
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A reduction under way: an array of running values, and for long sums one of totals."""
+
+    spec: Accumulate
+    kind: str
+    running: Value
+    total: Value | None
+
+
+def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int) -> None:
+    """All passes of the kernel over one tile."""
+    tile = Tile(lane, first, last, width)
+    for number, one in enumerate(r.kernel.passes):
+        if one.before:
+            _along(r, tile, partial(_stores, r, one.before))
+        if one.has_loop:
+            one = _without_invariants(r, tile, one, f"tile.{number}")
+            columns = [_column(r, tile, a) for a in one.reductions]
+            _rows(r, tile, list(r.kernel.row), one, columns)
+            for c in columns:
+                if c.total is not None:
+                    _flush(r, tile, columns)
+                    break
+            for c in columns:
+                r.arrays[c.spec.name] = (c.running if c.total is None else c.total, first, c.kind)
+
+
+def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
+    """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
+    roots = [*(a.value for a in one.reductions), *(s.value for s in one.stores)]
+    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, roots))}
+    arrays = {e: _array(r, tile, REGISTER[e.dtype]) for e in kept}
+
+    def compute() -> None:
+        for e, array in arrays.items():
+            _put(r, tile, REGISTER[e.dtype], array, emit(r, e))
+
+    if kept:
+        _along(r, tile, compute)
+    r.arrays.update({ref.name: (arrays[e], tile.first, REGISTER[e.dtype]) for e, ref in kept.items()})
+    done: dict[Expr, Expr] = {}
+    for e in walk(*roots):
+        parts = tuple(done[part] for part in children(e))
+        done[e] = kept[e] if e in kept else rebuild(e, parts) if parts else e
+    return replace(
+        one,
+        reductions=tuple(replace(a, value=done[a.value]) for a in one.reductions),
+        stores=tuple(replace(s, value=done[s.value]) for s in one.stores),
+    )
+
+
+def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
+    """The largest parts of the expressions that no row changes and that are worth keeping.
+
+    None where there may be no rows: what only they read is not read then (see `Level`).
+    """
+    if not all(surely_positive(var.size) for var in kernel.row):
+        return []
+    fixed: dict[Expr, bool] = {}
+    rows = frozenset(kernel.row)
+    for e in walk(*roots):
+        changed = own_variables(e) & rows or kernel.reads_again(e)
+        fixed[e] = not changed and all(fixed[part] for part in children(e))
+    found: dict[Expr, None] = {}
+    pending, met = list(roots), set(roots)
+    while pending:
+        e = pending.pop()
+        if fixed[e] and isinstance(e, (Op, Cast)) and e.dtype in ("f32", "f64") and cost(e) >= LEAST_KEPT:
+            found[e] = None
+            continue
+        fresh = [part for part in children(e) if part not in met]
+        pending += fresh
+        met.update(fresh)
+    return list(found)
+
+
+def _array(r: Rendering, tile: Tile, kind: str) -> Value:
+    """Room for a value for each lane. A block of lanes may reach past the tile's end."""
+    return r.room(f"[{tile.width + r.lanes} x {kind}]")
+
+
+def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
+    """Run `inside` for each block of lanes of the tile."""
+
+    def block() -> None:
+        r.ref_level = len(r.levels) - 1
+        inside()
+
+    lane_blocks(r, tile.lane, tile.first, tile.last, block)
+
+
+def _column(r: Rendering, tile: Tile, spec: Accumulate) -> Column:
+    kind = REGISTER[spec.value.dtype]
+    running = _array(r, tile, kind)
+    total = _array(r, tile, kind) if needs_blocks(r, spec) else None
+    column = Column(spec, kind, running, total)
+
+    def begin() -> None:
+        for cell in (running, total):
+            if cell is not None:
+                _put(r, tile, kind, cell, _start(r, spec))
+
+    _along(r, tile, begin)
+    return column
+
+
+def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
+    for store in stores:
+        emit_store(r, store)
+
+
+def _start(r: Rendering, spec: Accumulate) -> Value:
+    dtype = spec.value.dtype
+    return constant(REDUCTIONS[spec.kind].start(dtype), REGISTER[dtype], r.lanes)
+
+
+def _put(r: Rendering, tile: Tile, kind: str, cell: Value, value: Value) -> None:
+    place = tile_address(r, cell, tile.first, kind)
+    r.b.line(f"store {r.b.splat(value, r.lanes).typed}, ptr {place.text}, align 1")
+
+
+def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value) -> None:
+    before = tile_load(r, tile_address(r, cell, tile.first, column.kind), column.kind)
+    value = r.b.splat(value, r.lanes)
+    combine = REDUCTIONS[column.spec.kind].combine
+    _put(r, tile, column.kind, cell, emit_op(r.b, combine, (value, before), column.spec.value.dtype))
+
+
+def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Column]) -> None:
+    """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
+    var, *rest = loops
+    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
+    blocked = any(c.total is not None for c in columns)
+    if rest:
+        with opened_loop(r, zero, end, 1, var, sure):
+            _rows(r, tile, rest, one, columns)
+        return
+    if not blocked or surely_at_least(BLOCK_STEPS, var.size):
+        with opened_loop(r, zero, end, 1, var, sure):
+            _along(r, tile, lambda: _step(r, tile, one, columns))
+    else:
+        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
+            far = r.b.add(start, BLOCK_STEPS)
+            stop = r.b.select(r.b.compare("ult", far, end), far, end)
+            with opened_loop(r, start, stop, 1, var):
+                _along(r, tile, lambda: _step(r, tile, one, columns))
+            _flush(r, tile, columns)
+    if blocked and r.kernel.row[0] is not var:
+        _flush(r, tile, columns)
+
+
+def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
+    for c in columns:
+        base = squared(c.spec)
+        if base is None:
+            _combine(r, tile, c, c.running, emit(r, c.spec.value))
+            continue
+        before = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
+        value = r.b.splat(emit(r, base), r.lanes)
+        _put(r, tile, c.kind, c.running, r.b.fma(value, value, before))
+    for check in one.checks:
+        emit_check(r, check, r.kernel.checks.index(check))
+    _stores(r, one.stores)
+
+
+def _flush(r: Rendering, tile: Tile, columns: list[Column]) -> None:
+    """Add the running values to the totals and start again."""
+
+    def block() -> None:
+        for c in columns:
+            if c.total is not None:
+                part = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
+                _combine(r, tile, c, c.total, part)
+                _put(r, tile, c.kind, c.running, _start(r, c.spec))
+
+    _along(r, tile, block)

@@ -1,0 +1,105 @@
+"""Functions of float32 computed in double precision, and rounded once at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E
+from framesmith_backends.render.llvm.math.float64_lanes import log_terms, narrowed, widened
+from framesmith_backends.render.llvm.math.powers import power_of_two, square, whole_part
+
+# log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
+LOG_L = tuple(2.0 * LOG2E / (2 * k + 1) for k in range(10))
+EXP_P = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(11))
+# Up to this power of two a float is 0.
+NOTHING = -150.0
+# Below this, x - x**3 / 6 is all that a float holds of asinh.
+SMALL = 2.0**-12
+
+
+def _log2(b: Builder, x: Value) -> Value:
+    """log2 of a positive normal double."""
+    k, s, p = log_terms(b, x, LOG_L)
+    return b.fma(p, s, k)
+
+
+def _log(b: Builder, x: Value) -> Value:
+    return b.mul(_log2(b, x), math.log(2.0))
+
+
+def pow(b: Builder, x: Value, y: Value) -> Value:
+    x, y = b.same(x, y)
+    size = b.intrinsic("fabs", x)
+    # Zeros, infinities and NaN have no logarithm: it is that of 1.
+    place = b.sub(b.bits(size, "i32"), 1)
+    known = b.select(b.compare("ult", place, 0x7F7FFFFF), size, b.number(1.0, size))
+    power = b.mul(_log2(b, widened(b, known)), widened(b, y))
+    # The last power of two below those of doubles is 0.
+    power = b.select(b.compare("ole", power, NOTHING), b.number(-1023.0, power), power)
+    power = b.select(b.compare("ogt", power, 200.0), b.number(200.0, power), power)
+    n, t = whole_part(b, power, 1.0)
+    result = narrowed(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), power_of_two(b, t)))
+    return _pow_range(b, x, y, result)
+
+
+def _pow_range(b: Builder, x: Value, y: Value, result: Value) -> Value:
+    """The cases of C's pow: zeros, infinities, negative bases, NaN."""
+    one, zero, inf = (b.number(v, x) for v in (1.0, 0.0, INFINITY))
+    ax, ay = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
+    whole = b.intrinsic("trunc", y)
+    is_whole, half = b.compare("oeq", whole, y), b.mul(whole, 0.5)
+    is_odd = b.binary("and", is_whole, b.compare("one", b.intrinsic("trunc", half), half))
+    down = b.compare("olt", y, 0.0)
+    # |x| zero or infinite, and |y| infinite.
+    result = b.select(b.compare("oeq", x, 0.0), b.select(down, inf, zero), result)
+    result = b.select(b.compare("oeq", ax, INFINITY), b.select(down, zero, inf), result)
+    grows = b.binary("xor", b.compare("ogt", ax, 1.0), down)
+    at_infinity = b.select(b.compare("oeq", ax, 1.0), one, b.select(grows, inf, zero))
+    result = b.select(b.compare("oeq", ay, INFINITY), at_infinity, result)
+    # The sign: negative for an odd power of a negative base; NaN for a broken power of a finite one.
+    signed = b.select(is_odd, b.intrinsic("copysign", result, x), result)
+    broken = b.binary("and", b.compare("olt", x, 0.0), b.binary("xor", is_whole, True))
+    broken = b.binary("and", broken, b.compare("olt", ax, INFINITY))
+    signed = b.select(broken, b.number(math.nan, x), signed)
+    nan = b.compare("uno", x, y)
+    signed = b.select(nan, b.number(math.nan, x), signed)
+    always_one = b.binary("or", b.compare("oeq", y, 0.0), b.compare("oeq", x, 1.0))
+    return b.select(always_one, one, signed)
+
+
+def hypot(b: Builder, x: Value, y: Value) -> Value:
+    """sqrt(x*x + y*y); infinite where one of them is, be the other NaN."""
+    x, y = b.same(x, y)
+    one, two = widened(b, x), widened(b, y)
+    result = narrowed(b, b.intrinsic("sqrt", b.fma(one, one, b.mul(two, two))))
+    infinite = (b.compare("oeq", b.intrinsic("fabs", value), INFINITY) for value in (x, y))
+    return b.select(b.binary("or", *infinite), b.number(INFINITY, x), result)
+
+
+def _root_beside_one(b: Builder, x: Value, one: float) -> Value:
+    """sqrt(x*x + one)."""
+    return b.intrinsic("sqrt", b.fma(x, x, one))
+
+
+def asinh(b: Builder, x: Value) -> Value:
+    size = widened(b, b.intrinsic("fabs", x))
+    result = narrowed(b, _log(b, b.add(size, _root_beside_one(b, size, 1.0))))
+    result = b.select(b.compare("ult", b.intrinsic("fabs", x), INFINITY), result, b.intrinsic("fabs", x))
+    result = b.select(b.compare("uno", x, 0.0), x, result)
+    size = b.intrinsic("fabs", x)
+    near = b.fma(b.mul(square(b, size), -1.0 / 6.0), size, size)
+    return b.intrinsic("copysign", b.select(b.compare("olt", size, SMALL), near, result), x)
+
+
+def acosh(b: Builder, x: Value) -> Value:
+    wide = widened(b, x)
+    result = narrowed(b, _log(b, b.add(wide, _root_beside_one(b, wide, -1.0))))
+    result = b.select(b.compare("oeq", x, INFINITY), x, result)
+    return b.select(b.compare("ult", x, 1.0), b.number(math.nan, x), result)
+
+
+VIA_FLOAT64: dict[str, Callable[..., Value]] = {
+    "pow": pow, "hypot": hypot, "asinh": asinh, "acosh": acosh,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Matmuls of our own as LLVM IR: packing, register tiles, dot products, loops and threads around them."""

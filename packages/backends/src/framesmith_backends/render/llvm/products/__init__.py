@@ -1,1 +1,0 @@
-"""Matrix products of our own as LLVM IR: packing, register tiles, dot products, loops and threads around them."""

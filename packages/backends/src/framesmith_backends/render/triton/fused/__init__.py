@@ -1,0 +1,1 @@
+"""Matmuls and attention in Triton source."""

@@ -1,0 +1,122 @@
+"""Which convolutions are computed in channels-last, for each device: what `layouts` goes by.
+
+oneDNN, on the CPU, computes in channels-last or in blocks of channels. Given contiguous images it lays them out anew
+before each convolution and back behind it; given images with the channels last it takes them as they are, but lays the
+weights out anew. So early layers, with large images and few weights, gain by channels-last, and late ones lose.
+
+cuDNN's kernels for tensor cores compute in channels-last. Given contiguous images it lays images, weights and results
+out anew around each of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+
+from framesmith_aten.operators import arguments
+from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.rewrite.channels_last import (
+    Preference,
+    images_of,
+    operand_of,
+    operands_of,
+    turned,
+    turns_weights,
+)
+from framesmith_backends.rounding import rounds_float32
+from framesmith_guards.torch_adapter import OpOverload, aten
+
+#: On the CPU: elements of input and result for each weight from which channels-last is faster. Measured with two
+#: threads of a Zen 4: at 2 (128 channels of 12x12) the two tie, at 16 (64 of 24x24) it gains 6%, at 500 (16 of 96x96)
+#: 30%; of convolutions in groups 6 to 77% at 16, of depthwise ones up to 96%, of transposed ones 4% at 5, 66 to 86%
+#: from 23.
+ELEMENTS_FOR_A_WEIGHT = 4
+#: On the CPU: multiplications for an element of a result from which channels-last is faster although the result is
+#: normalised by statistics of the batch: a channel that lies together is read from memory once for them, otherwise
+#: twice, which costs 0.3 ns an element, forward and backward. What is gained is 0.1 to 0.3 ns of up to 32, 0.5 ns of
+#: 576.
+MULTIPLICATIONS_FOR_A_NORM = 256
+
+
+def why_not_on_cpu(node: fx.Node) -> str | None:
+    """Why this node is not computed with the channels last, or None."""
+    found = images_and_result(node)
+    if isinstance(found, str):
+        return found
+    images, result = found
+    weights = operand_of(node, CONVOLUTIONS[node.target][1]).meta["val"]
+    if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
+        return f"{images.dtype} on {images.device}"
+    if images.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights.numel():
+        return "more weights than pixels"
+    return None
+
+
+def why_not_on_cuda(node: fx.Node) -> str | None:
+    """The same where cuDNN computes it. (Who changes its switches later loses time, not numbers: launchers look.)"""
+    found = images_and_result(node)
+    if isinstance(found, str):
+        return found
+    images, _ = found
+    if images.device.type != "cuda":
+        return f"images on {images.device}"
+    if not tensor_cores_take(images.dtype):
+        return f"{images.dtype}, which tensor cores do not take"
+    if in_groups(node):
+        return "convolved in groups"
+    if not _gives_channels_last(node):
+        return "ATen's kernel for it gives another layout"
+    return None
+
+
+def tensor_cores_take(dtype: torch.dtype) -> bool:
+    """Whether cuDNN computes in this type by tensor cores; in float32 where the user lets it round to TF32."""
+    return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and rounds_float32("conv"))
+
+
+def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
+    """What is convolved, and the result or its gradient; why no device would have their channels last."""
+    if node.target not in CONVOLUTIONS:
+        return "no convolution"
+    _, weights, gradient = CONVOLUTIONS[node.target]
+    images, result = images_of(operands_of(node)[0]), images_of(node if gradient is None else node.args[gradient])
+    if images is None or result is None or not isinstance(node.args[weights], fx.Node):
+        return "no images of known sizes, or of one pixel"
+    if not (images.is_contiguous() and result.is_contiguous()):
+        return "laid out otherwise by the program"
+    if images.shape[1] == result.shape[1] == 1:
+        return "one channel, which has one layout"
+    return images, result
+
+
+def in_groups(node: fx.Node) -> bool:
+    """Whether the channels are convolved in several groups."""
+    assert isinstance(node.target, OpOverload)
+    return bool(arguments(node.target, node.args, node.kwargs)["groups"] != 1)
+
+
+def _gives_channels_last(node: fx.Node) -> bool:
+    """Whether the kernel that ATen chooses for images in channels-last gives such results: a trial without numbers."""
+    last = set(operands_of(node))
+    weights = operand_of(node, CONVOLUTIONS[node.target][1])
+    if turns_weights(weights.meta["val"]):
+        last.add(weights)
+    values = fx.node.map_arg(node.args, lambda one: turned(one.meta["val"]) if one in last else one.meta["val"])
+    found, wanted = node.target(*values, **node.kwargs), turned(node.meta["val"])  # type: ignore[operator]
+    pairs = zip(found, wanted, strict=True) if isinstance(found, (tuple, list)) else [(found, wanted)]
+    return all(one is None or one.dim() != 4 or one.stride() == other.stride() for one, other in pairs)
+
+
+def _is_lost_to_a_norm(node: fx.Node) -> bool:
+    """Whether normalising its result by the batch's statistics costs more than the convolution gains."""
+    _, weights, _ = CONVOLUTIONS[node.target]
+    multiplications = math.prod(operand_of(node, weights).meta["val"].shape[1:])
+    if multiplications >= MULTIPLICATIONS_FOR_A_NORM:
+        return False
+    return any(user.target is aten._native_batch_norm_legit_functional.default for user in node.users)
+
+
+ON_CPU = Preference(why_not_on_cpu, _is_lost_to_a_norm, of_weights=False)
+ON_CUDA = Preference(why_not_on_cuda, lambda node: False, of_weights=True)

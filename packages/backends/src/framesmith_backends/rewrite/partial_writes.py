@@ -1,0 +1,197 @@
+"""Writes to parts of an input, as copies onto these parts, where the graph makes all of it anew for each.
+
+`cache[layer].index_copy_(...)` of a program arrives as a copy of the whole cache with that part replaced, the next
+write as a copy of that copy, and at the end of the graph the last one is copied onto the input. Here only the parts are
+copied onto the input, and who reads a part from one of the copies reads what was written there, or the input.
+
+Note [Versions]: an input as it is after some writes is a *version* of it: a list of (region, value), later ones over
+earlier ones. A node that shows a region of a version reads the last value that holds the region, if no later one
+may overlap it. What the graph's results show is left as it is: no two of them, and no input, get common memory here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.graphs.nodes import view_root, view_source
+from framesmith_aten.layouts import has_stride
+from framesmith_aten.operators import is_view, view_written
+from framesmith_backends.rewrite.regions import Region, Step, part_written, step_of
+from framesmith_guards.torch_adapter import aten
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A region of an input, and the node whose value it gets."""
+
+    region: Region
+    value: fx.Node
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A region of an input as it is after some writes, the last one last."""
+
+    region: Region
+    writes: tuple[Write, ...] = ()
+
+
+def write_parts(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such writes as copies onto parts; the same graph if it has none."""
+    if not any(view_written(node.target) is not None for node in gm.graph.nodes):
+        return gm
+    known = _versions(gm.graph)
+    ends = gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    parts = {end: writes for end in ends if (writes := _parts(end, ends, known))}
+    if not parts:
+        return gm
+    return _Rewriting(gm, known, parts).module()
+
+
+def _versions(graph: fx.Graph) -> dict[fx.Node, Version]:
+    """The nodes that show a region of a version of an input."""
+    known: dict[fx.Node, Version] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
+            known[node] = Version(Region(node))
+        elif node.op == "call_function":
+            found = _shown(node, known) or _written(node, known)
+            if found is not None:
+                known[node] = found
+    return known
+
+
+def _shown(node: fx.Node, known: dict[fx.Node, Version]) -> Version | None:
+    found = step_of(node)
+    if found is None or found[0] not in known:
+        return None
+    whole = known[found[0]]
+    return Version(whole.region.then(found[1]), whole.writes)
+
+
+def _written(node: fx.Node, known: dict[fx.Node, Version]) -> Version | None:
+    found = part_written(node)
+    if found is None or found[0] not in known:
+        return None
+    source, value, step = found
+    whole = known[source]
+    region = whole.region.then(step)
+    within = known.get(value)
+    if within is not None and within.region == region and within.writes[: len(whole.writes)] == whole.writes:
+        added = within.writes[len(whole.writes) :]  # what is put back was written to meanwhile
+        if all(write.region.lies_in(region) for write in added):
+            return Version(whole.region, within.writes)
+    return Version(whole.region, (*whole.writes, Write(region, value)))
+
+
+def _parts(end: fx.Node, ends: Sequence[fx.Node], known: dict[fx.Node, Version]) -> list[Write]:
+    """The writes to parts of an input that a copy onto it at the graph's end comes to; none where it stays whole."""
+    target, source = end.args[:2]
+    if end.kwargs or len(end.args) != 2 or not isinstance(target, fx.Node) or not isinstance(source, fx.Node):
+        return []
+    version = known.get(source)
+    if version is None or version.region != Region(target):
+        return []
+    changed = {other.args[0] for other in ends}
+    last = [
+        write
+        for at, write in enumerate(version.writes)
+        if not any(write.region.lies_in(later.region) for later in version.writes[at + 1 :])
+    ]
+    if any(view_root(write.value) in changed for write in last):
+        return []  # it might be read after it is written
+    return last
+
+
+class _Rewriting:
+    """One pass over a graph whose copies at its end are to be of parts."""
+
+    def __init__(self, gm: fx.GraphModule, known: dict[fx.Node, Version], parts: dict[fx.Node, list[Write]]) -> None:
+        self.gm = gm
+        self.known = known
+        self.parts = parts
+        self.inputs = {end.args[0] for end in parts}
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.made: dict[tuple[fx.Node, Step], fx.Node] = {}
+
+    def module(self) -> fx.GraphModule:
+        shown = _seen_in_results(self.gm.graph)
+        ends = []
+        for node in self.gm.graph.nodes:
+            if node.op == "call_function" and node.target is aten.copy_.default:
+                ends.append(node)
+                continue
+            if node.op == "output":
+                self._write(ends)
+            read = None if node in shown else self._read(node)
+            self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__) if read is None else read
+        run_though_unused = {self.copies[node] for node in self.copies if not node.users}
+        for node in reversed(self.graph.nodes):
+            if not node.users and node not in run_though_unused and _only_lays_out(node):
+                self.graph.erase_node(node)
+        return new_module(self.gm, self.graph)
+
+    def _read(self, node: fx.Node) -> fx.Node | None:
+        """What shows the same as a node that shows a version of an input, or None."""
+        version = self.known.get(node)
+        if version is None or not version.writes or version.region.root not in self.inputs:
+            return None
+        base, steps = self.copies[version.region.root], version.region.steps
+        for write in reversed(version.writes):
+            if version.region.lies_in(write.region):
+                base, steps = self.copies[write.value], steps[len(write.region.steps) :]
+                break
+            if not version.region.is_apart_from(write.region):
+                return None
+        found = self._view(base, steps)
+        have, want = found.meta["val"], node.meta["val"]
+        return found if have.dtype == want.dtype and has_stride(have, want.stride()) else None
+
+    def _view(self, base: fx.Node, steps: Sequence[Step]) -> fx.Node:
+        for step in steps:
+            key = (base, step)
+            if key not in self.made:
+                args = fx.node.map_arg(step.args, self.copies.__getitem__)
+                node = self.graph.call_function(step.target, (base, *args))
+                values = fx.node.map_arg(step.args, lambda number: number.meta["val"])
+                node.meta["val"] = step.target(base.meta["val"], *values)
+                self.made[key] = node
+            base = self.made[key]
+        return base
+
+    def _write(self, ends: Sequence[fx.Node]) -> None:
+        """Puts the copies at the end: no view stands behind one."""
+        pairs = []
+        for end in ends:
+            if end not in self.parts:
+                target, value = (self.copies[arg] for arg in end.args if isinstance(arg, fx.Node))
+                pairs.append((end, target, value))
+                continue
+            for write in self.parts[end]:
+                target = self._view(self.copies[write.region.root], write.region.steps)
+                pairs.append((end, target, self.copies[write.value]))
+        for end, target, value in pairs:
+            node = self.graph.call_function(aten.copy_.default, (target, value))
+            node.meta = {**end.meta, "val": target.meta["val"]}
+
+
+def _seen_in_results(graph: fx.Graph) -> set[fx.Node]:
+    """The graph's results, and whatever they are views of."""
+    seen: set[fx.Node] = set()
+    for result in graph.output_node().all_input_nodes:
+        node: fx.Node | None = result
+        while node is not None:
+            seen.add(node)
+            node = view_source(node)
+    return seen
+
+
+def _only_lays_out(node: fx.Node) -> bool:
+    """Whether this is a view, one of several that an operator gives, or a copy with a part replaced."""
+    return view_source(node) is not None or is_view(node.target) or view_written(node.target) is not None

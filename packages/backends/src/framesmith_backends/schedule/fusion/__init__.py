@@ -1,0 +1,1 @@
+"""Which definitions share a kernel."""

@@ -1,0 +1,88 @@
+"""Loop domains as factorisations: common refinements of shapes, and how one shape's axes read in another's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size, exact_quotient, numel
+
+Sizes = tuple[Size, ...]
+
+
+def suffix_matmuls(sizes: Sequence[Size]) -> list[Size]:
+    """The number of points within each axis boundary, from the right: 1 first, all points last."""
+    matmuls: list[Size] = [1]
+    for size in reversed(sizes):
+        matmuls.append(matmuls[-1] * size)
+    return matmuls
+
+
+@lru_cache(maxsize=4096)
+def refine(a: Sizes, b: Sizes) -> Sizes | None:
+    """The coarsest shape of which both row-major shapes are reshapes by merging axes; None if there is none."""
+    if numel(a) != numel(b):
+        return None
+    chain = _chain(suffix_matmuls(a), suffix_matmuls(b))
+    if chain is None:
+        return None
+    steps: list[Size] = []
+    for inner, outer in itertools.pairwise(chain):
+        step = exact_quotient(outer, inner)
+        if step is None:
+            return None
+        steps.append(step)
+    return tuple(reversed(steps))
+
+
+def _chain(a: list[Size], b: list[Size]) -> list[Size] | None:
+    """Two ascending lists as one without repetitions; None where it cannot be said for all sizes which is first."""
+    if all(type(n) is int for n in (*a, *b)):
+        return sorted({*a, *b})
+    found: list[Size] = []
+    left, right = a[::-1], b[::-1]
+    while left and right:
+        if left[-1] == right[-1]:
+            right.pop()
+        elif exact_quotient(right[-1], left[-1]) is None:
+            if exact_quotient(left[-1], right[-1]) is None:
+                return None
+            left, right = right, left
+        found.append(left.pop())
+    return list(dict.fromkeys([*found, *reversed(left), *reversed(right)]))
+
+
+def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[Ix]:
+    """Each axis of `sizes` as an expression in the variables of its refinement."""
+    found: list[Ix] = []
+    k = len(refined)
+    for size in reversed(sizes):
+        parts: list[tuple[Ix, Size]] = []
+        covered: Size = 1
+        while covered != size:
+            k -= 1
+            parts.append((index.of(variables[k]), covered))
+            covered *= refined[k]
+        found.append(index.total(parts))
+    return list(reversed(found))
+
+
+def flags_of(sizes: Sizes, reduced: Sequence[bool], refined: Sizes) -> tuple[bool, ...]:
+    """Which axes of the refinement are reduced, given which axes of `sizes` are."""
+    flags: list[bool] = []
+    k = len(refined)
+    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
+        covered: Size = 1
+        while covered != size:
+            k -= 1
+            covered *= refined[k]
+            flags.append(flag)
+    return tuple(reversed(flags))
+
+
+@lru_cache(maxsize=1024)
+def variables_of(sizes: Sizes) -> tuple[Var, ...]:
+    return tuple(Var(f"x{k}", size) for k, size in enumerate(sizes))

@@ -1,0 +1,103 @@
+"""Split a reduction with few results and many elements in two, so that its first half has parallel rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Load, loads, substitute
+from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
+from framesmith_backends.ir.splitting import Cut, Down, Splitting, cut_down, cut_of, lies_along
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import hint, numel
+
+
+def split_reductions(
+    program: Program, by: Splitting, row_column: Collection[str] = (), down: Down | None = None
+) -> Program:
+    """The program with long reductions in two; those `row_column` as `down` says."""
+    read: dict[object, int] = {}  # through the same points of a buffer: such reductions are cut alike
+    for d in program.defs.values():
+        for points in _points(d):
+            read[points] = max(read.get(points, 0), _read(d))
+    defs: dict[str, Def] = {}
+    layouts = dict(program.layouts)
+    for d in program.defs.values():
+        most = max((read[points] for points in _points(d)), default=0)
+        lane = None if d.reduction is None else lies_along(d.body, program.layouts, d.domain)
+        parts = _parts(d, lane, most, by) if down is None or d.name not in row_column else _parts_down(d, down)
+        if parts is None:
+            defs[d.name] = d
+            continue
+        first, second = _halves(d, *parts, lane)
+        defs[first.name], defs[second.name] = first, second
+        layouts[first.name] = first.layout
+    return replace(program, defs=defs, layouts=layouts)
+
+
+def _points(d: Def) -> set[object]:
+    """What the definition reduces, and through which points."""
+    return {(load.source, d.domain, d.reduced) for load in loads(d.body)} if d.reduction is not None else set()
+
+
+def _read(d: Def) -> int:
+    """Bytes that are read for an element of what is reduced."""
+    read = [load for load in loads(d.body) if any(index.variables(ix) & d.reduced for ix in load.index)]
+    return sum(DTYPES[load.dtype].itemsize for load in read)
+
+
+def _parts(d: Def, lane: Var | None, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
+    """The reduced variables that become results of the first half, whole or by a number of parts."""
+    if d.reduction is None or hint(numel(v.size for v in d.domain)) < by.many:
+        return None
+    reduced = [v for v in d.domain if v in d.reduced]
+    in_columns = (lane or d.domain[-1]) in d.kept
+    cut = cut_of([v.size for v in reduced], numel(v.size for v in d.kept), in_columns, read, by)
+    return None if cut is None else _of_variables(reduced, cut)
+
+
+def _parts_down(d: Def, by: Down) -> tuple[list[Var], dict[Var, int]] | None:
+    """The same for programs that take rows in turn."""
+    reduced = [v for v in d.domain if v in d.reduced]
+    cut = cut_down([v.size for v in reduced], by)
+    return None if cut is None else _of_variables(reduced, cut)
+
+
+def _of_variables(reduced: Sequence[Var], cut: Cut) -> tuple[list[Var], dict[Var, int]]:
+    return [reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()}
+
+
+def _halves(d: Def, whole: list[Var], parts: dict[Var, int], lane: Var | None) -> tuple[Def, Def]:
+    """Both halves. Where operands lie along a variable that stays, the first half's results lie along it, too."""
+    values: dict[Var, Ix] = {}
+    domain: list[Var] = []
+    outer: list[Var] = []
+    reduced: set[Var] = set()
+    for var in d.domain:
+        if var in parts:
+            high, low = Var(f"{var.name}h", parts[var]), Var(f"{var.name}l", var.size // parts[var])
+            values[var] = index.total(((index.of(high), low.size), (index.of(low), 1)))
+            domain += [high, low]
+            outer.append(high)
+            reduced.add(low)
+        else:
+            domain.append(var)
+            if var in whole:
+                outer.append(var)
+            elif var in d.reduced:
+                reduced.add(var)
+    axes = (*outer, *d.kept)
+    if lane in axes:
+        axes = (*(v for v in axes if v is not lane), lane)
+    shape = tuple(v.size for v in axes)
+    name = f"{d.name}.part"
+    layout = Layout(shape, contiguous_strides(shape), d.dtype, d.layout.device)
+    first = Def(
+        name, layout, tuple(domain), axes, substitute(d.body, values), d.reduction, frozenset(reduced),
+        d.origin, d.position,
+    )  # fmt: skip
+    again = Load(name, tuple(index.of(v) for v in axes), d.dtype)
+    second = replace(d, domain=axes, body=again, reduced=frozenset(outer))
+    return first, second

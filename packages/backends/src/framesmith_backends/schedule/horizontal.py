@@ -1,0 +1,215 @@
+"""Kernels of a run that may be one launch: those that are alike, and none of which waits for another.
+
+A kernel may run before another if neither writes what the other reads or writes. Names tell that: buffers and inputs
+that are written to have memory of their own (`framesmith_aten.contract`), and of what calls give, which may be views,
+it is asked what they may show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
+from framesmith_backends.ir.matmul import OnGpu
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import hint, numel, symbol
+from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
+from framesmith_backends.schedule.memory.allocation import gives_memory
+from framesmith_backends.schedule.steps import CallStep, Step
+
+#: What is written within so many bytes is in the cache for who reads it next, though others run in between.
+NEAR_BYTES = 16 << 20
+#: So many parts of a kernel that are alike are kernels of their own.
+LEAST_ALIKE = 3
+#: Of more elements not every place in memory has 32 bits.
+MOST_POINTS = 1 << 30
+#: The loop over a line of elements of any number.
+LINE = Var("x", symbol("elements", 1, MOST_POINTS))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedForm:
+    """What the kernels of a launch share: all that `key` says, and where they go along lines, the kernel over `LINE`.
+
+    The key of such a kernel is what it does with the first element. A kernel of a single element is like any other that
+    does the same with its first: it is over a line of one.
+    """
+
+    key: Hashable
+    line: Kernel | None = None
+
+    def shared_with(self, other: SharedForm) -> SharedForm | None:
+        """What the kernels of both share, which have one key; None if they cannot be one launch."""
+        if self.line is None or other.line is None or self.line == other.line:
+            return self if other.line is None else other
+        return None
+
+
+def line_form(kernel: Kernel) -> SharedForm | None:
+    """The form of a kernel that goes along its buffers, each element on its own, or has a single one; else None."""
+    plain = not (kernel.row or kernel.scratch or kernel.checks or kernel.updates) and len(kernel.passes) == 1
+    small = isinstance(kernel.points, int) and 0 < kernel.points <= MOST_POINTS
+    if not (plain and small) or len(kernel.outer) > 1:
+        return None
+    named = kernel.on({param.name: f"b{k}" for k, param in enumerate(kernel.params)})
+    assert isinstance(named, Kernel)
+    named = replace(named, name="", outer=(), lane=None)
+    if not kernel.outer:
+        return SharedForm(named)
+    (var,) = kernel.outer
+    if not all(ix.terms in ((), ((var, 1),)) for ix, _ in accesses(kernel)):
+        return None
+    first = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.ZERO}))
+    line = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.of(LINE)}))
+    return SharedForm(first, replace(line, outer=(LINE,), lane=LINE))
+
+
+def in_lines(kernel: Kernel) -> list[Kernel]:
+    """The kernel as several, of which none goes along a buffer of another, where some of these are alike.
+
+    Fusion has gathered them for a number that they share, as what gradients are scaled by. Alike and apart they are one
+    launch, in which each has its own programs and registers.
+    """
+    stores = [store for one in kernel.passes for store in one.stores]
+    if len(kernel.outer) != 1 or kernel.row or len(stores) < LEAST_ALIKE or any(one.before for one in kernel.passes):
+        return [kernel]
+    written = {param.name for param in kernel.params if param.written}
+    parts: list[tuple[set[str], list[Store]]] = []
+    for store in stores:
+        read = loads(store.value)
+        if any(load.source in written and not index.variables(load.index[0]) for load in read):
+            return [kernel]
+        lines = {store.buffer, *(load.source for load in read if index.variables(load.index[0]))}
+        near = [part for part in parts if not lines.isdisjoint(part[0])]
+        parts = [part for part in parts if lines.isdisjoint(part[0])]
+        parts.append((lines.union(*(some for some, _ in near)), [*(s for _, ss in near for s in ss), store]))
+    if len(parts) < LEAST_ALIKE or line_form(kernel) is None:
+        return [kernel]
+    kernels = [_with_stores(kernel, stores, f"{kernel.name}_{k}") for k, (_, stores) in enumerate(parts)]
+    forms = [line_form(part) for part in kernels]
+    many = [form for form, count in Counter(forms).items() if count >= LEAST_ALIKE]
+    rest = [store for form, (_, stores) in zip(forms, parts, strict=True) if form not in many for store in stores]
+    alone = [part for form, part in zip(forms, kernels, strict=True) if form in many]
+    return [*alone, *([_with_stores(kernel, rest, kernel.name)] if rest else [])]
+
+
+def _with_stores(kernel: Kernel, stores: Sequence[Store], name: str) -> Kernel:
+    """The kernel with some of what it writes."""
+    used = [*(load.source for load in loads(*(s.value for s in stores))), *(s.buffer for s in stores)]
+    known = {param.name: param for param in kernel.params}
+    params = tuple(sorted((known[name] for name in dict.fromkeys(used)), key=lambda param: param.written))
+    return with_numbers(replace(kernel, name=name, params=params, passes=(Pass((), (), tuple(stores)),)))
+
+
+@dataclass(slots=True, eq=False)
+class HorizontalGroup:
+    """Kernels, by number, that one launch runs, the sets in the order of their positions.
+
+    `written` and `moved` are how many bytes they write and, at most, how many they write and read. `followed` says that
+    a later set has to come after this one, `read` that it reads what this one writes.
+    """
+
+    form: SharedForm
+    position: int
+    members: list[int] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    written: int = 0
+    moved: int = 0
+    followed: bool = False
+    read: bool = False
+
+    def place_for(self, kernel: OnGpu, form: SharedForm, after: int, last: int, most: int) -> int | None:
+        """Where it is with a kernel that comes after a position and is alike: where it was, or behind the last set."""
+        if self.form.shared_with(form) is None or len(self.names | _names(kernel)) > most:
+            return None
+        if self.position > after:
+            return None if self.read and self.written + _bytes_written(kernel) > NEAR_BYTES else self.position
+        return None if self.followed or self.moved + _bytes_moved(kernel) > NEAR_BYTES else last + 1
+
+    def add(self, number: int, kernel: OnGpu, form: SharedForm) -> None:
+        self.form = self.form.shared_with(form) or form
+        self.members.append(number)
+        self.names |= _names(kernel)
+        self.written += _bytes_written(kernel)
+        self.moved += _bytes_moved(kernel)
+
+
+def horizontal_groups(
+    kernels: Sequence[OnGpu],
+    forms: Sequence[SharedForm],
+    most: int,
+    shown: Mapping[str, frozenset[str]],
+) -> list[HorizontalGroup]:
+    """The kernels in sets of no more than `most` buffers, in an order in which these can run."""
+    found: list[HorizontalGroup] = []
+    alike: dict[Hashable, list[HorizontalGroup]] = {}
+    used: dict[str, dict[HorizontalGroup, None]] = {}
+    written: dict[str, dict[HorizontalGroup, None]] = {}
+    last = -1
+    for number, (kernel, form) in enumerate(zip(kernels, forms, strict=True)):
+        reads = _memory(_names(kernel), shown)
+        writes = _memory(_names(kernel, written=True), shown)
+        makers = [one for name in reads for one in written.get(name, ())]
+        before = [*makers, *(one for name in writes for one in used.get(name, ()))]
+        for one in makers:
+            one.read = True
+        for one in before:
+            one.followed = True
+        after = max((one.position for one in before), default=-1)
+        places = alike.setdefault(form.key, [])
+        trials = ((one, one.place_for(kernel, form, after, last, most)) for one in places)
+        own, place = next(((one, at) for one, at in trials if at is not None), (None, last + 1))
+        if own is None:
+            own = HorizontalGroup(form, place)
+            found.append(own)
+            places.append(own)
+        own.position, last = place, max(last, place)
+        own.add(number, kernel, form)
+        for name in reads:
+            used.setdefault(name, {})[own] = None
+        for name in writes:
+            written.setdefault(name, {})[own] = None
+    return sorted(found, key=lambda one: one.position)
+
+
+def shown_by(steps: Sequence[Step]) -> dict[str, frozenset[str]]:
+    """For results of calls the names whose memory they may show; all others have their own."""
+    found: dict[str, frozenset[str]] = {}
+    for step in steps:
+        if isinstance(step, CallStep):
+            needs = () if gives_memory(step) else step.call.needs
+            shown = (found.get(name, frozenset((name,))) for name in needs)
+            found[step.call.name] = frozenset((step.call.name,)).union(*shown)
+    return found
+
+
+def _names(kernel: OnGpu, written: bool = False) -> set[str]:
+    return {param.name for param in kernel.params if param.written or not written}
+
+
+def _memory(names: set[str], shown: Mapping[str, frozenset[str]]) -> set[str]:
+    return {root for name in names for root in shown.get(name, (name,))}
+
+
+def _bytes_moved(kernel: OnGpu) -> int:
+    if not isinstance(kernel, Kernel):
+        return 0  # it is in no set with others
+    return hint(kernel.points) * sum(DTYPES[param.dtype].itemsize for param in kernel.params)
+
+
+def _bytes_written(kernel: OnGpu) -> int:
+    if not isinstance(kernel, Kernel):
+        return 0
+    rows, all_points = hint(numel(var.size for var in kernel.outer)), hint(kernel.points)
+    single = [store for one in kernel.passes for store in one.before]
+    stores = [store for one in kernel.passes for store in one.stores]
+    return rows * sum(map(_width, single)) + all_points * sum(map(_width, stores))
+
+
+def _width(store: Store) -> int:
+    return DTYPES[store.value.dtype].itemsize

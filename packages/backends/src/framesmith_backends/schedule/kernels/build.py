@@ -1,0 +1,227 @@
+"""A group as a kernel: members expanded into each other, passes assigned, indices flattened to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
+from framesmith_backends.ir.expr import substitute as substitute_expr
+from framesmith_backends.ir.kernel import Accumulate, Check, Kernel, Pass, Scan, Scratch, Store, params_of, with_numbers
+from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import hint, numel
+from framesmith_backends.schedule.fusion.domains import variables_of
+from framesmith_backends.schedule.fusion.group import Group, positions
+from framesmith_backends.schedule.kernels.loops import arrange
+
+# A value at least this expensive is kept for a later pass, if a row of such values is no longer than this.
+KEEP_COST, LONGEST_SCRATCH, SCRATCH_BYTES = 12, 65536, 1 << 19
+
+# Of rows that lie in more pages than processors keep addresses of (1,536 and more), tiles of lanes are walked instead,
+# which read along memory: what is not kept is computed again. (Softmax down columns of 2048x1024: 0.9 ms for 2.1.)
+MOST_PAGES, PAGE = 1536, 4096
+
+
+@dataclass(slots=True)
+class Building:
+    """One group being built. `first` is the pass in which a member can be computed (a reduction: accumulated)."""
+
+    program: Program
+    group: Group
+    stored: frozenset[str]
+    where: dict[str, dict[Var, Ix]] = field(default_factory=dict)
+    members: dict[str, Def] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    uses: dict[str, set[int]] = field(default_factory=dict)
+    row: tuple[Var, ...] = ()
+    down: tuple[Var, ...] = ()
+    scratch: dict[str, Scratch] = field(default_factory=dict)
+    memo: dict[tuple[str, int], Expr] = field(default_factory=dict)
+
+
+def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True) -> Kernel:
+    """The kernel that computes the group's members and stores those in `stored`."""
+    b = Building(program, group, stored)
+    flags = group.reduced or (False,) * len(group.sizes)
+    variables = variables_of(group.sizes)
+    b.row = tuple(v for v, flag in zip(variables, flags, strict=True) if flag)
+    outer = tuple(v for v, flag in zip(variables, flags, strict=True) if not flag)
+    b.down = tuple(v for v, flag in zip(variables, group.down or (), strict=False) if flag)
+    for d in group.members:
+        b.members[d.name] = d
+        b.where[d.name] = positions(d, group.sizes, group.reduced)
+    _assign_passes(b)
+    if scratch:
+        _choose_scratch(b)
+    passes = tuple(_make_pass(b, p) for p in range(_last_pass(b) + 1))
+    after = tuple(Store(d.name, _address(b, d), Ref(d.name, d.dtype)) for d in group.members if _goes_down(b, d))
+    params = params_of(passes, after, own={s.name for s in b.scratch.values()})
+    kernel = Kernel(name, params, outer, b.row, None, passes, tuple(b.scratch.values()), down=b.down, after=after)
+    kernel = arrange(kernel)
+    if kernel.scratch and kernel.lane in kernel.outer and _pages(kernel) > MOST_PAGES:
+        return build_kernel(name, program, group, stored, scratch=False)
+    return with_numbers(kernel) if program.is_symbolic else kernel
+
+
+def _pages(kernel: Kernel) -> int:
+    """In how many pages the elements of a row lie, where they are farthest apart."""
+    steps = [0]
+    for load in loads(*(value for one in kernel.passes for value in one.values)):
+        found = [index.coefficient(load.index[0], var) for var in kernel.row]
+        steps += [abs(hint(step)) * DTYPES[load.dtype].itemsize for step in found if step is not None]
+    elements = hint(numel(v.size for v in kernel.row))
+    return elements * min(max(steps), PAGE) // PAGE
+
+
+def _is_full(b: Building, d: Def) -> bool:
+    """Whether the member runs over the row loops (a reduction's result does not)."""
+    return d.reduction is None and _covers_row(b, d)
+
+
+def _goes_down(b: Building, d: Def) -> bool:
+    """Whether the member is reduced down columns, in a kernel that reduces rows as well."""
+    return bool(b.down) and any(index.variables(b.where[d.name][v]) & {*b.down} for v in d.reduced)
+
+
+def _covers_row(b: Building, d: Def) -> bool:
+    return not b.row or numel(v.size for v in d.domain) == numel(b.group.sizes)
+
+
+def _internal(b: Building, d: Def) -> list[Def]:
+    return [b.members[load.source] for load in loads(d.body) if load.source in b.members]
+
+
+def _assign_passes(b: Building) -> None:
+    for d in b.group.members:
+        b.first[d.name] = max((b.first[m.name] + (m.reduction is not None) for m in _internal(b, d)), default=0)
+        b.uses[d.name] = set()
+    for d in reversed(b.group.members):
+        if d.reduction is not None or d.failure is not None or d.name in b.stored:
+            b.uses[d.name].add(b.first[d.name])
+        for m in _internal(b, d):
+            b.uses[m.name] |= b.uses[d.name]
+
+
+def _choose_scratch(b: Building) -> None:
+    """Give a scratch row to members that are expensive and used in several passes."""
+    elements = numel(v.size for v in b.row)
+    if hint(elements) > LONGEST_SCRATCH:
+        return
+    room = SCRATCH_BYTES
+    for d in b.group.members:
+        if len(b.uses[d.name]) < 2 or not _is_full(b, d) or d.name in b.stored:
+            continue
+        if cost(_expand_member(b, d, min(b.uses[d.name]))) < KEEP_COST:
+            continue
+        # A scratch holds the value in the type it is computed in; 8 bytes is the largest.
+        room -= hint(elements) * 8
+        if room >= 0:
+            b.scratch[d.name] = Scratch(Scratch.name_for(d.name), d.dtype, elements)
+            b.memo.clear()
+    b.memo.clear()
+
+
+def _last_pass(b: Building) -> int:
+    return max(
+        b.first[d.name] + (d.reduction is not None and d.name in b.stored and not _goes_down(b, d))
+        for d in b.group.members
+    )
+
+
+def _make_pass(b: Building, number: int) -> Pass:
+    before: list[Store] = []
+    reductions: list[Accumulate] = []
+    stores: list[Store] = []
+    checks: list[Check] = []
+    columns: list[Accumulate] = []
+    for d in b.group.members:
+        if _goes_down(b, d):
+            if b.first[d.name] == number:
+                columns.append(Accumulate(d.name, str(d.reduction), _expand_body(b, d, number)))
+            continue
+        if d.failure is not None and b.first[d.name] == number:
+            checks.append(Check(_expand_body(b, d, number), d.failure))
+        if d.reduction is not None and b.first[d.name] == number:
+            reductions.append(Accumulate(d.name, d.reduction, _expand_body(b, d, number)))
+        if d.name in b.scratch and min(b.uses[d.name]) == number:
+            value = _expand_body(b, d, number)
+            stores.append(Store(b.scratch[d.name].name, _row_index(b), value))
+        if d.name not in b.stored:
+            continue
+        if d.reduction is not None and b.first[d.name] + 1 == number:
+            before.append(Store(d.name, _address(b, d), Ref(d.name, d.dtype)))
+        elif d.reduction is None and b.first[d.name] == number:
+            place = stores if _is_full(b, d) else before
+            value = _expand_member(b, d, number)
+            where = _address(b, d) if d.updates is None else _updated(b, d, value)
+            place.append(Store(d.buffer or d.name, where, value))
+    made = Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
+    return replace(made, scans=_scans(b, made.values, number))
+
+
+def _scans(b: Building, values: Sequence[Expr], number: int) -> tuple[Scan, ...]:
+    """The scans that the values need, and those that these need, in order."""
+    found: dict[str, Expr] = {}
+    waiting = list(values)
+    while waiting:
+        for node in walk(waiting.pop()):
+            if isinstance(node, Ref) and node.name not in found and b.members[node.name].scan is not None:
+                found[node.name] = _expand_body(b, b.members[node.name], number)
+                waiting.append(found[node.name])
+    members = [d for d in b.group.members if d.name in found]
+    return tuple(Scan(d.name, d.scan, found[d.name], d.reverse) for d in members if d.scan is not None)
+
+
+def _row_index(b: Building) -> Ix:
+    return index.linearize([index.of(v) for v in b.row], [v.size for v in b.row])
+
+
+def _address(b: Building, d: Def) -> Ix:
+    """Where the member's element at the current point lies in its buffer."""
+    where = b.where[d.name]
+    return index.total(
+        (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
+    )
+
+
+def _updated(b: Building, d: Def, value: Expr) -> Ix:
+    """Where a member writes that updates what another kernel wrote: where its value reads that."""
+    [(place,)] = {load.index for load in loads(value) if load.source == d.name}
+    return place
+
+
+def _expand_member(b: Building, d: Def, number: int) -> Expr:
+    """The member's value at the current point in pass `number`."""
+    if d.reduction is not None:
+        return Ref(d.name, d.dtype)
+    if _is_full(b, d) and number > min(b.uses[d.name], default=number):
+        # Of rows that are taken in turn the next one is read before this one is written: nothing is read back.
+        if d.name in b.stored and number > b.first[d.name] and not b.down:
+            return Load(d.name, (_address(b, d),), d.dtype)
+        if d.name in b.scratch:
+            return Load(b.scratch[d.name].name, (_row_index(b),), d.dtype)
+    return Ref(d.name, d.dtype) if d.scan is not None else _expand_body(b, d, number)
+
+
+def _expand_body(b: Building, d: Def, number: int) -> Expr:
+    key = (d.name, number)
+    found = b.memo.get(key)
+    if found is None:
+        moved = substitute_expr(d.body, b.where[d.name])
+        found = b.memo[key] = transform(moved, lambda e: _resolve(b, e, number))
+    return found
+
+
+def _resolve(b: Building, e: Expr, number: int) -> Expr | None:
+    if not isinstance(e, Load):
+        return None
+    member = b.members.get(e.source)
+    if member is not None:
+        return _expand_member(b, member, number)
+    steps = b.program.layouts[e.source].steps
+    flat = index.total(zip(e.index, steps, strict=True))
+    made = b.program.defs.get(e.source)
+    return Load(e.source if made is None else made.buffer or e.source, (flat,), e.dtype, e.guard)

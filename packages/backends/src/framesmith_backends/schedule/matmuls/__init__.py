@@ -1,0 +1,1 @@
+"""Matmuls and attention: with epilogues and prologues on GPUs, as BLAS calls on CPUs."""

@@ -1,0 +1,319 @@
+"""Attention of a GPU in one kernel: a matmul, softmax of what is computed of it, a matmul of that.
+
+Found by what is computed: a kernel that reads the first matmul at its own point alone, finds the largest of what it
+computes of it in a row, the sum of exponentials below that, and stores their quotients, which the second matmul alone
+reads. Sizes do not change, and the first matmul is of float32, or of half types cast to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, loads, substitute, transform, variables, walk
+from framesmith_backends.ir.fused.attention import (
+    BLIND,
+    FINITE_TOTAL,
+    LARGEST,
+    LOWEST,
+    TOTAL,
+    AttentionTile,
+    FusedAttention,
+    why_not_deep,
+)
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
+from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
+from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
+from framesmith_backends.ir.program import Program, contiguous_strides
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
+from framesmith_backends.schedule.kernels.build import build_kernel
+from framesmith_backends.schedule.matmuls.attention_operands import HALF, Half, readers_of
+from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions, written_by_effects
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Attention, or gradients of it: what runs at nodes by their numbers, and the calls and groups that it makes.
+
+    `halves` are operands that are kept as they were before they were cast, `unread` those that are read where they lie.
+    Results of `late` nodes are there at those nodes that they are given here with. Of groups that compute something
+    else too there is what is `left`, by their numbers.
+    """
+
+    items: Mapping[int, FusedAttention | FusedAttentionGradient]
+    calls: frozenset[str]
+    groups: frozenset[int]
+    halves: frozenset[str]
+    unread: frozenset[str]
+    late: Mapping[int, int] = field(default_factory=dict)
+    left: Mapping[int, Group] = field(default_factory=dict)
+
+    @property
+    def buffers(self) -> set[str]:
+        """What is read and written."""
+        return {param.name for item in self.items.values() for param in item.params}
+
+    @property
+    def factors(self) -> set[str]:
+        """The types of what is multiplied."""
+        return {kind for item in self.items.values() for _, kind in item.operands}
+
+
+def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) -> list[Found]:
+    """The attention among the nodes."""
+    if not any(isinstance(node, CallNode) for node in nodes):
+        return []
+    readers = readers_of(program, nodes)
+    written = written_by_effects(program)
+    makers = {one.name: node for node in nodes if isinstance(node, Group) for one in node.members}
+    calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
+    found = []
+    for node in calls.values():
+        one = _attention(program, node, readers, makers, calls, stored)
+        if one is not None and written.isdisjoint(one.buffers):
+            found.append(one)
+    return found
+
+
+def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found]) -> tuple[Program, list[Node]]:
+    """The program with its operands as attention reads them, and without what that makes itself."""
+    defs, layouts = dict(program.defs), dict(program.layouts)
+    names = {name for one in found for name in one.halves}
+    unread = {name for one in found for name in one.unread}
+    for name in names:
+        d = defs[name]
+        assert isinstance(d.body, Cast)
+        layouts[name] = replace(layouts[name], dtype=d.body.value.dtype)
+        defs[name] = replace(d, body=d.body.value, layout=layouts[name])
+    left = {number: node for one in found for number, node in one.left.items()}
+    gone = {number for one in found for number in one.groups} - {*left}
+    nodes = [left.get(node.number, node) for node in nodes if node.number not in gone]
+    kept: list[Node] = []
+    for node in nodes:
+        if not isinstance(node, Group) or {d.name for d in node.members}.isdisjoint(names | unread):
+            kept.append(node)
+            continue
+        members = [defs[d.name] if d.name in names else d for d in node.members if d.name not in unread]
+        if members:
+            kept.append(replace(node, members=members))
+    return replace(program, defs=defs, layouts=layouts), kept
+
+
+def _attention(
+    program: Program,
+    node: CallNode,
+    readers: Mapping[str, list[int]],
+    makers: Mapping[str, Group],
+    calls: Mapping[str, CallNode],
+    stored: frozenset[str],
+) -> Found | None:
+    means = None if node.call.effect else matmul_of(program, node.call)
+    group = makers.get(means.a.source) if means is not None else None
+    if means is None or group is None or group.reduced is None or readers[means.a.source] != [node.number]:
+        return None
+    if means.a.source not in stored or any(d.failure is not None or d.updates is not None for d in group.members):
+        return None
+    kernel = with_equal_reductions_once(build_kernel("softmax", program, group, stored, scratch=False))
+    kernel, others = _without_others(kernel, means.a.source, calls)
+    softmax = _softmax(kernel)
+    if softmax is None:
+        return None
+    scores, blind_rows, names = softmax
+    first = [load.source for load in loads(scores) if load.source in calls]
+    if len(set(first)) != 1 or readers[first[0]] != [group.number]:
+        return None
+    made = calls[first[0]]
+    matmul = None if made.call.effect else matmul_of(program, made.call)
+    if matmul is None or matmul.dtype != "f32" or not _fit(matmul, means):
+        return None
+    moved = _moved(kernel, scores, made.call.name, matmul, names)
+    if moved is None:
+        return None
+    scores, kept = moved
+    half = Half(program, readers, (made.number,), stored)
+    kinds = [half.kind(place.source) for place in (matmul.a, matmul.b)]
+    if kinds[0] is None or kinds[0] != kinds[1]:
+        kinds, queries, keys = ["f32"], matmul.a, matmul.b
+    else:
+        (queries, _), (keys, _) = half.place(matmul.a), half.place(matmul.b)
+    kind = kinds[0]
+    assert kind is not None
+    if why_not_deep(max(matmul.depth, _depth(means)), kind) is not None:
+        return None
+    item = FusedAttention(
+        f"attention_{means.name}", queries, keys, means.b, kind, means.dtype, matmul.batch,
+        matmul.rows, matmul.columns, scores, blind_rows, node.call.name, tile_for(matmul.depth, _depth(means), kind),
+        kept,
+    )  # fmt: skip
+    made_here = frozenset((made.call.name, node.call.name))
+    halves, unread = frozenset(half.names - half.unread), frozenset(half.unread)
+    left = {group.number: _left(group, others)} if others else {}
+    return Found({node.number: item}, made_here, frozenset((group.number,)), halves, unread, left=left)
+
+
+def _depth(means: FusedMatmul) -> int:
+    size = means.columns.size
+    assert isinstance(size, int)
+    return size
+
+
+def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
+    """The tile, by how much of registers and shared memory rows of these lengths take."""
+    longest = max(depth, values)
+    if factors != "f32":
+        return AttentionTile(128, 64, 8, 3) if longest <= 128 else AttentionTile(64, 32, 4, 2)
+    return AttentionTile(64, 32, 4, 2) if longest <= 64 else AttentionTile(32, 32, 4, 2)
+
+
+def _fit(matmul: FusedMatmul, means: FusedMatmul) -> bool:
+    """Whether the second matmul's rows are those of the first one, and nothing else is in it."""
+    shape = (matmul.batch.size, matmul.rows.size, matmul.columns.size)
+    if means.a.shape != shape or means.a.strides != contiguous_strides(shape) or means.a.offset != 0:
+        return False
+    return is_plain(means)
+
+
+def is_plain(means: FusedMatmul) -> bool:
+    """Whether nothing is added to the matmul, nor is it scaled."""
+    (store,) = means.epilogue.passes[0].stores
+    value = store.value.value if isinstance(store.value, Cast) else store.value
+    return value == Ref(ACCUMULATOR, "f32")
+
+
+def _without_others(kernel: Kernel, weights: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
+    """The kernel without stores of what neither a matmul nor a reduction is in, and the names of these."""
+
+    def apart(store: Store) -> bool:
+        reduced = any(isinstance(part, Ref) for part in walk(store.value))
+        return store.buffer != weights and not reduced and all(one.source not in calls for one in loads(store.value))
+
+    others = {store.buffer for one in kernel.passes for store in one.stores if apart(store)}
+    passes = [
+        replace(one, stores=tuple(store for store in one.stores if store.buffer not in others)) for one in kernel.passes
+    ]
+    return replace(kernel, passes=tuple(passes)), others
+
+
+def _left(group: Group, names: set[str]) -> Group:
+    """The group with these members alone, and those that they are computed of."""
+    needed, members = {*names}, []
+    for d in reversed(group.members):
+        if d.name in needed:
+            members.append(d)
+            needed.update(load.source for load in loads(d.body))
+    return replace(group, members=members[::-1], reduced=None)
+
+
+def with_equal_reductions_once(kernel: Kernel) -> Kernel:
+    """The kernel with reductions of the same values made once."""
+    names: dict[str, str] = {}
+    known: dict[tuple[str, Expr], str] = {}
+
+    def rule(e: Expr) -> Expr | None:
+        return Ref(names[e.name], e.dtype) if isinstance(e, Ref) and names.get(e.name, e.name) != e.name else None
+
+    def changed(e: Expr) -> Expr:
+        return transform(e, rule)
+
+    passes = []
+    for one in kernel.passes:
+        made = one.rewritten(changed, lambda store: Store(store.buffer, store.index, changed(store.value)))
+        for sums in made.reductions:
+            names[sums.name] = known.setdefault((sums.kind, sums.value), sums.name)
+        passes.append(replace(made, reductions=tuple(r for r in made.reductions if names[r.name] == r.name)))
+    return replace(kernel, passes=tuple(passes))
+
+
+def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
+    """What the kernel computes softmax of along its rows, in float32, and whether rows of -inf are zeros.
+
+    Third, what its reductions are, by their names.
+    """
+    if len(kernel.passes) != 3 or kernel.scratch or kernel.down or kernel.numbers or len(kernel.row) != 1:
+        return None
+    tops, sums, last = kernel.passes
+    plain = all(not (one.checks or one.scans or one.columns) for one in kernel.passes)
+    if not plain or any((*tops.stores, *tops.before, *sums.stores, *last.reductions)):
+        return None
+    largest = [one for one in tops.reductions if one.kind == "max" and one.value.dtype == "f32"]
+    if len(largest) != 1 or len(last.stores) != 1:
+        return None
+    (top,) = largest
+    below = Ref(top.name, "f32")
+    power, finite = (Op("exp", top.value - base) for base in (below, _unless_infinite(below)))
+    totals = {one.value: one for one in sums.reductions if one.kind == "sum" and one.value in (power, finite)}
+    if power not in totals or len(totals) != len(sums.reductions):
+        return None
+    total = totals[power]
+    names = {top.name: LARGEST, total.name: TOTAL}
+    if finite in totals:
+        names[totals[finite].name] = FINITE_TOTAL
+    blind = [one for one in tops.reductions if one is not top]
+    value = _without_cast(last.stores[0])
+    share = power / Ref(total.name, "f32")
+    if not blind:
+        return (top.value, False, names) if value == share else None
+    hidden = _hides(blind, top.value)
+    if hidden is None or value != Op("where", Ref(hidden.name, "b1"), Const(0, "f32"), share):
+        return None
+    return top.value, True, {**names, hidden.name: BLIND}
+
+
+def _unless_infinite(e: Expr) -> Expr:
+    """The number, or 0 where it is infinite: what logsumexp takes from each score."""
+    return Op("where", Op("eq", Op("abs", e), Const(float("inf"), "f32")), Const(0, "f32"), e)
+
+
+def _without_cast(store: Store) -> Expr:
+    """What is stored before it is rounded."""
+    return store.value.value if isinstance(store.value, Cast) and store.value.dtype in HALF else store.value
+
+
+def _hides(blind: Sequence[Accumulate], scores: Expr) -> Accumulate | None:
+    """The reduction that tells of a row whether all of it is -inf, if it is the only one."""
+    (one, *rest) = blind
+    is_it = one.kind == "all" and one.value == Op("eq", scores, Const(LOWEST, "f32"))
+    return one if is_it and not rest else None
+
+
+def by_rows(where: Mapping[Var, Ix], along: Var, matmul: FusedMatmul) -> dict[Var, Ix]:
+    """The same positions, of which but that along a row is the same for all of it: in fewer variables."""
+    first = {matmul.columns: index.ZERO}
+    return {var: ix if var is along else index.substitute(ix, first) for var, ix in where.items()}
+
+
+def _moved(
+    kernel: Kernel, scores: Expr, name: str, matmul: FusedMatmul, names: Mapping[str, str]
+) -> tuple[Expr, tuple[Store, ...]] | None:
+    """The scores over the loops of the matmul, of which each point reads that one element, and all do.
+
+    With them what is kept of each row besides, of reductions by the `names` that these have.
+    """
+    read = {load for load in loads(scores) if load.source == name}
+    if len(read) != 1:
+        return None
+    (load,) = read
+    where = positions((*kernel.outer, *kernel.row), load.index[0], matmul)
+    if where is None or load.guard is not None:
+        return None
+    (along,) = kernel.row
+    last = kernel.passes[-1]
+    (store,) = last.stores
+    if store.index != load.index[0] or where[along] != index.of(matmul.columns):
+        return None
+    where = by_rows(where, along, matmul)
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Ref):
+            return Ref(names.get(e.name, e.name), e.dtype)
+        return Ref(ACCUMULATOR, "f32") if e == load else None
+
+    kept = []
+    for one in (*kernel.passes[1].before, *last.before):
+        value, place = substitute(transform(one.value, rule), where), index.substitute(one.index, where)
+        if value.dtype != "f32" or not (variables(value) | index.variables(place)) <= {matmul.batch, matmul.rows}:
+            return None
+        kept.append(Store(one.buffer, place, value))
+    return substitute(transform(scores, rule), where), tuple(kept)

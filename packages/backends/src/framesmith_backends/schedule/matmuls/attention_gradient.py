@@ -1,0 +1,317 @@
+"""Gradients of attention of a GPU in two kernels: matmuls, what is pointwise of them, matmuls of that.
+
+Found by what is computed: a pointwise kernel that alone reads one or two matmuls, at its own point, and stores what
+only matmuls read, of its rows or of its columns, powers of e among it. What it computes is in the loops of both
+kernels then, and of the size of the scores nothing is stored. `rewrite/attention_gradient.py` has training steps
+computed like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from framesmith_backends.ir.expr import Cast, Expr, Load, Op, Ref, loads, substitute, transform, walk
+from framesmith_backends.ir.fused.attention import AttentionTile, why_not_deep
+from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient, SideMatmul, SideSum
+from framesmith_backends.ir.fused.matmul import FusedMatmul
+from framesmith_backends.ir.kernel import Kernel, Store
+from framesmith_backends.ir.program import Place, Program, contiguous_strides
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.symbolic.size import Size
+from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
+from framesmith_backends.schedule.kernels.build import build_kernel
+from framesmith_backends.schedule.kernels.index_splitting import split_ranges
+from framesmith_backends.schedule.matmuls.attention import Found, by_rows, is_plain
+from framesmith_backends.schedule.matmuls.attention_operands import Half, readers_of
+from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions, why_not_epilogue, written_by_effects
+
+ROWS, COLUMNS = "rows", "columns"
+
+#: The type of what is multiplied, and the side -> for rows of at most so many elements a tile in which nothing spills.
+TILES: dict[tuple[str, str], tuple[tuple[int, AttentionTile], ...]] = {
+    ("bf16", ROWS): (
+        (64, AttentionTile(128, 64, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 2)),
+        (256, AttentionTile(64, 32, 8, 1)),
+    ),
+    ("bf16", COLUMNS): (
+        (64, AttentionTile(128, 32, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 2)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    # Gradients of scores are multiplied in float32.
+    ("f16", ROWS): (
+        (64, AttentionTile(128, 64, 8, 2)),
+        (128, AttentionTile(64, 64, 8, 1)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    ("f16", COLUMNS): (
+        (64, AttentionTile(128, 32, 8, 2)),
+        (128, AttentionTile(64, 32, 8, 2)),
+        (256, AttentionTile(32, 32, 8, 1)),
+    ),
+    ("f32", ROWS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 8, 1))),
+    ("f32", COLUMNS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 4, 1))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A matmul of what the kernel stores to `buffer`, by rows or by columns of that, with another factor.
+
+    The factor's dimensions are the matmul's number, what is summed over, and elements; the result's end with these.
+    """
+
+    node: CallNode
+    buffer: str
+    side: str
+    factor: Place
+    result: Place
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPair:
+    """The kernel of a group between matmuls: those that it reads, by their names, and those that read it."""
+
+    group: Group
+    matmuls: Mapping[str, tuple[CallNode, FusedMatmul]]
+    readers: tuple[Reader, ...]
+    values: Mapping[str, Expr]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """The calls that are made in the kernels, and the numbers of their nodes."""
+        nodes = [*(node for node, _ in self.matmuls.values()), *(one.node for one in self.readers)]
+        return {node.call.name: node.number for node in nodes}
+
+
+def attention_gradients(program: Program, nodes: Sequence[Node], stored: frozenset[str]) -> list[Found]:
+    """The gradients of attention among the nodes: two of these for each, or one."""
+    calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
+    if not calls:
+        return []
+    readers = readers_of(program, nodes)
+    written = written_by_effects(program)
+    found = []
+    for group in nodes:
+        if isinstance(group, Group) and group.reduced is None:
+            between = _sandwich(program, group, calls, readers, stored)
+            one = None if between is None else _sides(program, between, readers, stored)
+            if one is not None and written.isdisjoint(one.buffers):
+                found.append(one)
+    return found
+
+
+def _sandwich(
+    program: Program,
+    group: Group,
+    calls: Mapping[str, CallNode],
+    readers: Mapping[str, list[int]],
+    stored: frozenset[str],
+) -> MatmulPair | None:
+    if any(d.failure is not None or d.updates is not None for d in group.members):
+        return None
+    read = {load.source for d in group.members for load in loads(d.body) if load.source in calls}
+    matmuls = {name: (calls[name], matmul) for name in read if (matmul := matmul_of(program, calls[name].call))}
+    alone = {name for name in matmuls if readers[name] == [group.number] and not calls[name].call.effect}
+    if not alone or not all(is_plain(matmuls[name][1]) for name in alone):
+        return None
+    kernels = split_ranges(build_kernel("between", program, group, stored, scratch=False), apart=False)
+    if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
+        return None
+    (kernel,) = kernels
+    moved = _moved(kernel, {name: matmul for name, (_, matmul) in matmuls.items() if name in alone})
+    if moved is None:
+        return None
+    taken, values = moved
+    if not any(_has_weights(value) for value in values.values()):
+        return None
+    by_number = {node.number: node for node in calls.values()}
+    first = matmuls[min(taken)][1]
+    found = []
+    for name in values:
+        for number in (one for one in readers.get(name, [-1]) if one != group.number):
+            reader = None if number not in by_number else _reader(program, by_number[number], name, first)
+            if reader is None:
+                return None
+            found.append(reader)
+    return MatmulPair(group, {name: matmuls[name] for name in sorted(taken)}, tuple(found), values)
+
+
+def _has_weights(value: Expr) -> bool:
+    """Whether exponentials of a matmul are in it: two layers with something between them are no attention.
+
+    These have other numbers of rows and columns, and would be as few programs as there are blocks of rows.
+    """
+    powers = [part for part in walk(value) if isinstance(part, Op) and part.name == "exp"]
+    return any(_refs(power) for power in powers)
+
+
+def _moved(kernel: Kernel, matmuls: Mapping[str, FusedMatmul]) -> tuple[set[str], dict[str, Expr]] | None:
+    """Which matmuls are read at the kernel's own point, and what is stored there, over the loops of these.
+
+    Matmuls are `Ref`s of their names in it. All have the sizes of the first one; others are read as tables are.
+    """
+    stores: tuple[Store, ...] = kernel.passes[0].stores
+    places = {store.index for store in stores}
+    if len(places) != 1:
+        return None
+    (place,) = places
+    read = loads(*(store.value for store in stores))
+    taken: dict[str, FusedMatmul] = {}
+    for load in read:
+        if load.source in matmuls and load.index[0] == place and load.guard is None:
+            taken[load.source] = matmuls[load.source]
+    sizes = {_sizes(matmul) for matmul in taken.values()}
+    other = [one for one in read if one.source in taken and (one.index[0] != place or one.guard is not None)]
+    if len(sizes) != 1 or len(taken) > 2 or other:
+        return None
+    first = taken[min(taken)]
+    where = positions(kernel.outer, place, first)
+    if where is None:
+        return None
+    along = next((var for var, ix in where.items() if ix == index.of(first.columns)), None)
+    where = where if along is None else by_rows(where, along, first)
+    values = {}
+    for store in stores:
+        values[store.buffer] = substitute(transform(store.value, lambda e: _as_ref(e, taken)), where)
+    return set(taken), values
+
+
+def _sizes(matmul: FusedMatmul) -> tuple[Size, ...]:
+    return matmul.batch.size, matmul.rows.size, matmul.columns.size
+
+
+def _as_ref(e: Expr, taken: Mapping[str, FusedMatmul]) -> Expr | None:
+    """A matmul's element in float32: not rounded where it is computed, and at once, in that type again."""
+    if isinstance(e, Load) and e.source in taken:
+        ref = Ref(e.source, "f32")
+        return ref if e.dtype == "f32" else Cast(ref, e.dtype)
+    inner = e.value if isinstance(e, Cast) and e.dtype == "f32" else None
+    if isinstance(inner, Cast) and isinstance(inner.value, Ref) and inner.value.name in taken:
+        return inner.value
+    return None
+
+
+def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> Reader | None:
+    """How the call multiplies what the kernel stores under that name."""
+    matmul = None if node.call.effect else matmul_of(program, node.call)
+    if matmul is None or not is_plain(matmul) or matmul.a.source == matmul.b.source:
+        return None
+    batch, rows, columns = _sizes(first)
+    if rows == 1 or columns == 1:
+        return None
+    is_left = matmul.a.source == name
+    stored, other = (matmul.a, matmul.b) if is_left else (matmul.b, matmul.a)
+    shape, steps = (batch, rows, columns), contiguous_strides((batch, rows, columns))
+    upright = _is_at(stored, shape, steps)
+    turned = _is_at(stored, (batch, columns, rows), (steps[0], steps[2], steps[1]))
+    if stored.offset != 0 or upright == turned:
+        return None
+    size = matmul.batch.size, matmul.rows.size, matmul.columns.size
+    result = Place(node.call.name, 0, size, contiguous_strides(size))
+    factor, result = (other, result) if is_left else (other.transposed, result.transposed)
+    return Reader(node, name, ROWS if is_left == upright else COLUMNS, factor, result, matmul.dtype)
+
+
+def _is_at(place: Place, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the place has these sizes, and strides where there is a step at all."""
+    return place.shape == tuple(shape) and all(
+        n == 1 or one == other for n, one, other in zip(shape, place.strides, strides, strict=True)
+    )
+
+
+def _sides(
+    program: Program, between: MatmulPair, readers: Mapping[str, list[int]], stored: frozenset[str]
+) -> Found | None:
+    """The kernels of rows and of columns, each where the last of the matmuls is that it has."""
+    half = Half(program, readers, {*between.calls.values()}, stored)
+    first = between.matmuls[min(between.matmuls)][1]
+    items: dict[int, FusedAttentionGradient] = {}
+    late: dict[int, int] = {}
+    for side in (ROWS, COLUMNS):
+        some = [one for one in between.readers if one.side == side]
+        item = _item(half, between, first, side, some) if some else None
+        if item is None and some:
+            return None
+        if item is not None:
+            nodes = sorted((one.node for one in some), key=lambda node: node.position)
+            items[nodes[-1].number] = item
+            late |= {node.number: nodes[-1].number for node in nodes[:-1]}
+    groups, halves = frozenset((between.group.number,)), frozenset(half.names - half.unread)
+    return Found(items, frozenset(between.calls), groups, halves, frozenset(half.unread), late)
+
+
+def _item(
+    half: Half, between: MatmulPair, first: FusedMatmul, side: str, some: Sequence[Reader]
+) -> FusedAttentionGradient | None:
+    own, other = (first.rows, first.columns) if side == ROWS else (first.columns, first.rows)
+    needed = {part.name for one in some for part in _refs(between.values[one.buffer])}
+    matmuls = []
+    for name, (_, matmul) in between.matmuls.items():
+        if name not in needed:
+            continue
+        left, right = matmul.a, matmul.b
+        (a, kind), (b, other_kind) = half.place(left), half.place(right)
+        if kind != other_kind:
+            return None
+        made = (a, b) if side == ROWS else (b.transposed, a.transposed)
+        matmuls.append(SideMatmul(name, *made, kind))
+    sums = []
+    for one in some:
+        factor, kind = half.place(one.factor)
+        # A sum of float32 is not rounded to a type in which small gradients are 0; bfloat16 has the range of float32.
+        rounded = "f32" if one.dtype == "f32" and kind == "f16" else kind
+        value = between.values[one.buffer]
+        if isinstance(value, Cast) and value.dtype == rounded:
+            value = value.value
+        value = value if value.dtype == "f32" else Cast(value, "f32")
+        sums.append(SideSum(value, factor, kind, rounded, one.result, one.dtype))
+    depths = [*(one.own.shape[2] for one in matmuls), *(one.factor.shape[2] for one in sums)]
+    longest = max(depth for depth in depths if isinstance(depth, int))
+    kinds = {one.dtype for one in matmuls} | {one.stored for one in sums}
+    kind = next(kind for kind in ("f32", "f16", "bf16") if kind in kinds)
+    if why_not_deep(longest, kind) is not None:
+        return None
+    name = f"attention_gradient_{side}_{first.name}"
+    tile = gradient_tile(side, longest, kind)
+    last_first = side == ROWS
+    return FusedAttentionGradient(name, first.batch, own, other, tuple(matmuls), tuple(sums), tile, last_first)
+
+
+def _refs(value: Expr) -> list[Ref]:
+    return [part for part in walk(value) if isinstance(part, Ref)]
+
+
+def gradient_tile(side: str, longest: int, kind: str) -> AttentionTile:
+    """The tile, by the longest rows that are multiplied, and the widest type of their elements."""
+    return next(tile for most, tile in TILES[kind, side] if longest <= most)
+
+
+def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:
+    """The nodes, those that need what a kernel has of an earlier node after that kernel.
+
+    None where one of these has effects, or where the kernel's node is not the last of its nodes any more.
+    """
+    order = [*nodes]
+    for number, later in one.late.items():
+        begin = next(at for at, node in enumerate(order) if node.number == number)
+        end = next(at for at, node in enumerate(order) if node.number == later)
+        if end < begin:
+            return None
+        between, last = order[begin + 1 : end], order[end]
+        waiting = [node for node in between if node.before >> number & 1]
+        if last.before >> number & 1 or any(map(_stays, waiting)):
+            return None
+        rest = [node for node in between if node not in waiting]
+        order[begin + 1 : end + 1] = [*rest, last, *waiting]
+    return order
+
+
+def _stays(node: Node) -> bool:
+    """Whether the node has its place among those that have effects, or fail."""
+    if isinstance(node, CallNode):
+        return node.call.effect or node.call.may_fail
+    return any(d.failure is not None for d in node.members)

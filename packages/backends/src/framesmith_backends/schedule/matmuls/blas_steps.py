@@ -1,0 +1,80 @@
+"""ATen's matmuls of float32 matrices as steps without tensor objects: which ones can be, and why others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+
+from framesmith_backends.ir.matmul import LARGEST, Matmul, Matrix
+from framesmith_backends.ir.program import Call, Place, Program, contiguous_strides
+from framesmith_backends.ir.symbolic.size import Size, surely_at_least, surely_positive
+from framesmith_guards.torch_adapter import aten
+
+
+def blas_matmul(program: Program, call: Call) -> Matmul | str:
+    """The call as a matmul, or why it is none."""
+    split = FORMS.get(call.node.target)
+    if split is None:
+        return "another operator"
+    operands = split(call.node)
+    if operands is None:
+        return "scaled, or with a bias that is not of one row"
+    a, b, bias = (place_of(program, node) for node in operands)
+    result = program.layouts.get(call.name)
+    if a is None or b is None or result is None or (bias is None) != (operands[2] is None):
+        return "an operand whose place is not known"
+    types = {program.layouts[one.source].dtype for one in (a, b, bias) if one is not None}
+    if types != {"f32"} or result.dtype != "f32":
+        return f"elements of type {', '.join(sorted(types))}"
+    (m, k), n = a.shape, b.shape[1]
+    if bias is not None and (bias.shape != (n,) or bias.strides != (1,)):
+        return "a bias that is not one dense row"
+    if not all(map(surely_positive, (m, n, k))) or any(isinstance(s, int) and s > LARGEST for s in (m, n, k)):
+        return "no elements, or more than BLAS counts"
+    if 1 in (m, n):
+        return "a row or a column, which ATen multiplies in another way"
+    if result.strides != contiguous_strides(result.shape):
+        return "a result that is not contiguous"
+    first, second = _matrix(a), _matrix(b)
+    if first is None or second is None:
+        return "an operand with neither rows nor columns beside each other"
+    return Matmul(call.name, first, second, call.name, bias, m, n, k)
+
+
+def place_of(program: Program, node: object) -> Place | None:
+    """Where the value of a graph node lies."""
+    return program.place(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
+
+
+def _matrix(place: Place) -> Matrix | None:
+    """The place as BLAS takes it: rows or columns without gaps."""
+    rows, columns = place.shape
+    down, right = place.strides
+    if (right == 1 or columns == 1) and _leads(down, columns):
+        return Matrix(place.source, place.offset, down)
+    if (down == 1 or rows == 1) and _leads(right, rows):
+        return Matrix(place.source, place.offset, right, transposed=True)
+    return None
+
+
+def _leads(step: Size, size: Size) -> bool:
+    """Whether lines of that size lie beside each other at such steps."""
+    return surely_at_least(step, size) and (not isinstance(step, int) or step <= LARGEST)
+
+
+def _mm(node: fx.Node) -> tuple[object, object, object]:
+    a, b = node.args[:2]
+    return a, b, None
+
+
+def _addmm(node: fx.Node) -> tuple[object, object, object] | None:
+    bias, a, b = node.args[:3]
+    return None if node.kwargs else (a, b, bias)
+
+
+#: Operators that are matmuls -> their operands, and the bias.
+FORMS: dict[object, Callable[[fx.Node], tuple[object, object, object] | None]] = {
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+}

@@ -1,0 +1,145 @@
+"""Buffers that live within one run, side by side in one piece of memory that is asked for once.
+
+Two share bytes when one is last read before the other is first written. The largest are placed first, each at the
+lowest offset where no buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets only a call
+could tell, take dead ones of as many elements instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.symbolic.size import Size
+from framesmith_backends.schedule.memory.allocation import private_layouts
+from framesmith_backends.schedule.memory.in_place import write_over_dead
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Inner, Run, Step, used_by
+
+#: Each buffer starts at a multiple of so many bytes, as ATen's do.
+ALIGNMENT = 64
+
+
+SizeT = TypeVar("SizeT", int, Size)
+
+#: For each item of a run among the steps its place in the order in which they run: one for those that run side by side.
+Order = Callable[[Run, Sequence[Step]], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Span(Generic[SizeT]):
+    """A buffer of so many bytes, from the item that writes it to the last one that reads it."""
+
+    name: str
+    size: SizeT
+    first: int
+    last: int
+
+    def meets(self, other: Span[SizeT]) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = None) -> list[Step]:
+    """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place.
+
+    What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
+
+    With `order` items run as that says, several side by side, and none writes over what it reads. A buffer takes the
+    place of one of its own type then: what launches them may be given tensors, which have one.
+    """
+    seen = Counter(name for step in steps for name in _names(step))
+    layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    first = {name: at for at, step in reversed([*enumerate(steps)]) for name in _names(step)}
+    last = {name: at for at, step in enumerate(steps) for name in _names(step)}
+    known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
+    calls = [step for step in steps if isinstance(step, CallStep) and step.place is None]
+    copied = [used_by(step) for step in steps if isinstance(step, Copies)]
+    shown = outputs.union(*(step.call.needs for step in calls), *copied)
+    found: list[Step] = []
+    gone: set[str] = set()
+    for at, step in enumerate(steps):
+        if isinstance(step, Run):
+            inner = [name for name in step.buffers if name in layouts and seen[name] == 1 and name not in outputs]
+            made = {name: layouts[name] for name in step.buffers if name in layouts and first[name] == at}
+            dying = {name: known[name] for name in step.buffers if name in known and last[name] == at}
+            step, renamed = write_over_dead(step, made, dying, shown) if order is None else (step, {})
+            gone.update(renamed)
+            heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
+            known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
+            places = range(len(step.items)) if order is None else order(step, steps)
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, places)
+            alike = [symbolic] if order is None else _by_type(symbolic, layouts)
+            step = replace(step, shared=tuple(pair for some in alike for pair in taken(some).items()))
+            if spans:
+                offsets, size = placed(spans)
+                arena = f"{step.entry}.arena"
+                own = tuple(Inner(span.name, offsets[span.name], span.size) for span in spans)
+                step = replace(step, buffers=(*step.buffers, arena), inner=own)
+                found.append(Allocate(arena, Layout((size,), (1,), "u8", layouts[spans[0].name].device)))
+            away = {one.name for one in step.inner}.union(name for name, _ in step.shared)
+            step = replace(step, buffers=tuple(name for name in step.buffers if name not in away))
+            gone |= away
+            found += [step, *heirs]
+        else:
+            found.append(step)
+    return [step for step in found if not (isinstance(step, Allocate) and step.reuse is None and step.name in gone)]
+
+
+def _names(step: Step) -> tuple[str, ...]:
+    return (*used_by(step), step.call.name) if isinstance(step, CallStep) else used_by(step)
+
+
+def _spans(run: Run, layouts: Mapping[str, Layout], places: Sequence[int]) -> tuple[list[Span[int]], list[Span[Size]]]:
+    """The lives of buffers in a run, in places of items: of those whose sizes are known, and of the others."""
+    used: dict[str, list[int]] = {}
+    for at, item in zip(places, run.items, strict=True):
+        for param in item.params:
+            used.setdefault(param.name, []).append(at)
+    known: list[Span[int]] = []
+    symbolic: list[Span[Size]] = []
+    for name, layout in layouts.items():
+        first, last = min(used[name]), max(used[name])
+        size = layout.numel * DTYPES[layout.dtype].itemsize
+        if isinstance(size, int):
+            known.append(Span(name, -(-size // ALIGNMENT) * ALIGNMENT, first, last))
+        else:
+            symbolic.append(Span(name, size, first, last))
+    return known, symbolic
+
+
+def _by_type(spans: Iterable[Span[Size]], layouts: Mapping[str, Layout]) -> list[list[Span[Size]]]:
+    found: dict[str, list[Span[Size]]] = {}
+    for span in spans:
+        found.setdefault(layouts[span.name].dtype, []).append(span)
+    return [*found.values()]
+
+
+def taken(spans: Iterable[Span[Size]]) -> dict[str, str]:
+    """Buffers that lie where another of their size lay, which is dead: their names, and that of the first one there."""
+    found: dict[str, str] = {}
+    last: dict[Size, dict[str, int]] = {}  # size -> the first buffer of each place, and when the place is free
+    for span in sorted(spans, key=lambda span: span.first):
+        places = last.setdefault(span.size, {})
+        place = next((name for name, end in places.items() if end < span.first), span.name)
+        places[place] = span.last
+        if place != span.name:
+            found[span.name] = place
+    return found
+
+
+def placed(spans: Sequence[Span[int]]) -> tuple[dict[str, int], int]:
+    """Offsets in bytes by name, and the size of the whole."""
+    offsets: dict[str, int] = {}
+    done: list[Span[int]] = []
+    for span in sorted(spans, key=lambda s: (-s.size, s.first)):
+        at = 0
+        for other in sorted((s for s in done if s.meets(span)), key=lambda s: offsets[s.name]):
+            if offsets[other.name] - at >= span.size:
+                break
+            at = max(at, offsets[other.name] + other.size)
+        offsets[span.name] = at
+        done.append(span)
+    return {s.name: offsets[s.name] for s in spans}, max(offsets[s.name] + s.size for s in spans)

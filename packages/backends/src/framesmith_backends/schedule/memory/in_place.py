@@ -1,0 +1,212 @@
+"""Kernels that write to what they read for the last time: to inputs, where the graph would copy their result there at
+its end, and to buffers within a run. And kernels that copy onto inputs what no kernel may write there itself.
+
+The graph's form (`framesmith_aten.contract`) has mutations as copies onto inputs, after everything else, and inputs
+that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
+fails before its inputs change, and whoever reads the input reads it before, or at the very point that is written next.
+What is left to copy, as the statistics of a batch norm that a convolution follows, is copied when nothing may fail any
+more: on the CPU all of it by one native entry, as a call of ATen's takes longer than such a copy; on a GPU all of a
+type by one call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from framesmith_aten.operators import is_view
+from framesmith_backends.ir.expr import Load, loads, told_by_data
+from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of, with_numbers
+from framesmith_backends.ir.matmul import Item
+from framesmith_backends.ir.program import Layout, Program
+from framesmith_backends.ir.symbolic import index
+from framesmith_backends.schedule.fusion.domains import variables_of
+from framesmith_backends.schedule.memory.memory_bound import run_of
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step
+from framesmith_guards.torch_adapter import aten
+
+
+def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with as many copies onto inputs as possible done by the kernels that compute what is copied."""
+    last = max((k for k, step in enumerate(steps) if isinstance(step, Run)), default=None)
+    if last is None or not all(_cannot_fail(step) for step in steps[last + 1 :]):
+        return list(steps)
+    run = steps[last]
+    assert isinstance(run, Run)
+    if any(kernel.checks for kernel in run.kernels):
+        return list(steps)  # a check is looked at when the whole run has ended
+    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
+    items = _Items(run.items)
+    targets: dict[str, str] = {}
+    done: set[int] = set()
+    for at, step in enumerate(steps[last + 1 :], last + 1):
+        copied = _copy(step)
+        if copied is None:
+            continue
+        target, source = copied
+        private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
+        if target not in program.inputs or not private or made.get(source) != program.layouts.get(target):
+            continue
+        if items.may_write(source, target):
+            targets[source] = target
+            items.rename(source, target)
+            done.add(at)
+    buffers = tuple(dict.fromkeys(targets.get(buffer, buffer) for buffer in run.buffers))
+    run = replace(run, items=tuple(items.items), buffers=buffers)
+    kept = [run if k == last else step for k, step in enumerate(steps) if k not in done]
+    return [step for step in kept if not (isinstance(step, Allocate) and step.name in targets)]
+
+
+def copy_by_kernels(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with copies of buffers onto inputs of the same layout done by kernels, behind everything else.
+
+    Those of other layouts stay calls: ATen copies such in tiles.
+    """
+    kernels: list[Kernel] = []
+    kept: list[Step] = []
+    for step, pair in _with_copies_of_buffers(steps, program):
+        if pair is None:
+            kept.append(step)
+        else:
+            kernels.append(_copying(f"copy{len(kernels)}", *pair, program.layouts[pair[0]]))
+    if not kernels:
+        return kept
+    last = kept[-1]
+    if isinstance(last, Run) and not any(kernel.checks for kernel in last.kernels):
+        return [*kept[:-1], run_of(last.entry, (*last.items, *kernels))]
+    return [*kept, run_of("run_copies", kernels)]
+
+
+def with_copies_together(steps: Sequence[Step], program: Program) -> list[Step]:
+    """The steps with all copies of buffers onto inputs of the same layout by one call for each type, at the end.
+
+    That is behind every other copy. The graph's form has all copies give what was computed before any of them, so none
+    that stays was to read what these write; and they themselves read buffers, which nothing writes to any more.
+    """
+    found: dict[str, list[tuple[Step, str, str]]] = {}
+    for step, pair in _with_copies_of_buffers(steps, program):
+        if pair is not None:
+            found.setdefault(program.layouts[pair[0]].dtype, []).append((step, *pair))
+    several = [copies for copies in found.values() if len(copies) > 1]
+    moved = {id(step) for copies in several for step, *_ in copies}
+    together = [Copies(*map(tuple, zip(*(pair for _, *pair in copies), strict=True))) for copies in several]
+    return [*(step for step in steps if id(step) not in moved), *together]
+
+
+def _with_copies_of_buffers(steps: Sequence[Step], program: Program) -> Iterator[tuple[Step, tuple[str, str] | None]]:
+    """Each step, and (target, source) where it is a copy of a buffer onto an input of the same layout."""
+    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    for step in steps:
+        target, source = _copy(step) or ("", "")
+        layout = made.get(source)
+        fits = layout is not None and target in program.inputs and program.layouts.get(target) == layout
+        yield step, (target, source) if fits else None
+
+
+def _copying(name: str, target: str, source: str, layout: Layout) -> Kernel:
+    """The kernel that copies a buffer onto another of its layout, which is dense."""
+    loops = variables_of(() if layout.numel == 1 else (layout.numel,))
+    place = index.total((index.of(loop), 1) for loop in loops)
+    store = Store(target, place, Load(source, (place,), layout.dtype))
+    passes = (Pass((), (), (store,)),)
+    return with_numbers(Kernel(name, params_of(passes), loops, (), loops[0] if loops else None, passes))
+
+
+def write_over_dead(
+    run: Run, made: Mapping[str, Layout], dying: Mapping[str, Layout], shown: Collection[str]
+) -> tuple[Run, dict[str, str]]:
+    """The run, with results where their kernel reads a buffer for the last time: their names, and those of the buffers.
+
+    Nobody sees the buffers `made` before the run, nor those `dying` after it. What lives on takes the memory of what is
+    there before; of what is `shown`, others see the shape and strides.
+    """
+    items = _Items(run.items)
+    places, found = dict(dying), dict[str, str]()
+
+    def fits(source: str, target: str) -> bool:
+        layout, place = made[source], places[target]
+        if source in dying:
+            return (layout.numel, layout.dtype) == (place.numel, place.dtype)
+        alike = layout == place if source in shown else (layout.numel, layout.dtype) == (place.numel, place.dtype)
+        return alike and target not in made
+
+    for at, item in enumerate(run.items):
+        if not isinstance(item, Kernel):
+            continue
+        dead = [name for name in items.named(at) if name in places and items.naming[name][-1] == at]
+        for source in [param.name for param in item.params if param.written and param.name in made]:
+            fitting = (name for name in dead if name != source and fits(source, name))
+            target = next((name for name in fitting if items.may_write(source, name)), None)
+            if target is not None and items.naming[source][0] == at:
+                items.rename(source, target)
+                dead.remove(target)
+                found[source] = target
+                if source not in dying:
+                    del places[target]
+    buffers = tuple(name for name in run.buffers if name not in found)
+    return replace(run, items=tuple(items.items), buffers=buffers), found
+
+
+def _cannot_fail(step: Step) -> bool:
+    if not isinstance(step, CallStep) or step.call.size is not None:
+        return True
+    return _copy(step) is not None or is_view(step.call.node.target)
+
+
+def _copy(step: Step) -> tuple[str, str] | None:
+    """(target, source) of a copy of one tensor onto another."""
+    if not isinstance(step, CallStep) or step.call.node.target is not aten.copy_.default:
+        return None
+    match step.call.needs:
+        case (target, source):
+            return target, source
+    return None
+
+
+class _Items:
+    """The kernels and products of a run, and which of them name a buffer."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = list(items)
+        self.naming: dict[str, list[int]] = {}
+        for k, item in enumerate(items):
+            for name in _names(item):
+                self.naming.setdefault(name, []).append(k)
+
+    def may_write(self, source: str, target: str) -> bool:
+        """Whether the kernel that makes `source` may write it to `target` instead.
+
+        Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes: at the
+        same element, in the last of its passes, or in one before, which is done with these elements by then.
+        """
+        at = next((k for k in self.naming.get(source, ()) if source in _names(self.items[k], written=True)), None)
+        if at is None or any(k > at for k in self.naming.get(target, ())):
+            return False
+        kernel = self.items[at]
+        if not isinstance(kernel, Kernel) or target in _names(kernel, written=True):
+            return False
+        stores = kernel.stores
+        values = [value for one in kernel.passes for value in one.values]
+        values += told_by_data(*(store.index for store in stores))
+        written = [store.index for store in stores if store.buffer == source]
+        last = [store.index for store in kernel.passes[-1].stores if store.buffer == source]
+        read = [load for load in loads(*values) if load.source in (source, target)]
+        alone = written == last and len(last) == 1
+        return not read or (alone and all(load.index == (last[0],) for load in read))
+
+    def named(self, at: int) -> set[str]:
+        """The buffers that an item names."""
+        return _names(self.items[at])
+
+    def rename(self, source: str, target: str) -> None:
+        """Call the buffer `source` by the name `target`, too, which others may name already."""
+        changed = self.naming.pop(source)
+        for k in changed:
+            self.items[k] = self.items[k].on({source: target})
+        self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
+
+
+def _names(item: Item, written: bool = False) -> set[str]:
+    return {param.name for param in item.params if param.written or not written}

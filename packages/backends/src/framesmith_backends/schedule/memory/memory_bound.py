@@ -1,0 +1,139 @@
+"""Long runs in parts, where a whole one would be the peak of a launch list.
+
+A run is handed all its buffers at once: what it writes is there from its first kernel on, what it reads for the last
+time is there until it ends. Between the two a backward pass may have freed all that was saved for it, and made no
+gradient yet. Where the memory alive comes to exceed what running item by item would need, a run is cut into as few
+parts as do not; each costs a microsecond or two. Sizes that change count by their hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from framesmith_aten.operators import is_view
+from framesmith_backends.ir.matmul import Item
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.schedule.memory.reuse import bytes_made, layout_bytes
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
+
+#: What a peak may exceed the least one by: a share of it, and bytes that are not worth a cut, a sixteenth of the least
+#: peak within these bounds.
+SHARE, TRIFLE, MOST_TRIFLE = 0.005, 3 << 15, 1 << 18
+
+
+@dataclass(slots=True)
+class Life:
+    """So many bytes, alive from one tick to another; a tick is an item of a run, or a call."""
+
+    size: int
+    first: int
+    last: int
+
+
+def run_of(entry: str, items: Sequence[Item]) -> Run:
+    """What runs the items."""
+    used = dict.fromkeys(param.name for item in items for param in item.params)
+    numbers = dict.fromkeys(number for item in items for number in item.numbers)
+    return Run(entry, tuple(items), tuple(used), tuple(numbers))
+
+
+def with_runs_cut(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
+    """The steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
+    lives, ticks = _lives(steps, inputs, kept)
+    least = max(_curve(lives, 0, ticks), default=0)
+    allowed = int(least * (1 + SHARE)) + min(max(TRIFLE, least // 16), MOST_TRIFLE)
+    found: list[Step] = []
+    waiting: dict[str, Allocate] = {}  # made when the first part that uses it begins
+    start = 0
+    for step in steps:
+        if isinstance(step, Allocate):
+            waiting[step.name] = step
+            continue
+        if isinstance(step, Run):
+            parts = _parts(lives, start, start + len(step.items), allowed)
+            for number, (first, end) in enumerate(parts):
+                entry = step.entry if len(parts) == 1 else f"{step.entry}_{number}"
+                part = step if len(parts) == 1 else run_of(entry, step.items[first - start : end - start])
+                found += [waiting.pop(name) for name in part.buffers if name in waiting]
+                found.append(part)
+        else:
+            found += [waiting.pop(name) for name in used_by(step) if name in waiting]
+            found.append(step)
+        start += _ticks(step)
+    return [*found, *waiting.values()]
+
+
+def _ticks(step: Step) -> int:
+    return len(step.items) if isinstance(step, Run) else int(isinstance(step, (CallStep, Copies)))
+
+
+def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:
+    """The lives of what has memory of its own, and how many ticks there are. A view keeps alive what it is of."""
+    owner: dict[str, str] = {}
+    lives = {name: Life(0 if layout is None else layout_bytes(layout), 0, 0) for name, layout in inputs.items()}
+    made = {step.name: layout_bytes(step.layout) for step in steps if isinstance(step, Allocate)}
+    tick = 0
+
+    def use(names: Iterable[str]) -> None:
+        for name in names:
+            root = owner.get(name, name)
+            life = lives.setdefault(root, Life(made.get(root, 0), tick, tick))
+            life.last = tick
+
+    for step in steps:
+        if isinstance(step, Run):
+            for item in step.items:
+                use(param.name for param in item.params)
+                tick += 1
+        elif isinstance(step, CallStep):
+            needs = step.call.needs
+            if needs and (step.place is not None or is_view(step.call.node.target)):
+                owner[step.call.name] = owner.get(needs[0], needs[0])
+            else:
+                made[step.call.name] = bytes_made(step)
+            use((*needs, step.call.name))
+            tick += 1
+        elif isinstance(step, Copies):
+            use(used_by(step))
+            tick += 1
+    for name in kept:
+        if (root := owner.get(name, name)) in lives:
+            lives[root].last = tick
+    return [life for life in lives.values() if life.size], tick
+
+
+def _curve(lives: Iterable[Life], start: int, end: int) -> list[int]:
+    """Bytes alive at each tick from `start` to `end`."""
+    changes = [0] * (end - start + 1)
+    for life in lives:
+        if life.first < end and life.last >= start:
+            changes[max(life.first - start, 0)] += life.size
+            changes[min(life.last + 1, end) - start] -= life.size
+    return list(accumulate(changes))[:-1]
+
+
+def _peak(lives: Iterable[Life], start: int, end: int) -> int:
+    """The most bytes alive in one run of these ticks: only what begins and ends in it is not there all the time."""
+    inner = [life for life in lives if life.first >= start and life.last < end]
+    whole = sum(life.size for life in lives if life.first < end and life.last >= start)
+    return whole - sum(life.size for life in inner) + max(_curve(inner, start, end), default=0)
+
+
+def _parts(lives: Sequence[Life], start: int, end: int, allowed: int) -> list[tuple[int, int]]:
+    """The ticks of a run in parts that keep to what is allowed, as far as single ticks do."""
+    near = [life for life in lives if life.first < end and life.last >= start]
+    found: list[tuple[int, int]] = []
+    while start < end:
+        fits, fails = start + 1, end + 1
+        trial = end
+        while fails - fits > 1:
+            if _peak(near, start, trial) <= allowed:
+                fits = trial
+            else:
+                fails = trial
+            trial = (fits + fails) // 2
+        found.append((start, fits))
+        start = fits
+    return found

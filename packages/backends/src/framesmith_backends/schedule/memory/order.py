@@ -1,0 +1,78 @@
+"""Kernels as late as memory asks for: one whose results are larger than what it frees waits for who needs them first.
+
+A graph's own order is that of its text. A backward graph begins with all that is computed again, which would be there
+at once, as if it had been saved. Calls keep their order, and kernels with checks their place, so that the first to fail
+is eager's. What a call with effects comes after stays before it: what fails has left everything as it was. Sizes that
+change count by their hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+
+from framesmith_backends.ir.expr import loads
+from framesmith_backends.ir.matmul import Item
+from framesmith_backends.ir.program import Program
+from framesmith_backends.schedule.fusion.group import Group, Node
+from framesmith_backends.schedule.memory.reuse import layout_bytes
+
+#: Bytes that are not worth another entry between two calls.
+TRIFLE = 1 << 15
+
+
+def as_late(
+    nodes: Sequence[Node],
+    program: Program,
+    stored: Collection[str],
+    ending: Collection[str],
+    fused: Mapping[int, Sequence[Item]],
+) -> list[Node]:
+    """The nodes, with kernels right before the first node that needs them, where less is alive meanwhile.
+
+    `stored` are definitions that need memory, `ending` the calls at which runs end, `fused` what runs at a node in the
+    place of it and of others, by its number: that reads what these read.
+    """
+    reads = {node.number: _read(node, program) | _read_by(fused.get(node.number, ())) for node in nodes}
+    readers: dict[str, list[int]] = {}
+    for number, names in reads.items():
+        for name in names:
+            readers.setdefault(name, []).append(number)
+    kept = {name for name in program.outputs if isinstance(name, str)}
+    effects = [node for node in nodes if not isinstance(node, Group) and node.call.effect]
+    ends = [0, *accumulate(not isinstance(node, Group) and node.call.name in ending for node in nodes)]
+    place = {node.number: (at, 1, at) for at, node in enumerate(nodes)}
+    for at, node in reversed([*enumerate(nodes)]):
+        members = node.members if isinstance(node, Group) else ()
+        made = [one.name for one in members if one.name in stored]
+        if not made or not kept.isdisjoint(made) or any(one.failure is not None for one in members):
+            continue
+        needing = {number for name in made for number in readers.get(name, ())} - {node.number}
+        needing.update(one.number for one in effects if one.before >> node.number & 1)
+        first = min((place[number] for number in needing), default=place[node.number])
+        if first[0] <= at + 1:
+            continue
+        freed = (name for name in reads[node.number] if name not in kept)
+        freed = (name for name in freed if max(place[number] for number in readers[name]) < first)
+        more = TRIFLE if ends[first[0]] > ends[at] else 1
+        if _bytes(made, program) >= _bytes(freed, program) + more:
+            place[node.number] = (first[0], 0, at)
+    return sorted(nodes, key=lambda node: place[node.number])
+
+
+def _read(node: Node, program: Program) -> set[str]:
+    """The buffers and numbers that a node needs, without its own."""
+    if not isinstance(node, Group):
+        return {*node.call.needs, *program.numbers_for(node.call)}
+    found = {load.source for one in node.members for load in loads(one.body)}
+    found.update(name for one in node.members for name in program.numbers_for(one))
+    return found - {one.name for one in node.members}
+
+
+def _read_by(items: Sequence[Item]) -> set[str]:
+    written = {param.name for item in items for param in item.params if param.written}
+    return {param.name for item in items for param in item.params} - written
+
+
+def _bytes(names: Iterable[str], program: Program) -> int:
+    return sum(layout_bytes(program.layouts[name]) for name in names if name in program.layouts)

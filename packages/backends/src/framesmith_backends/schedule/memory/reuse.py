@@ -1,0 +1,131 @@
+"""When the tensors of a launch list die, and which later allocations take their memory.
+
+A dead buffer is given to the next allocation of the same layout if the memory alive at no step between the two comes to
+exceed the peak that dropping everything at once would have; otherwise it is dropped. Inputs may or may not be freed by
+whoever handed them in: the peak is to stay either way. Sizes that change count by their hints.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+
+from framesmith_aten.operators import is_view, tensors_in
+from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.symbolic.size import hint
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Step, used_by
+from framesmith_guards.torch_adapter import OpOverload
+
+
+def with_drops(
+    steps: Sequence[Step], inputs: Mapping[str, Layout | None], fixed: set[str], kept: set[str]
+) -> list[Step]:
+    """The steps with a Drop after each tensor's last use, and allocations that take dead buffers.
+
+    The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
+    """
+    last = {name: at for at, step in enumerate(steps) for name in (*used_by(step), *_makes(step))}
+    last = {name: at for name, at in last.items() if name not in kept}
+    layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    free: dict[Layout, list[str]] = {}
+    heirs = {step.reuse: step.name for step in steps if isinstance(step, Allocate) and step.reuse is not None}
+    alive = _Alive(steps, last, inputs, heirs)
+    found: list[Step] = []
+    for at, step in enumerate(steps):
+        if isinstance(step, Allocate) and step.reuse is None:
+            candidates = free.get(step.layout, [])
+            chosen = next((name for name in candidates if alive.hold(step.layout, last[name], at)), None)
+            if chosen is not None:
+                candidates.remove(chosen)
+                heirs[chosen] = step.name
+                step = replace(step, reuse=chosen)
+        found.append(step)
+        for name in dict.fromkeys((*used_by(step), *_makes(step))):
+            if last.get(name) == at and name in layouts and name not in fixed and name not in heirs:
+                free.setdefault(layouts[name], []).append(name)
+    return _dropped(found, last, heirs)
+
+
+def _dropped(steps: Sequence[Step], last: Mapping[str, int], heirs: Mapping[str, str]) -> list[Step]:
+    """The steps with names deleted: behind their last use, or where another one takes their memory."""
+    found: list[Step] = []
+    for at, step in enumerate(steps):
+        found.append(step)
+        if isinstance(step, Allocate) and step.reuse is not None:
+            found.append(Drop((step.reuse,)))
+        names = dict.fromkeys((*used_by(step), *_makes(step)))
+        gone = tuple(name for name in names if last.get(name) == at and name not in heirs)
+        if gone:
+            found.append(Drop(gone))
+    return found
+
+
+class _Alive:
+    """Bytes alive at each step if everything is dropped behind its last use, inputs too, and if they stay."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        last: Mapping[str, int],
+        inputs: Mapping[str, Layout | None],
+        heirs: Mapping[str, str],
+    ) -> None:
+        own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
+        for at, step in enumerate(steps):
+            for name in _makes(step):
+                own[at] += bytes_made(step)
+                while name in heirs:
+                    name = heirs[name]
+                own[last.get(name, len(steps) - 1) + 1] -= bytes_made(step)
+        for name, layout in inputs.items():
+            size = 0 if layout is None else layout_bytes(layout)
+            given[0] += size
+            given[last.get(name, len(steps) - 1) + 1] -= size
+        self.curves = [list(accumulate(curve)) for curve in (own, map(operator.add, own, given))]
+        self.peaks = [max(curve) for curve in self.curves]
+
+    def hold(self, layout: Layout, died: int, taken: int) -> bool:
+        """Keep a dead buffer until it is taken, if the peak allows that."""
+        size = layout_bytes(layout)
+        between = range(died + 1, taken)
+        if any(curve[at] + size > peak for curve, peak in zip(self.curves, self.peaks, strict=True) for at in between):
+            return False
+        for curve in self.curves:
+            for at in between:
+                curve[at] += size
+        return True
+
+
+def layout_bytes(layout: Layout) -> int:
+    """What a buffer of this layout takes."""
+    return hint(layout.numel) * DTYPES[layout.dtype].itemsize
+
+
+def bytes_made(step: Step) -> int:
+    """What the step's result takes, which is nothing for a view, and for what takes a dead buffer."""
+    if isinstance(step, Allocate):
+        return layout_bytes(step.layout) if step.reuse is None else 0
+    if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
+        return 0
+    if not isinstance(step.call.node.target, OpOverload):
+        return 0
+    return sum(_tensor_bytes(value) for value in tensors_in(step.call.node.meta.get("val")))
+
+
+def _tensor_bytes(value: torch.Tensor) -> int:
+    """By the hints of sizes that change; 0 where there are none."""
+    count = value.numel()
+    if not isinstance(count, int):
+        count = count.node.hint or 0
+    return int(count) * value.itemsize
+
+
+def _makes(step: Step) -> tuple[str, ...]:
+    if isinstance(step, CallStep):
+        return (step.call.name,)
+    return (step.name,) if isinstance(step, Allocate) else ()
