@@ -1,4 +1,4 @@
-"""Run by test_fused_matmuls.py with TRITON_INTERPRET=1: matmuls with their epilogues beside eager's, on CPU tensors.
+"""Run by test_matmul_epilogues.py with TRITON_INTERPRET=1: matmuls with their epilogues beside eager's, on CPU tensors.
 
 With the argument "clock", the device's clock with stand-ins for what is CUDA's.
 """

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from interpret_prologues import BF16, CASES, TILE, attempts, compare, compiled, forced, inputs_of
 from interpreting import interpreted
-from test_fused_matmuls import StandInClock
+from test_matmul_epilogues import StandInClock
 from tracing import mutating, trace
 
 from framesmith_backends.autotune.matmuls import CAPABILITY, PRESENT, Choices
