@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
+from framesmith_backends.rewrite import channels_last
 from integration_tests.harness.sweeps import LONG
 
 SEEDS = range(400 if LONG else 24)
@@ -98,7 +99,7 @@ def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch
     eager = Network(rng)
     twin = copy.deepcopy(eager)
     x = torch.randn(rng.choice([1, 2, 3]), eager.channels, *rng.choice([(16, 16), (24, 17)]))
-    asked = layouts.with_channels_last
+    asked = channels_last.with_channels_last
 
     def noted(*args: object) -> object:
         found = asked(*args)  # type: ignore[arg-type]
