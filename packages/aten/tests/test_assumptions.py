@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.assumptions import Asserted, asserted_by, assumed, is_assumption, raising_assumptions
-from framesmith_aten.contract import AssumptionFailed, assumes, mark_as_assuming
+from framesmith_aten.contract import AssumptionFailed, Runner
 
 
 def graph(*messages: str) -> fx.GraphModule:
@@ -54,16 +54,11 @@ def test_an_error_of_the_programs_in_such_words_is_the_programs() -> None:
     assert type(info.value) is RuntimeError
 
 
-def test_what_assumes_nothing_is_left_as_it_is_and_marks_stay() -> None:
+def test_a_function_without_assumptions_is_returned_as_it_is() -> None:
     module = graph("the program's")
     assert not any(map(is_assumption, module.graph.nodes))
     forward = module.forward
     assert raising_assumptions(forward, module.graph.nodes) is forward
-
-    def run(number: int) -> int:
-        return number
-
-    mark_as_assuming(run)
-    wrapped = raising_assumptions(run, graph(assumed("few")).graph.nodes)
-    assert assumes(wrapped) and wrapped(3) == 3
+    runner = Runner(forward, assumes=True)
+    assert Runner.of(runner) is runner and Runner.of(forward) == Runner(forward)
     assert assumed(assumed("few")) == assumed("few")

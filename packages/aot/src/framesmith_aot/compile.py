@@ -25,9 +25,8 @@ from framesmith_aot.trace.backward import BackwardError
 from framesmith_aot.trace.joint import Binding, JointGraph, trace_joint
 from framesmith_aot.trace.numbers import assume_usual, specialise
 from framesmith_aot.trace.prelude import Part, prelude_of
-from framesmith_aten.assumptions import is_assumption
 from framesmith_aten.checks.plain_tensors import is_inference_leaf, with_bits_of
-from framesmith_aten.contract import Compiler, OnError, PropagateLayouts, assumes, mark_as_assuming, writes_last
+from framesmith_aten.contract import Compiler, OnError, PropagateLayouts
 from framesmith_aten.fakes import fake_mode_of, new_fake_mode
 from framesmith_aten.fakes.symbols import attach_shape_env
 from framesmith_aten.graphs.nodes import view_source
@@ -104,10 +103,7 @@ def compile_graph(
     _refuse_shared_memory(call.examples, joint)
     if propagate_layouts is not None and joint.training and (graph := propagate_layouts(joint.graph)) is not None:
         joint.take(graph)
-    compiled = _assemble(gm, joint, call, compiler, training, on_error)
-    if any(map(is_assumption, compiled.forward_graph.nodes)):
-        mark_as_assuming(compiled.function)
-    return compiled
+    return _assemble(gm, joint, call, compiler, training, on_error)
 
 
 def _compile_with_prelude(
@@ -117,7 +113,7 @@ def _compile_with_prelude(
     compiled = []
     for part, training in zip(parts, (False, True), strict=True):
         graph = compile(part.module, [inputs[at] for at in part.takes], training=training)
-        if assumes(graph.function) or not writes_last(graph.function):
+        if graph.runner.assumes or not graph.runner.writes_last:
             return None
         compiled.append(graph)
     before, rest = compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -34,16 +35,6 @@ MODES: Mapping[str, str] = MappingProxyType(
 ENTRY_POINTS = "framesmith.backends"
 
 
-def mark_as_writing_last(run: Callable[..., Any]) -> None:
-    """Says of what runs a graph that, if it raises, its inputs are as if it had not run, or may be written to again."""
-    run.writes_last = True  # type: ignore[attr-defined]
-
-
-def writes_last(run: Callable[..., Any]) -> bool:
-    """Whether `mark_as_writing_last` was said of it."""
-    return bool(getattr(run, "writes_last", False))
-
-
 class AssumptionFailed(RuntimeError):
     """Raised at a call in which data are not as the graph assumes.
 
@@ -51,14 +42,22 @@ class AssumptionFailed(RuntimeError):
     """
 
 
-def mark_as_assuming(run: Callable[..., Any]) -> None:
-    """Says of what runs a graph that it may raise AssumptionFailed."""
-    run.assumes = True  # type: ignore[attr-defined]
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A function that runs a graph on its flat inputs, and facts about its calls.
 
+    `writes_last`: a call that raises leaves the inputs as if the graph had not run, or so that it can run again.
+    `assumes`: a call may raise AssumptionFailed.
+    """
 
-def assumes(run: Callable[..., Any]) -> bool:
-    """Whether `mark_as_assuming` was said of it."""
-    return bool(getattr(run, "assumes", False))
+    run: Callable[..., Any]
+    writes_last: bool = False
+    assumes: bool = False
+
+    @classmethod
+    def of(cls, found: Callable[..., Any] | Runner) -> Runner:
+        """Return a runner as it is, and one of which nothing is known for a function."""
+        return found if isinstance(found, Runner) else cls(found)
 
 
 PropagateLayouts = Callable[[fx.Graph], "fx.Graph | None"]
@@ -85,12 +84,9 @@ class Compiler(Protocol):
 class Backend(Protocol):
     """A compiler of such graphs with a name.
 
-    `devices` are the device types whose tensors it compiles kernels for, `roles` the graphs it takes, and
-    `options` maps each option's name to its default value; one that is called `mode` takes all of `MODES`. A backend
-    whose kernels are for fixed sizes alone has an attribute `fixed_sizes` that is true: no size becomes a symbol by
-    itself then (`dynamic=None`). One that needs a device or a package has a method `why_not_here()`: what is missing
-    and what to install, or None. One that chooses layouts for a training step as a whole has a method
-    `propagate_layouts(graph, options)`: see `PropagateLayouts`.
+    `devices` are the device types that it compiles kernels for, `roles` the graphs it takes, and `options` maps each
+    option's name to its default; one called `mode` takes all of `MODES`. A backend may also be any of `FixedSizes`,
+    `NeedsMachine` and `PropagatesLayouts`.
     """
 
     @property
@@ -122,4 +118,30 @@ class Backend(Protocol):
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         """Why this backend cannot compile the graph, or None."""
+        ...
+
+
+@runtime_checkable
+class FixedSizes(Protocol):
+    """A backend that may compile kernels for fixed sizes alone: `dynamic=None` then makes no size symbolic."""
+
+    @property
+    def fixed_sizes(self) -> bool: ...
+
+
+@runtime_checkable
+class NeedsMachine(Protocol):
+    """A backend that needs a device or a package."""
+
+    def why_not_here(self) -> str | None:
+        """Return what this machine lacks and how to install it, or None."""
+        ...
+
+
+@runtime_checkable
+class PropagatesLayouts(Protocol):
+    """A backend that chooses the layouts in a training step as a whole."""
+
+    def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
+        """`PropagateLayouts`, with the backend's options."""
         ...

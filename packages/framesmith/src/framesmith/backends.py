@@ -14,7 +14,7 @@ from torch import fx
 
 import framesmith_backends
 from framesmith.choices import check_choice
-from framesmith_aten.contract import Backend
+from framesmith_aten.contract import Backend, FixedSizes, NeedsMachine
 from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.operators import tensors_in
 from framesmith_backends import find_backend
@@ -57,9 +57,8 @@ def _runnable(name: str) -> str:
 
 
 def why_not_here(backend: Backend) -> str | None:
-    """What the machine lacks for the backend's kernels, where it has a method of this name that says so; or None."""
-    ask = getattr(backend, "why_not_here", None)
-    return None if ask is None else cast(str | None, ask())
+    """Return what the machine lacks for the backend's kernels, or None."""
+    return backend.why_not_here() if isinstance(backend, NeedsMachine) else None
 
 
 def backend_options(backend: BackendLike) -> set[str]:
@@ -111,10 +110,7 @@ def _is_mostly_on_gpu(gm: fx.GraphModule) -> bool:
 
 
 def is_for_fixed_sizes(backend: BackendLike) -> bool:
-    """Whether a backend, or the one that "auto" goes by on this machine, makes kernels for fixed sizes alone.
-
-    Backends say so by an attribute `fixed_sizes` (see the contract); none of ours has it.
-    """
+    """Whether a backend, or the one that "auto" goes by on this machine, makes kernels for fixed sizes alone."""
     if backend == AUTO:
         if not torch.cuda.is_available():
             return False
@@ -124,7 +120,7 @@ def is_for_fixed_sizes(backend: BackendLike) -> bool:
             backend = backend_for(backend, ())
         except ImportError:
             return False
-    return bool(getattr(backend, "fixed_sizes", False))
+    return isinstance(backend, FixedSizes) and backend.fixed_sizes
 
 
 def _by_device(devices: set[str]) -> Backend:

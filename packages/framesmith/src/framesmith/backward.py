@@ -62,6 +62,6 @@ def new_programs(config: CompileConfig) -> Programs:
             # The pass is not differentiated again: what it takes counts as constant.
             values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
             examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
-            return compile_graph(gm, examples)
+            return compile_graph(gm, examples).run
 
     return Programs(compiler_fn, failures.report)

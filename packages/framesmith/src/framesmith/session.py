@@ -24,6 +24,7 @@ from framesmith.reports.failures import Failures, FramesmithError, FramesmithWar
 from framesmith.reports.logs import log_event
 from framesmith.reports.stats import count, count_break
 from framesmith.targets.module_calls import is_module_call
+from framesmith_aten.contract import Runner
 from framesmith_aten.meta import EXAMPLE, LOCATION
 from framesmith_dynamo import (
     CUDA_GRAPH_CAPTURED,
@@ -185,7 +186,7 @@ class Session:
         else:
             events.append(event)
 
-    def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Callable[..., Sequence[Any]]:
+    def _compile(self, gm: fx.GraphModule, inputs: Sequence[GraphInput]) -> Runner:
         compiled = self._compile_graph(gm, [value.example for value in inputs])
         if self._observe is None and isinstance(self.config.backend, str):
             _forget_trace(gm)

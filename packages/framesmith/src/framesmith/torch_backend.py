@@ -26,7 +26,7 @@ def framesmith_backend(
     config = make_config(mode=mode, options=options)
     failures = Failures(strict=False)
     try:
-        return GraphCompiler(config, failures)(gm, example_inputs)
+        return GraphCompiler(config, failures)(gm, example_inputs).run
     except Exception as error:
         failures.report("a graph from torch.compile", error)
         return gm.forward

@@ -24,7 +24,8 @@ from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aten.contract import BoxedFn, mark_as_writing_last
+from framesmith_aten.assumptions import is_assumption
+from framesmith_aten.contract import BoxedFn, Runner
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class CallShape:
 class CompiledGraph:
     """A compiled graph: call it with the run-time tensors, it returns the tuple of outputs.
 
-    `function` is the generated function itself (one call less), `text` its source, `forward_graph` what the
+    `function` is the generated function itself (one call less), `runner` it and what holds of its calls, `text` its
+    source, `forward_graph` what the
     compiler was given, `backward_passes` those of its autograd nodes, nearest to the inputs first (none without
     training), `overwritten` the positions of arguments the call mutates: they must not share memory with other
     arguments.
@@ -64,9 +66,9 @@ class CompiledGraph:
         writes_last: bool = True,
     ) -> None:
         self.function = function
-        if writes_last:
-            # The graph's writes are its last calls, and what stands behind them cannot fail.
-            mark_as_writing_last(function)
+        # Of one graph: its writes are its last calls, and what stands behind them cannot fail.
+        assumes = any(map(is_assumption, forward_graph.nodes))
+        self.runner = Runner(function, writes_last=writes_last, assumes=assumes)
         self.text = text
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from framesmith_aten.contract import AssumptionFailed
+from framesmith_aten.contract import AssumptionFailed, Runner
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import skips_callees, why_not_compiled
 from framesmith_dynamo.admission.global_state import global_state_guards, why_unsupported_state
@@ -95,7 +95,8 @@ class GuardsRefused(RuntimeError):
 class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
-    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple. `fullgraph`: a
+    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple, or a
+    `Runner` of one. `fullgraph`: a
     graph break raises BreakNotAllowed, and so, each with its own error, does what else would make a call run eagerly
     that could be compiled (the limit, a failure, data for which a graph is not right); where nothing can be, the answer
     is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` refuses. `dynamic`: which sizes and numbers are
@@ -395,24 +396,24 @@ class FrameConverter:
             raise MarkViolated(f"{text}{_at_location(location)}; {INSTEAD_OF_A_MARK}")
 
     def _runner_of(self, code: CodeType, graphs: list[object]) -> RunnerOf:
-        def runner_of(graph: FinishedGraph, sharing: Sharing | None) -> Callable[..., Any]:
+        def runner_of(graph: FinishedGraph, sharing: Sharing | None) -> Runner:
             traced = graph if sharing is None or not sharing.bases else over_memory(graph, sharing)
             graphs.append(traced.module)
             size = f"{len(traced.module.graph.nodes)} nodes"
             self._report("graph", code, size, graph=traced.module, location=graph.location)
             if sharing is not None and not sharing.bases:
                 return self._run_in_order(code, graph, f"{IN_ORDER}, and {sharing.why_not}")
-            run = self.compile_graph(traced.module, traced.inputs)
-            return run if sharing is None else running_over_memory(run, graph, sharing)
+            runner = Runner.of(self.compile_graph(traced.module, traced.inputs))
+            return runner if sharing is None else running_over_memory(runner, graph, sharing)
 
         return runner_of
 
-    def _run_in_order(self, code: CodeType, graph: FinishedGraph, why: str) -> Callable[..., Any]:
+    def _run_in_order(self, code: CodeType, graph: FinishedGraph, why: str) -> Runner:
         """What runs a graph operation by operation, as it was traced."""
         if self.fullgraph:
             raise EagerNotAllowed(code.co_qualname, why)
         self._report("in-order", code, why, location=graph.location)
-        return graph.module.forward
+        return Runner(graph.module.forward)
 
 
 def _applies(entry: Entry, info: FrameInfo) -> bool:

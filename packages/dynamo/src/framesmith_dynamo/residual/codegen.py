@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from framesmith_aten.contract import Runner
 from framesmith_bytecode import Codegen, Label, encode
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.residual.recovery import EagerGraph, OnError, Recovery, as_atomic, emit_protected_call
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Value
     from framesmith_guards import Source
 
-CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], Callable[..., Any]]
+CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], "Callable[..., Any] | Runner"]
 #: (graph, how its inputs share memory with those it changes) -> what runs it.
-RunnerOf = Callable[["FinishedGraph", "Sharing | None"], Callable[..., Any]]
+RunnerOf = Callable[["FinishedGraph", "Sharing | None"], Runner]
 
 CANNOT_REBUILD = register_break(
     "cannot-rebuild",

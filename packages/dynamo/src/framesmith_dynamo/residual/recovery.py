@@ -8,13 +8,14 @@ changed something is run as a `Transaction`. An error that is to go on is raised
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from framesmith_aten.assumptions import Asserted, asserted_by, is_assumption, raising_assumptions
-from framesmith_aten.contract import AssumptionFailed, assumes, writes_last
+from framesmith_aten.contract import AssumptionFailed, Runner
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import copies
 from framesmith_aten.meta import MODE_CHANGE
@@ -173,25 +174,28 @@ def calls_in(graph: FinishedGraph) -> list[fx.Node]:
     return [node for node in graph.module.graph.nodes if node.op in ("call_function", "call_method")]
 
 
-def transaction(graph: FinishedGraph, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which runs the graph, made to put back what it changes if it fails."""
+def transaction(graph: FinishedGraph, runner: Runner) -> Callable[..., Any]:
+    """Return the runner's function, made to put back what it changes if it fails."""
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
     state = any(MODE_CHANGE.on(node) for node in nodes)
-    changed = () if writes_last(run) else graph.changed
-    return Transaction(run, changed, random=random, state=state) if changed or random or state else run
+    changed = () if runner.writes_last else graph.changed
+    if changed or random or state:
+        return Transaction(runner.run, changed, random=random, state=state)
+    return runner.run
 
 
-def as_atomic(graph: FinishedGraph, compiled: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+def as_atomic(graph: FinishedGraph, runner: Runner) -> tuple[Callable[..., Any], bool]:
     """The compiled graph, which, if it may fail on some data, leaves no trace then; and whether it never leaves any."""
-    if not assumes(compiled):
-        compiled = raising_assumptions(compiled, graph.module.graph.nodes)
-    whole = transaction(graph, compiled)
-    if whole is compiled:
-        return compiled, True
-    if assumes(compiled) or any(effects_of(node).may_fail for node in calls_in(graph)):
+    if not runner.assumes:
+        run = raising_assumptions(runner.run, graph.module.graph.nodes)
+        runner = replace(runner, run=run)
+    whole = transaction(graph, runner)
+    if whole is runner.run:
         return whole, True
-    return compiled, False
+    if runner.assumes or any(effects_of(node).may_fail for node in calls_in(graph)):
+        return whole, True
+    return runner.run, False
 
 
 def emit_protected_call(

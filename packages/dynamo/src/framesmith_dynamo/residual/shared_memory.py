@@ -8,14 +8,14 @@ the memory as they did. Where no base can be made, the graph runs operation by o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from framesmith_aten.contract import assumes, mark_as_assuming, mark_as_writing_last, writes_last
+from framesmith_aten.contract import Runner
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.meta import EXAMPLE
@@ -196,27 +196,17 @@ def _whole(member: torch.Tensor, base: Base) -> torch.Tensor:
     return member.as_strided((base.length,), (1,), 0)
 
 
-def running_over_memory(compiled: Callable[..., Any], graph: FinishedGraph, sharing: Sharing) -> Callable[..., Any]:
+def running_over_memory(compiled: Runner, graph: FinishedGraph, sharing: Sharing) -> Runner:
     """What runs a graph compiled over memory with the inputs of the graph as it was traced."""
     kept = [position for position in range(len(graph.inputs)) if sharing.base_of(position) is None]
 
     def run(*inputs: torch.Tensor) -> Any:
         memory = [_whole(inputs[base.positions[0]], base) for base in sharing.bases]
         versions = [inputs[at]._version for at in sharing.written]
-        results = compiled(*memory, *[inputs[at] for at in kept])
+        results = compiled.run(*memory, *[inputs[at] for at in kept])
         for at, version in zip(sharing.written, versions, strict=True):
             if inputs[at]._version == version:  # it has a count of its own, as `tensor.data` has
                 torch.autograd.graph.increment_version(inputs[at])
         return results
 
-    for has, mark in MARKS.items():
-        if has(compiled):
-            mark(run)
-    return run
-
-
-#: What is said of whatever runs a graph, and so of what calls it.
-MARKS: Mapping[Callable[[Any], bool], Callable[[Any], None]] = {
-    writes_last: mark_as_writing_last,
-    assumes: mark_as_assuming,
-}
+    return replace(compiled, run=run)

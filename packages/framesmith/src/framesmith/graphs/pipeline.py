@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
 
 import torch
 from torch import fx
@@ -19,12 +18,10 @@ from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
 from framesmith.reports.failures import Failures
 from framesmith.reports.logs import log_aten_graph
-from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, Role
+from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, PropagatesLayouts, Role, Runner
 from framesmith_aten.meta import LOCATION
 from framesmith_backends import find_backend
 from framesmith_guards import CompileContext, Location, compile_context, located
-
-GraphCallable = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -34,24 +31,26 @@ class GraphCompiler:
     config: CompileConfig
     failures: Failures
 
-    def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
-        """A callable over the graph's flat inputs that behaves as `gm` does."""
+    def __call__(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
+        """Return a runner over the graph's flat inputs that behaves as `gm` does."""
         try:
             # aot differentiates fakes; that is no pass of the user's
             with framesmith_autograd_compiler.disabled(), full_collections_postponed():
                 compiled = self._compile(gm, examples)
         except Exception as error:
             self.failures.report("a graph", error, first_location(gm))
-            return cast(GraphCallable, gm.forward)
+            return Runner(gm.forward)
         calls = self.config.verify
-        return verified(gm, compiled, self.failures, calls) if calls else compiled
+        if not calls:
+            return compiled
+        return Runner(verified(gm, compiled.run, self.failures, calls), assumes=compiled.assumes)
 
-    def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> GraphCallable:
+    def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
         backend = self.config.backend
         if backend == "eager":
-            return cast(GraphCallable, gm.forward)
+            return Runner(gm.forward)
         if not isinstance(backend, (str, Backend)):
-            return cast(GraphCallable, backend(gm, examples))
+            return Runner(backend(gm, examples))
         chosen = backend_for(backend, examples, gm)
         compiler = self._backend_compiler(backend, gm)
         compiled = framesmith_aot.compile_graph(
@@ -62,17 +61,16 @@ class GraphCompiler:
             propagate_layouts=self._propagate_layouts(chosen),
             on_error=partial(self.failures.report, location=first_location(gm)),
         )
-        return compiled.function
+        return compiled.runner
 
     def _propagate_layouts(self, backend: Backend) -> PropagateLayouts | None:
         """How a backend that chooses layouts does so; what fails in it leaves the graph as it is."""
-        method = getattr(backend, "propagate_layouts", None)
-        if method is None:
+        if not isinstance(backend, PropagatesLayouts):
             return None
 
         def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
             try:
-                return cast("fx.Graph | None", method(graph, options_for(backend, self.config)))
+                return backend.propagate_layouts(graph, options_for(backend, self.config))
             except Exception as error:
                 self.failures.report("the layout of a graph", error, partial=True)
                 return None

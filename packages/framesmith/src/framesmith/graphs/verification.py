@@ -13,7 +13,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 import framesmith_autograd_compiler
 from framesmith.reports.failures import Failures
 from framesmith_aten import layouts
-from framesmith_aten.contract import assumes, mark_as_assuming
 
 #: Relative and absolute tolerance by dtype; float32's follow torch.testing.assert_close with room for fused kernels.
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
@@ -60,8 +59,6 @@ def verified(
                 failures.report("a graph that verify= checked", VerificationError(problem))
         return trusted(*inputs)
 
-    if assumes(compiled):
-        mark_as_assuming(run)
     return run
 
 
