@@ -28,7 +28,7 @@ def extension_name() -> str:
 
 
 def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
-    """Compile every C file of `_native` into one shared library at `target`."""
+    """Compile every C file below `_native` into one shared library at `target`."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise BuildError(
             "framesmith-frames does not support free-threaded CPython: install CPython 3.11, 3.12 or 3.13 with the GIL."
@@ -37,8 +37,18 @@ def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     include = _include_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
-    command = [*compiler, *FLAGS, *extra_flags, f"-I{include}", *sources, *_link_flags(), "-o", str(partial)]
+    sources = [str(path) for path in sorted(SOURCES.rglob("*.c"))]
+    command = [
+        *compiler,
+        *FLAGS,
+        *extra_flags,
+        f"-I{include}",
+        f"-I{SOURCES}",
+        *sources,
+        *_link_flags(),
+        "-o",
+        str(partial),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise BuildError(f"The C compiler failed on framesmith-frames' extension:\n{' '.join(command)}\n{done.stderr}")

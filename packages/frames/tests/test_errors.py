@@ -263,7 +263,7 @@ def test_any_other_answer_is_an_error():
     log = Log()
     with frames.activated(lambda frame: None):
         assert appending([]) == 1
-    assert log.seen[0][:2] == (TypeError, "a frame callback must answer Entry, SKIP or RUN_ONCE, not NoneType")
+    assert log.seen[0][:2] == (TypeError, "a frame callback must return Entry, SKIP or RUN_ONCE, not NoneType")
 
 
 def two(a, b):

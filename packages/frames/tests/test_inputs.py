@@ -187,7 +187,7 @@ def test_what_is_no_tuple_is_reported(checker, calling, wrong):
     seen = []
     frames.set_error_handler(lambda error, frame: seen.append(str(error)))
     assert calling(plain, answering(plain, PLAIN, checker(lambda *_: wrong)), 1) == "eager"
-    assert seen and "must give a tuple of them, not " + type(wrong).__name__ in seen[0]
+    assert seen and "must return a tuple of them, not " + type(wrong).__name__ in seen[0]
 
 
 # ---- errors, and who holds what ----

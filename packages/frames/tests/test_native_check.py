@@ -87,7 +87,7 @@ def test_one_without_inputs_is_reported():
     entry = frames.Entry(Forgetful(1), with_local.__code__, inputs=True)
     with frames.activated(lambda frame: entry if frame.code is original.__code__ else frames.SKIP("")):
         assert original(1) is None
-    assert seen == ["a checker of an entry with inputs must give a tuple of them, not nothing"]
+    assert seen == ["a checker of an entry with inputs must return a tuple of them, not nothing"]
 
 
 def test_what_a_miss_leaves_behind_is_dropped():
@@ -107,7 +107,7 @@ def test_minus_one_without_an_exception_is_reported():
     frames.set_error_handler(lambda error, frame: seen.append(repr(error)))
     with frames.activated(answering(Checker((), broken=-1))):
         assert original(1) is None
-    assert seen == ["SystemError('a native checker answered -1 and set no exception')"]
+    assert seen == ["SystemError('a native checker returned -1 without an exception')"]
 
 
 @pytest.mark.parametrize("wrong", [{"version": 2}, {"name": b"framesmith.check.v2"}])

@@ -1,14 +1,14 @@
-/* The capsule by which a native guard program plugs into framesmith_frames (layout version 1).
+/* The capsule through which framesmith_frames calls a native guard program (layout version 1).
  *
- * This header is documentation that compiles: a provider copies the struct below and includes nothing of ours.
+ * A provider copies the struct below; it needs no header of this package.
  *
  * A checker is any Python object. If it has an attribute `__framesmith_check__` that is a PyCapsule named
  * "framesmith.check.v1", the capsule's pointer is a `framesmith_check_v1`, which must outlive the checker object.
  * Otherwise the checker is called as `checker(args: tuple, function) -> bool`.
  *
- * An Entry made with `inputs=True` wants more: the values that its code will need, found while checking. A checker with
- * the capsule hands them out through `extracted`; without, it has a method `extract(args: tuple, function)` that gives
- * the tuple, or None where the entry does not apply, and the checker itself is not called.
+ * The check of an Entry made with `inputs=True` also finds the values that its code needs. A checker with the capsule returns
+ * them through `extracted`; one without has a method `extract(args: tuple, function)` that returns the tuple, or None where
+ * the entry does not apply, and is itself not called.
  */
 #ifndef FRAMESMITH_CHECK_ABI_H
 #define FRAMESMITH_CHECK_ABI_H

@@ -1,4 +1,4 @@
-/* Everything that differs between CPython 3.11, 3.12 and 3.13, and nothing else. */
+/* The differences between CPython 3.11, 3.12 and 3.13; no other file asks for the version. */
 #ifndef FRAMESMITH_COMPAT_H
 #define FRAMESMITH_COMPAT_H
 
@@ -6,7 +6,7 @@
 #include <Python.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
-#error "framesmith_frames knows the frame layouts of CPython 3.11, 3.12 and 3.13 only"
+#error "framesmith_frames supports CPython 3.11, 3.12 and 3.13 only"
 #endif
 #ifdef Py_GIL_DISABLED
 #error "framesmith_frames does not support free-threaded CPython"
@@ -21,7 +21,7 @@
 
 typedef struct _PyInterpreterFrame Frame;
 
-/* Frame fields. `frame_is_fresh`: no instruction has run yet, so the arguments still sit in the first locals. */
+/* Frame fields. `frame_is_fresh`: no instruction has run yet, so the first locals are the arguments. */
 #if PY_VERSION_HEX < 0x030C0000
 
 static inline PyCodeObject *frame_code(Frame *frame) { return frame->f_code; }
@@ -67,12 +67,12 @@ static inline void frame_go_to(Frame *frame, _Py_CODEUNIT *next) { frame->instr_
 
 #endif
 
-/* 3.11: whoever called the evaluator clears the frame. Later: the evaluator does, before it returns. */
+/* On 3.11 the caller of the evaluator clears the frame, later the evaluator itself, before it returns. */
 #define EVALUATOR_CLEARS_FRAME (PY_VERSION_HEX >= 0x030C0000)
 
-/* From 3.12 each evaluator on the C stack costs two units of a small budget of C recursion. A hook makes every Python
- * call such an evaluator, so a program that recurses below its own limit would fail only because the hook is on. The
- * hook gives the units back and watches the real C stack instead (see hook.c). */
+/* From 3.12 on, each evaluator on the C stack costs two units of a small budget of C recursion. With a hook every Python call
+ * is such an evaluator, so programs within their own recursion limit would fail. The hook returns the units and measures the
+ * real C stack instead: Note [C stack] in hook/evaluator.c. */
 #if PY_VERSION_HEX >= 0x030C0000
 #define EVALUATOR_UNITS 2
 #define GIVE_BACK_RECURSION(tstate) ((tstate)->c_recursion_remaining += EVALUATOR_UNITS)
@@ -99,7 +99,7 @@ static inline int weakref_refers_to(PyObject *reference, PyObject *object)
 #define get_code_extra _PyCode_GetExtra
 #define set_code_extra _PyCode_SetExtra
 
-/* The exception in flight as one object, as 3.12's functions of these names have it. */
+/* The functions of 3.12: the current exception as one object. */
 static inline PyObject *PyErr_GetRaisedException(void)
 {
     PyObject *type, *value, *traceback;

@@ -1,15 +1,22 @@
-/* What each thread has switched on.
+/* Per-thread state: a heap record behind a thread-local pointer.
  *
- * The callback hangs on a heap record reached through a thread-local pointer; a capsule in the thread's own dictionary
- * drops it when the thread ends without switching off. */
+ * A capsule in the thread's dictionary frees the record of a thread that ends with its callback still set. */
 
-#include "native.h"
+#include "data/activation.h"
 
 #define ACTIVATION_KEY "framesmith_frames.activation"
 
 static _Thread_local Local local;
 
 Py_ssize_t active_threads = 0;
+
+static void (*install_hook)(void) = NULL, (*uninstall_hook)(void) = NULL;
+
+void activation_init(void (*install)(void), void (*uninstall)(void))
+{
+    install_hook = install;
+    uninstall_hook = uninstall;
+}
 
 Local *local_state(void) { return &local; }
 
@@ -22,10 +29,10 @@ PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long l
     activation->unwatched = 0;
     active_threads += (new != NULL) - (old != NULL);
     if (new != NULL) {
-        hook_install();
+        install_hook();
     }
     else if (active_threads == 0) {
-        hook_uninstall();
+        uninstall_hook();
     }
     return old;
 }
@@ -48,8 +55,8 @@ void activation_leave(Activation *activation, Outer outer)
     Py_XDECREF(own);
 }
 
-/* Usually runs on the dying thread. When another thread runs it (at shutdown, after a fork), the record is left behind:
- * the dead thread's own pointer may still be looked at. */
+/* Usually runs on the dying thread. When another thread runs it (at shutdown, after a fork), the record is leaked: the dead
+ * thread's pointer may still be read. */
 static void activation_forget(PyObject *capsule)
 {
     Activation *activation = PyCapsule_GetPointer(capsule, ACTIVATION_KEY);
@@ -68,7 +75,7 @@ Activation *local_activation(void)
     }
     PyObject *dict = PyThreadState_GetDict();
     if (dict == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread has no state to hang an activation on");
+        PyErr_SetString(PyExc_RuntimeError, "this thread has no dictionary to hold an activation");
         return NULL;
     }
     Activation *activation = PyMem_Calloc(1, sizeof(Activation));

@@ -1,6 +1,13 @@
 /* The extension module framesmith_frames._hook. */
 
-#include "native.h"
+#include "api/callback_api.h"
+#include "api/code_api.h"
+#include "api/compiled_function.h"
+#include "api/wrapper.h"
+#include "data/code_state.h"
+#include "data/records.h"
+#include "hook/hook.h"
+#include "policy/interest_filter.h"
 
 static PyTypeObject *const types[] = {&Entry_Type, &Skip_Type, &RunOnce_Type, &FrameInfo_Type,
                                      &CompiledFunction_Type, &WithoutHook_Type};
@@ -11,9 +18,10 @@ static int module_exec(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "framesmith_frames works in the main interpreter only");
         return -1;
     }
-    if (code_state_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
-        PyModule_AddFunctions(module, dispatch_methods) < 0 || PyModule_AddFunctions(module, owner_methods) < 0 ||
-        PyModule_AddFunctions(module, interest_methods) < 0 || PyModule_AddFunctions(module, diversion_methods) < 0) {
+    hook_init();
+    compiled_functions_init();
+    if (code_state_init() < 0 || interest_filter_init() < 0 || PyModule_AddFunctions(module, code_methods) < 0 ||
+        PyModule_AddFunctions(module, callback_methods) < 0) {
         return -1;
     }
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {

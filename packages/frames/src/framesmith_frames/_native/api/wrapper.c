@@ -1,6 +1,6 @@
-/* What CompiledFunction and without_hook have in common: to everybody but the caller they are the function they wrap. */
+#include "api/wrapper.h"
 
-#include "native.h"
+#include "data/activation.h"
 #include <structmember.h>
 
 int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
@@ -10,8 +10,8 @@ int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* `wrapped` stays: it never changes, so a cycle through it also goes through something younger that can be cleared, and a
- * finalizer may still call a wrapper that the collector has cleared. */
+/* `wrapped` is not cleared: it never changes, so each cycle through it also passes through a younger object that can be
+ * cleared, and a finalizer may still call a wrapper that the collector has cleared. */
 int wrapper_clear(Wrapper *self)
 {
     Py_CLEAR(self->dict);
@@ -34,7 +34,7 @@ PyObject *wrapper_bind_method(PyObject *self, PyObject *instance, PyObject *owne
     return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
 }
 
-/* An attribute neither the type nor the wrapper's own dict has is the wrapped function's. */
+/* Attributes that neither the type nor the wrapper's own dict has are the wrapped function's. */
 PyObject *wrapper_getattro(PyObject *self, PyObject *name)
 {
     PyObject *value = PyObject_GenericGetAttr(self, name);
@@ -45,8 +45,8 @@ PyObject *wrapper_getattro(PyObject *self, PyObject *name)
     return PyObject_GetAttr(((Wrapper *)self)->wrapped, name);
 }
 
-/* The attributes a type has of its own, and would answer with: handed to the wrapped function by name, or to the wrapper's
- * dict once somebody sets them. */
+/* Attributes that the type itself has (`__doc__`, `__name__`): read from the wrapped function or, once they are set, from the
+ * wrapper's dict. */
 static PyObject *get_forwarded(PyObject *self, void *name)
 {
     Wrapper *wrapper = (Wrapper *)self;
@@ -94,8 +94,8 @@ static PyObject *import_global(PyObject *module_name, PyObject *qualname)
     return found;
 }
 
-/* A function pickles as its global name. So does its wrapper, where that name finds the wrapper (it was used as a
- * decorator); otherwise it pickles as the function it wraps. */
+/* A wrapper pickles as its global name where that name refers to the wrapper (it was used as a decorator), else as the wrapped
+ * function. */
 static PyObject *wrapper_reduce(PyObject *self, PyObject *protocol)
 {
     PyObject *module_name = PyObject_GetAttrString(self, "__module__");

@@ -1,10 +1,13 @@
-/* Which cache a callback fills: its own, dropped when the callback dies.
+/* The cache of a callback: its own, dropped when the callback dies.
  *
- * A code object must not hold the callback (which usually holds functions, and so the code: the collector could not see that
- * cycle), so callbacks are known by their address and a weak reference. A bound method is made anew each time it is looked
- * up, so it is known by the addresses of its object and its function, and lives as long as the object. */
+ * The collector does not see what a code object's co_extra holds, and a callback usually holds functions and so their code:
+ * a strong reference would leak the cycle. Callbacks are identified by their address and a weak reference. Each attribute
+ * look-up makes a new bound method, so methods are identified by the addresses of their object and function. */
 
-#include "native.h"
+#include "data/owner.h"
+
+#include "data/code_state.h"
+#include "data/interest.h"
 
 enum { SHARED_CACHE = 0 };
 
@@ -52,7 +55,7 @@ static int remember(PyObject *owner, PyObject *key, unsigned long long id)
     return status;
 }
 
-/* The id already known under this key, if the object that had the address then is the one that has it now. */
+/* The id stored under this key, if the object at this address is still the same one. */
 static int recall(PyObject *owner, PyObject *key, unsigned long long *id)
 {
     PyObject *known = PyDict_GetItemWithError(owners, key);
@@ -87,9 +90,4 @@ int callback_cache(PyObject *callback, unsigned long long *id)
     return status;
 }
 
-static PyObject *py_new_cache(PyObject *module, PyObject *unused) { return PyLong_FromUnsignedLongLong(++last_id); }
-
-PyMethodDef owner_methods[] = {
-    {"new_cache", py_new_cache, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
+unsigned long long new_cache_id(void) { return ++last_id; }

@@ -1,13 +1,17 @@
-/* Marks, entries and counts of code objects, for Python. */
+#include "api/code_api.h"
 
-#include "native.h"
+#include "api/wrapper.h"
+#include "data/activation.h"
+#include "data/code_state.h"
+#include "data/interest.h"
+#include "data/owner.h"
 
 PyCodeObject *code_argument(PyObject *target)
 {
     if (PyMethod_Check(target)) {
         target = PyMethod_GET_FUNCTION(target);
     }
-    if (Py_IS_TYPE(target, &CompiledFunction_Type) || Py_IS_TYPE(target, &WithoutHook_Type)) {
+    if (is_wrapper(target)) {
         target = ((Wrapper *)target)->wrapped;
     }
     if (PyFunction_Check(target)) {
@@ -157,10 +161,54 @@ static PyObject *py_counts(PyObject *module, PyObject *target)
         sum.filtered += cache->filtered;
         reason = reason == NULL ? cache->reason : reason;
     }
-    PyObject *given = Py_NewRef(reason == NULL ? Py_None : reason); /* making the tuple may collect garbage: a reset */
+    PyObject *given = Py_NewRef(reason == NULL ? Py_None : reason); /* making the tuple may collect garbage: a finalizer may reset */
     return Py_BuildValue("KKKKKKKN", sum.hits, sum.misses, sum.skips, sum.run_once, sum.rejected, sum.errors, sum.filtered,
                          given);
 }
+
+static int validate_packages(PyObject *packages)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(packages); i++) {
+        PyObject *package = PyTuple_GET_ITEM(packages, i);
+        if (!PyUnicode_Check(package) || PyUnicode_AsUTF8(package) == NULL) {
+            PyErr_Format(PyExc_TypeError, "set_interest_filter: packages are named by strings, not %.200s",
+                         Py_TYPE(package)->tp_name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *py_set_interest_filter(PyObject *module, PyObject *args)
+{
+    PyObject *callback, *packages;
+    unsigned long long id;
+    if (!PyArg_ParseTuple(args, "OO!:set_interest_filter", &callback, &PyTuple_Type, &packages)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(callback)) {
+        return PyErr_Format(PyExc_TypeError, "set_interest_filter: expected a callable, not %.200s",
+                            Py_TYPE(callback)->tp_name);
+    }
+    if (validate_packages(packages) < 0 || callback_cache(callback, &id) < 0 || interest_add(packages, id) < 0 ||
+        reset_caches(NULL, &id) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_always_offer(PyObject *module, PyObject *target)
+{
+    PyCodeObject *code = code_argument(target);
+    CodeState *state = code == NULL ? NULL : code_state_get(code);
+    if (state == NULL) {
+        return NULL;
+    }
+    state->always_offered = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_new_cache(PyObject *module, PyObject *unused) { return PyLong_FromUnsignedLongLong(new_cache_id()); }
 
 PyMethodDef code_methods[] = {
     {"reset", (PyCFunction)(void (*)(void))py_reset, METH_VARARGS | METH_KEYWORDS, NULL},
@@ -169,5 +217,8 @@ PyMethodDef code_methods[] = {
     {"skip_reason", py_skip_reason, METH_O, NULL},
     {"entries", (PyCFunction)(void (*)(void))py_entries, METH_VARARGS | METH_KEYWORDS, NULL},
     {"counts", py_counts, METH_O, NULL},
+    {"set_interest_filter", py_set_interest_filter, METH_VARARGS, NULL},
+    {"always_offer", py_always_offer, METH_O, NULL},
+    {"new_cache", py_new_cache, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,21 +1,24 @@
-/* Run an entry's code in place of a frame.
+/* Note [In place]: an entry's code has the argument layout and the free variables of the code that it replaces, and the
+ * frame has not run its first instruction, so its arguments are already in the right slots. The frame gets the new code and
+ * is evaluated: no function is made, no argument bound again, and tracebacks, tracing, recursion limits and sys._getframe see
+ * one frame, as without the hook.
  *
- * Note [In place]: an entry's code has the argument layout and the free variables of the code it stands in for, and the
- * frame has not run its first instruction, so its arguments are exactly where the entry's code wants them. The frame is
- * given the new code and evaluated: no function is made, no argument bound again, and tracebacks, tracing, recursion
- * limits and sys._getframe see one frame, as they would without us.
- *
- * Note [Not in place]: the frame lies at the top of the thread's data stack; when the new code needs more room than is left
+ * Note [Not in place]: the frame lies at the top of the thread's data stack. Where the new code needs more room than is left
  * in the current chunk, it runs as a function instead, and then the original frame is retired: a value is pushed, the frame
- * pointed at a RETURN_VALUE of ours, and CPython's evaluator finishes it. That instruction is in no code object, so that no
- * tracing or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing is to be done.
+ * pointed at a static RETURN_VALUE, and CPython's evaluator finishes it. That instruction is in no code object, so no tracing
+ * or monitoring tool sees it. On 3.11 the caller of the evaluator clears the frame, and nothing needs to be done.
  *
- * Note [Inputs]: the inputs of an entry belong to its code alone: once that has deleted its local, nothing of ours may keep
- * them alive, for the rest of a frame with a break can be long. In place the frame is given our reference. A function's
- * frame takes one of its own, so that ours is kept on the activation until the hook sees that frame. While the hook is
- * off, in a complete entry, it is kept until the end of the call. */
+ * Note [Inputs]: the inputs of an entry belong to its code: once that has deleted its local, no reference may keep them alive,
+ * for the rest of a frame with a graph break can be long. In place, the frame takes over the reference. A function's frame
+ * takes a new one, and the activation holds the first until the hook sees that frame or, while the hook is off in a complete
+ * entry, until the end of the call. */
 
-#include "native.h"
+#include "hook/replace.h"
+
+#include "data/records.h"
+#include "hook/evaluator.h"
+
+enum { INPUTS_ON_STACK = 17 };
 
 int never_in_place = 0;
 
@@ -41,7 +44,7 @@ static int is_in_place(PyThreadState *tstate, Frame *frame, PyCodeObject *code)
     return 1;
 }
 
-/* Finishes a frame that will not run; `result` (or the exception in flight, if NULL) is handed through. */
+/* Finishes a frame that will not run; returns `result` (NULL with the exception set). */
 static PyObject *retire(PyThreadState *tstate, Frame *frame, PyObject *result)
 {
 #if EVALUATOR_CLEARS_FRAME
@@ -53,7 +56,7 @@ static PyObject *retire(PyThreadState *tstate, Frame *frame, PyObject *result)
     PyObject *none = _PyEval_EvalFrameDefault(tstate, frame, 0);
     TAKE_RECURSION(tstate);
     if (none == NULL) {
-        PyErr_Clear(); /* the recursion limit; the frame is cleared all the same */
+        PyErr_Clear(); /* the recursion limit; the frame is cleared nevertheless */
     }
     Py_XDECREF(none);
     if (exception != NULL) {
@@ -84,8 +87,8 @@ PyObject *entry_function(Entry *entry, PyObject *function)
 static PyObject *call_with_inputs(Activation *activation, PyObject *function, PyObject *const *args, int nargs,
                                   PyObject *inputs)
 {
-    PyObject *small[BOUND_ON_STACK + 1];
-    PyObject **all = nargs <= BOUND_ON_STACK ? small : PyMem_Malloc((nargs + 1) * sizeof(PyObject *));
+    PyObject *small[INPUTS_ON_STACK];
+    PyObject **all = nargs < INPUTS_ON_STACK ? small : PyMem_Malloc((nargs + 1) * sizeof(PyObject *));
     if (all == NULL) {
         Py_DECREF(inputs);
         return PyErr_NoMemory();
@@ -94,11 +97,11 @@ static PyObject *call_with_inputs(Activation *activation, PyObject *function, Py
         memcpy(all, args, nargs * sizeof(PyObject *));
     }
     all[nargs] = inputs;
-    PyObject *outer = activation->handed;
-    activation->handed = inputs;
+    PyObject *outer = activation->pending_inputs;
+    activation->pending_inputs = inputs;
     PyObject *result = PyObject_Vectorcall(function, all, nargs + 1, NULL);
-    inputs = activation->handed;
-    activation->handed = outer;
+    inputs = activation->pending_inputs;
+    activation->pending_inputs = outer;
     Py_XDECREF(inputs);
     if (all != small) {
         PyMem_Free(all);
@@ -115,8 +118,8 @@ PyObject *call_entry_function(Activation *activation, PyObject *function, PyObje
 void inputs_arrived(Activation *activation, Frame *frame)
 {
     int last = code_argument_count(frame_code(frame)) - 1;
-    if (last >= 0 && frame->localsplus[last] == activation->handed) {
-        Py_CLEAR(activation->handed);
+    if (last >= 0 && frame->localsplus[last] == activation->pending_inputs) {
+        Py_CLEAR(activation->pending_inputs);
     }
 }
 
@@ -133,7 +136,7 @@ static PyObject *run_as_function(PyThreadState *tstate, Frame *frame, Found *fou
     return retire(tstate, frame, result);
 }
 
-/* Nothing inside a complete entry needs the hook, so it is off on this thread while one runs. */
+/* No function called by a complete entry needs the hook, so it is off on this thread while one runs. */
 PyObject *run_entry(PyThreadState *tstate, Frame *frame, Found *found, Local *local)
 {
     PyCodeObject *code = (PyCodeObject *)found->entry->code;

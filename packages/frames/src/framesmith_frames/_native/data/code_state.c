@@ -1,12 +1,14 @@
-/* What is known of a code object: a mark, and for each cache id its entries, answers and counts; on co_extra, freed with it.
+/* State of code objects: a mark, and for each cache id its entries, answers and counts; freed with the code.
  *
- * The list of entries is a tuple that is replaced when it changes, and a cache dropped by a reset lives on while a call uses
- * it: a checker or callback may run Python code and so let other threads in, and must not be disturbed by what they do. */
+ * A checker or callback may run Python code, and so other threads and resets. Therefore the tuple of entries is replaced when
+ * it changes, and a cache dropped by a reset is freed by the last call that uses it. */
 
-#include "native.h"
+#include "data/code_state.h"
 
 static Py_ssize_t extra_index = -1;
 static CodeState *all_states = NULL;
+
+int (*reset_listener)(PyObject *dropped) = NULL;
 
 /* ---- caches ---- */
 
@@ -163,7 +165,7 @@ int cache_add(Cache *cache, PyObject *entry)
 {
     PyObject *former, *entries;
     int is_stale;
-    do { /* making a list may collect garbage, and so run a reset, which replaces the entries */
+    do { /* making a list may collect garbage, and a finalizer may reset, which replaces the entries */
         former = Py_XNewRef(cache->entries);
         entries = with_first(former, entry);
         is_stale = former != cache->entries;
@@ -179,13 +181,13 @@ int cache_add(Cache *cache, PyObject *entry)
     return 0;
 }
 
-/* Moves the entry to the front of `entries`, unless the list has been replaced meanwhile. */
+/* Moves the entry to the front of `entries`, unless the tuple has been replaced meanwhile. */
 void cache_use(Cache *cache, PyObject *entry, PyObject *entries)
 {
     if (cache->entries != entries || PyTuple_GET_ITEM(entries, 0) == entry) {
         return;
     }
-    if (Py_REFCNT(entries) == 2) { /* the cache's and the caller's: nobody else walks it */
+    if (Py_REFCNT(entries) == 2) { /* the cache's and the caller's: no other thread iterates over it */
         PyObject *moving = entry;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
             PyObject *here = PyTuple_GET_ITEM(entries, i);
@@ -203,8 +205,7 @@ void cache_use(Cache *cache, PyObject *entry, PyObject *entries)
 
 /* ---- reset ---- */
 
-/* What is let go hangs on `dropped` at the end: freeing it may run Python code, which must not happen while the states are
- * walked. */
+/* Dropped entries are moved to `dropped`: freeing them may run Python code, which must wait until the states are walked. */
 static int reset_state(CodeState *state, const unsigned long long *id, PyObject *dropped)
 {
     Cache **link = &state->caches;
@@ -247,7 +248,7 @@ int reset_caches(PyCodeObject *code, const unsigned long long *id)
         }
     }
     if (status == 0) {
-        status = compiled_functions_reset(dropped);
+        status = reset_listener(dropped);
     }
     Py_DECREF(dropped);
     return status;

@@ -1,11 +1,12 @@
-/* The frame of a compiled function that runs eagerly: reported to its `on_eager`, before it runs or after.
+/* Reports to `on_eager` that the frame of a compiled function runs eagerly, before it runs or after.
  *
- * Note [Eager calls]: the call of a CompiledFunction waits on the thread's activation for the frame of the function it wraps,
- * and whoever lets that frame pass says why. With `refuses`, on_eager is called before the frame's first instruction, for
- * every such call, and what it raises is raised in the call's place. Without, it is called once, after the first call in
- * which the frame ran eagerly, or by an entry that computes nothing compiled, and in which no other entry computed anything. */
+ * Note [Eager calls]: a call of a CompiledFunction is stored in the thread's activation until the frame of the wrapped
+ * function reaches the hook, and the code that lets the frame run eagerly passes the reason. With `refuses`, on_eager is
+ * called before the frame's first instruction, for each such call, and its exceptions reach the caller. Without, it is called
+ * once, after the first call in which the frame ran eagerly (or ran an entry that computes nothing compiled) and no other
+ * entry computed anything. */
 
-#include "native.h"
+#include "policy/eager_calls.h"
 
 static int report(TargetCall *call, PyObject *reason, Activation *activation)
 {
@@ -35,12 +36,12 @@ int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activati
     if (call == NULL || call->on_eager == NULL || Py_IsFinalizing()) {
         return 0;
     }
-    PyObject *said = reason == NULL ? PyUnicode_FromString("") : Py_NewRef(reason);
-    if (said == NULL) {
+    PyObject *text = reason == NULL ? PyUnicode_FromString("") : Py_NewRef(reason);
+    if (text == NULL) {
         return -1;
     }
-    Py_XSETREF(call->reason, said);
-    return call->refuses ? report(call, said, activation) : 0;
+    Py_XSETREF(call->reason, text);
+    return call->refuses ? report(call, text, activation) : 0;
 }
 
 int target_is_not_met(TargetCall *call, const char *why, Activation *activation)

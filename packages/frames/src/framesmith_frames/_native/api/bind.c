@@ -1,11 +1,11 @@
-/* Bind a call's arguments as CPython's own function call does, into one array in frame order. */
+#include "api/bind.h"
 
-#include "native.h"
+#include "data/records.h"
 
 typedef struct {
     PyFunctionObject *function;
     PyCodeObject *code;
-    PyObject **slots; /* strong references, or NULL where nothing is bound yet */
+    PyObject **slots; /* strong references; NULL: not bound yet */
     PyObject *extra;  /* the **kwargs dict (borrowed), or NULL */
 } Target;
 
@@ -33,14 +33,14 @@ static Py_ssize_t find_slot(PyCodeObject *code, PyObject *name)
     return -1;
 }
 
-/* Each of these answers like bind_arguments(). */
+/* Each of these returns what bind_arguments() does. */
 
 static int bind_keywords(Target *target, PyObject *const *values, PyObject *kwnames)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
         if (!PyUnicode_CheckExact(name)) {
-            return 0; /* a str subclass may compare as it likes: left to CPython */
+            return 0; /* a str subclass may override comparison: CPython binds it */
         }
         Py_ssize_t slot = find_slot(target->code, name);
         if (slot >= 0) {

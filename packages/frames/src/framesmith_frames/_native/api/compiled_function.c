@@ -1,16 +1,26 @@
-/* CompiledFunction: a callable that dispatches to the entries of the function it wraps without the frame hook.
- *
- * It binds the arguments, runs the entries' checks, and calls the code of the one that applies as a function. Only where
- * nothing applies, or where the entry is not complete, is the hook switched on (with this object's own callback) for the
- * length of the call. */
+/* A call binds the arguments, runs the entries' checks, and calls the code of the one that applies as a function. The hook is
+ * switched on for the length of the call (with this object's own callback) only where none applies or the entry is not
+ * complete. */
 
-#include "native.h"
+#include "api/compiled_function.h"
+
+#include "api/bind.h"
+#include "api/code_api.h"
+#include "data/activation.h"
+#include "data/code_state.h"
+#include "data/owner.h"
+#include "data/records.h"
+#include "hook/evaluator.h"
+#include "hook/replace.h"
+#include "policy/decision.h"
+#include "policy/diversion.h"
+#include "policy/eager_calls.h"
 #include <structmember.h>
 
 typedef struct CompiledFunction {
     Wrapper base;
     PyObject *callback;
-    PyObject *on_eager; /* NULL: nobody wants to know of calls that run eagerly */
+    PyObject *on_eager; /* NULL: calls that run eagerly are not reported */
     char refuses;       /* on_eager is called before each of them, and may raise */
     int settled;        /* there is nothing more to report */
     unsigned long long cache;
@@ -19,7 +29,7 @@ typedef struct CompiledFunction {
     struct CompiledFunction *next, *previous;
 } CompiledFunction;
 
-static CompiledFunction *all_compiled = NULL; /* so that a reset finds their functions */
+static CompiledFunction *all_compiled = NULL; /* for resets */
 
 /* ---- the functions that run the entries ---- */
 
@@ -30,7 +40,7 @@ static void forget_functions(CompiledFunction *self)
     Py_CLEAR(self->functions);
 }
 
-int compiled_functions_reset(PyObject *dropped)
+static int reset_functions(PyObject *dropped)
 {
     for (CompiledFunction *self = all_compiled; self != NULL; self = self->next) {
         if (self->functions != NULL && PyList_Append(dropped, self->functions) < 0) {
@@ -42,8 +52,8 @@ int compiled_functions_reset(PyObject *dropped)
     return 0;
 }
 
-/* A function is made for an entry once for each CompiledFunction, and let go at a reset. It is not
- * kept on the entry: it holds the module's globals, and the collector does not see what hangs on a code object. */
+/* One function is made for each entry and CompiledFunction, and dropped by a reset. The entry does not hold it: it holds the
+ * module's globals, and the collector does not see what a code object's co_extra holds. */
 static PyObject *function_for(CompiledFunction *self, Entry *entry)
 {
     if (self->last_entry == (PyObject *)entry) {
@@ -70,7 +80,7 @@ static PyObject *function_for(CompiledFunction *self, Entry *entry)
 
 /* ---- the call ---- */
 
-/* Why no frame of this thread reaches the hook now, or NULL. */
+/* The reason why no frame of this thread reaches the hook now, or NULL. */
 static const char *why_unhooked(const Activation *activation)
 {
     if (activation->busy > 0) {
@@ -82,8 +92,7 @@ static const char *why_unhooked(const Activation *activation)
     return hook_is_suspended() ? "more than half of a thread's C stack is used" : NULL;
 }
 
-/* While a callback runs on this thread nothing is compiled, so the call is an ordinary one. Otherwise the hook is switched on,
- * and `call` waits for the frame of the function. */
+/* While a callback runs on this thread, nothing is compiled, and the call is an ordinary one. */
 static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, TargetCall *call, PyObject *const *args,
                               size_t nargsf, PyObject *kwnames)
 {
@@ -142,7 +151,7 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
     }
     else {
         Outer outer = activation_enter(activation, self->callback, self->cache);
-        activation->first = 0; /* the entry itself is what is called first */
+        activation->first = 0; /* the entry itself is the first call */
         result = call_entry_function(activation, function, args, nargs, found->inputs);
         activation_leave(activation, outer);
     }
@@ -150,7 +159,7 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
     return result;
 }
 
-/* A call that goes another way: eagerly (`callback` is NULL), or to what another callback compiles, by the hook. Takes it. */
+/* Runs the call eagerly (`callback` is NULL), or with the hook and another callback. Takes the callback. */
 static PyObject *call_diverted(CompiledFunction *self, Activation *activation, PyObject *callback, PyObject *const *args,
                                size_t nargsf, PyObject *kwnames)
 {
@@ -170,8 +179,8 @@ static PyObject *call_diverted(CompiledFunction *self, Activation *activation, P
     return result;
 }
 
-/* Finds the entry for a call. 1: *found is filled, and binding is to be released; 0: none applies; -1: an interrupt. A checker's
- * error counts as none: the hook runs the checker again and reports it. */
+/* 1: *found is filled, and the binding must be released; 0: no entry applies; -1: an interrupt. An error of a checker counts as
+ * none: the hook runs the checker again and reports it. */
 static int find_for_call(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
                          PyObject *kwnames, Binding *binding, Found *found)
 {
@@ -356,3 +365,5 @@ PyTypeObject CompiledFunction_Type = {
     .tp_dictoffset = offsetof(Wrapper, dict),
     .tp_weaklistoffset = offsetof(Wrapper, weakrefs),
 };
+
+void compiled_functions_init(void) { reset_listener = reset_functions; }

@@ -1,6 +1,6 @@
-/* What the callback gets (FrameInfo) and what it answers (Entry, SKIP, RUN_ONCE). */
+#include "data/records.h"
 
-#include "native.h"
+#include "data/code_state.h"
 #include <structmember.h>
 
 int code_argument_count(PyCodeObject *code)
@@ -72,7 +72,7 @@ static int validate_entry_code(PyCodeObject *code)
     return 0;
 }
 
-/* The inputs go into the slot after the arguments, which must be a plain local: not a cell, not a free variable. */
+/* The inputs go into the slot after the arguments, which must be a local variable: no cell, no free variable. */
 static int validate_inputs_slot(PyCodeObject *code)
 {
     int slot = code_argument_count(code);
@@ -166,7 +166,7 @@ static PyGetSetDef entry_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-/* No tp_clear: an entry's fields never change, and the cycles it can be part of go through its checker. */
+/* No tp_clear: an entry's fields never change, and all its cycles pass through its checker. */
 PyTypeObject Entry_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "framesmith_frames.Entry",
     .tp_basicsize = sizeof(Entry),
@@ -178,8 +178,8 @@ PyTypeObject Entry_Type = {
     .tp_members = entry_members,
     .tp_getset = entry_getset,
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
-    .tp_doc = "Entry(check, code, *, complete=False, inputs=False, eager=None): code to run in place of a frame wherever check says "
-              "it applies.",
+    .tp_doc = "Entry(check, code, *, complete=False, inputs=False, eager=None): code to run in place of a frame to which the check "
+              "applies.",
 };
 
 int entry_fits(Entry *entry, PyCodeObject *code)
@@ -207,7 +207,7 @@ int entry_fits(Entry *entry, PyCodeObject *code)
     return same == 1 ? 0 : -1;
 }
 
-static PyObject *ask_slowly(PyObject *callable, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
+static PyObject *call_checker(PyObject *callable, PyObject *const *args, Py_ssize_t nargs, PyObject *function)
 {
     PyObject *values = PyTuple_New(nargs);
     if (values == NULL) {
@@ -222,9 +222,9 @@ static PyObject *ask_slowly(PyObject *callable, PyObject *const *args, Py_ssize_
     return answer;
 }
 
-static int check_slowly(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
+static int check_in_python(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
 {
-    PyObject *answer = ask_slowly(entry->inputs ? entry->extract : entry->check, args, nargs, function);
+    PyObject *answer = call_checker(entry->inputs ? entry->extract : entry->check, args, nargs, function);
     if (answer == NULL) {
         return -1;
     }
@@ -241,7 +241,7 @@ static int check_natively(Entry *entry, PyObject *const *args, Py_ssize_t nargs,
 {
     int status = entry->native->check(entry->check, args, nargs, function, entry->inputs ? inputs : NULL);
     if (status < 0 && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_SystemError, "a native checker answered -1 and set no exception");
+        PyErr_SetString(PyExc_SystemError, "a native checker returned -1 without an exception");
     }
     return status;
 }
@@ -249,10 +249,10 @@ static int check_natively(Entry *entry, PyObject *const *args, Py_ssize_t nargs,
 int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs)
 {
     *inputs = NULL;
-    int status = entry->native == NULL ? check_slowly(entry, args, nargs, function, inputs)
+    int status = entry->native == NULL ? check_in_python(entry, args, nargs, function, inputs)
                                        : check_natively(entry, args, nargs, function, inputs);
     if (entry->inputs && status > 0 && (*inputs == NULL || !PyTuple_CheckExact(*inputs))) {
-        PyErr_Format(PyExc_TypeError, "a checker of an entry with inputs must give a tuple of them, not %.200s",
+        PyErr_Format(PyExc_TypeError, "a checker of an entry with inputs must return a tuple of them, not %.200s",
                      *inputs == NULL ? "nothing" : Py_TYPE(*inputs)->tp_name);
         status = -1;
     }
@@ -279,8 +279,8 @@ static PyObject *flattened(PyCodeObject *code, int inputs)
     return flat;
 }
 
-/* The arguments of a frame arrive packed: its *args is one tuple. Code that takes them all by position runs on them
- * directly; names and slots stay as they are. The inputs' local comes right after them, so it can be one more. */
+/* The code with all arguments positional: called with a frame's arguments, in which *args is already one tuple. Names and
+ * slots are unchanged. The local for the inputs follows the arguments, so it becomes one more of them. */
 PyObject *entry_flat_code(Entry *entry)
 {
     if (entry->flat_code != NULL) {
@@ -371,8 +371,8 @@ PyTypeObject Skip_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = skip_members,
-    .tp_doc = "SKIP(reason, *, quiet=False, recursive=False): run this code eagerly, never ask for it again (until a reset), nor, "
-              "with recursive, for what it calls.",
+    .tp_doc = "SKIP(reason, *, quiet=False, recursive=False): run this code eagerly and do not offer it again until a reset; "
+              "with recursive, the functions that it calls neither.",
 };
 
 PyTypeObject RunOnce_Type = {
@@ -384,8 +384,8 @@ PyTypeObject RunOnce_Type = {
     .tp_dealloc = (destructor)answer_dealloc,
     .tp_repr = (reprfunc)answer_repr,
     .tp_members = run_once_members,
-    .tp_doc = "RUN_ONCE(reason, *, quiet=False, returned=None): run this call eagerly, ask again at the next; call `returned` "
-              "if the call returns and does not raise.",
+    .tp_doc = "RUN_ONCE(reason, *, quiet=False, returned=None): run this call eagerly and offer the next one; `returned` is called "
+              "if this one returns and does not raise.",
 };
 
 /* ---- FrameInfo ---- */
@@ -482,5 +482,5 @@ PyTypeObject FrameInfo_Type = {
     .tp_dealloc = (destructor)frame_info_dealloc,
     .tp_repr = (reprfunc)frame_info_repr,
     .tp_members = frame_info_members,
-    .tp_doc = "A call about to run, as the callback sees it: code, function, arguments, globals, builtins, closure.",
+    .tp_doc = "A call about to run: code, function, arguments, globals, builtins, closure.",
 };

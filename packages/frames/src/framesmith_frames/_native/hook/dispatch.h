@@ -1,0 +1,10 @@
+/* Running what decision.c found for a frame. */
+#ifndef FRAMESMITH_DISPATCH_H
+#define FRAMESMITH_DISPATCH_H
+
+#include "data/code_state.h"
+#include "policy/eager_calls.h"
+
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target);
+
+#endif

@@ -1,0 +1,113 @@
+/* The frame evaluator: which function calls are dispatched, and how the others are evaluated. */
+
+#include "hook/hook.h"
+
+#include "data/activation.h"
+#include "data/code_state.h"
+#include "hook/dispatch.h"
+#include "hook/evaluator.h"
+#include "hook/replace.h"
+#include "policy/eager_calls.h"
+#include "policy/interest_filter.h"
+
+/* A filtered call, with the hook on in the functions that it calls: counts whether anything is found among them. */
+static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local)
+{
+    unsigned long long seen = local->activation->seen, found = local->activation->found;
+    cache->users++;
+    PyObject *code = Py_NewRef(frame_code(frame)); /* it owns the cache, and from 3.12 on the evaluator releases it */
+    PyObject *result = evaluate(tstate, frame, 0, local);
+    Activation *activation = local->activation;
+    cache->calls_inside |= activation->seen != seen;
+    cache->quiet_calls = activation->found == found ? cache->quiet_calls + 1 : 0;
+    cache_release(cache);
+    Py_DECREF(code);
+    return result;
+}
+
+/* Runs the frame as it is, unless it is a compiled function's own and on_eager raises. */
+static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, TargetCall *target, PyObject *reason, Local *local)
+{
+    if (target != NULL && target_runs_eagerly(target, reason, local->activation) < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return evaluate(tstate, frame, 0, local);
+}
+
+static PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, TargetCall *target, Local *local)
+{
+    if (cache->skip == SKIPPED) {
+        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : target, cache->reason, local);
+    }
+    if (!cache->quiet && target_runs_eagerly(target, cache->reason, local->activation) < 0) {
+        return abandon_frame(tstate, frame);
+    }
+    return evaluate_paused(tstate, frame, local);
+}
+
+/* A function's own frame before its first instruction: no class body, module, exec, generator or resumption. */
+static int is_function_call(Frame *frame)
+{
+    if (frame->owner != FRAME_OWNED_BY_THREAD || frame->f_locals != NULL || !PyCode_Check((PyObject *)frame_code(frame))) {
+        return 0;
+    }
+    int flags = frame_code(frame)->co_flags;
+    return (flags & (CO_OPTIMIZED | CO_NEWLOCALS)) == (CO_OPTIMIZED | CO_NEWLOCALS) &&
+           (flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) == 0 && frame_is_fresh(frame) &&
+           PyFunction_Check(frame_function(frame));
+}
+
+static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
+{
+    Local *local = local_state();
+    Activation *activation = local->activation;
+    if (activation == NULL || activation_is_off(activation)) {
+        PyObject *result = evaluate(tstate, frame, throwflag, local);
+        if (active_threads == 0) {
+            hook_uninstall(); /* see Note [Nesting with other hooks] in evaluator.c */
+        }
+        return result;
+    }
+    /* While `tracing`, the thread runs a trace function or a monitoring callback: not part of the program. */
+    if (throwflag || tstate->tracing || local->passing == frame || !is_function_call(frame)) {
+        return evaluate(tstate, frame, throwflag, local);
+    }
+    activation->seen++;
+    TargetCall *target = activation->target == NULL ? NULL : target_arrived(activation, frame_function(frame));
+    CodeState *state = code_state_get(frame_code(frame));
+    Cache *cache = NULL;
+    if (state != NULL && state->mark != NOT_MARKED) {
+        state->skips++;
+        if (activation->pending_inputs != NULL) {
+            inputs_arrived(activation, frame);
+        }
+        return evaluate_eagerly(tstate, frame, target, state->mark_reason, local);
+    }
+    if (state == NULL || (cache = cache_get(state, activation->cache)) == NULL) {
+        PyErr_Clear(); /* out of memory: the program itself may still run */
+        return evaluate_eagerly(tstate, frame, target, NULL, local);
+    }
+    if (activation->first || target != NULL) {
+        activation->first = 0;
+        cache->interesting = 1;
+    }
+    if (cache->skip && cache->entries == NULL) {
+        cache->skips++;
+        return evaluate_skipped(tstate, frame, cache, target, local);
+    }
+    if (cache->entries == NULL) {
+        switch (filter_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
+        case EAGER_LEAF:
+            return evaluate(tstate, frame, throwflag, local);
+        case EAGER_WATCHED:
+            return evaluate_watched(tstate, frame, cache, local);
+        case EAGER_UNWATCHED:
+            return evaluate_unwatched(tstate, frame, local);
+        default:
+            break;
+        }
+    }
+    return dispatch(tstate, frame, cache, local, target);
+}
+
+void hook_init(void) { evaluator_init(hook); }
