@@ -72,6 +72,20 @@ def test_the_glossary_names_files_that_are_there() -> None:
     assert [f"{package}/{path}" for package, _, path in named if not (sources[package] / path).exists()] == []
 
 
+def listings(page: Path) -> list[tuple[str, str]]:
+    """The blocks of Python on a page, each with the block of text that shows its output."""
+    return re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if listings(page)], ids=lambda page: page.stem)
+def test_a_packages_page_shows_what_its_code_prints(page: Path) -> None:
+    """All blocks of a page are one program."""
+    separator = "-- end of a listing --\n"
+    program = f"print({separator!r}, end='')\n".join(source for source, _ in listings(page))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split(separator) == [output for _, output in listings(page)], done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_packages_page_is_linked(page: Path) -> None:
     linked = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "native_build.py"
+SCRIPT = Path(__file__).parents[2] / "native_build.py"
 
 
 if not SCRIPT.is_file():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[1] / "src" / "framesmith_frames" / "_native"
+NATIVE = Path(__file__).parents[2] / "src" / "framesmith_frames" / "_native"
 #: Lowest first; "" holds compat.h and check_abi.h.
 LAYERS = ("", "data", "policy", "hook", "api")
 
@@ -39,16 +39,18 @@ def public_names(text):
     text = NOT_CODE.sub(" ", text)
     while "{" in text:
         text = re.sub(r"\{[^{}]*\}", ";", text)
-    statements = [statement.strip() for statement in text.split(";")]
-    named = [
-        s for s in statements if re.match(r"(?!static|typedef|struct|enum)\w+ .*\w", s) and ("(" in s or "extern" in s)
-    ]
+    kinds = re.compile(r"(?!static|typedef|struct|enum)\w+ .*\w")
+    named = [s for s in map(str.strip, text.split(";")) if kinds.match(s) and ("(" in s or s.startswith("extern"))]
     functions = {
-        match[1] for s in named if (match := re.search(r"(\w+)\(", s)) and "(*" not in s.partition(match[1])[0]
+        name[1] for s in named if (name := re.match(r"[\w *]*?(\w+)\(", s)) and "(*" not in s[: name.end() + 1]
     }
-    pointers = {match[1] for s in named if (match := re.search(r"\w \(\*(\w+)\)\(", s))}
+    pointers = {name[1] for s in named if (name := re.search(r"\w \(\*(\w+)\)\(", s))}
     variables = {name for s in named if "(" not in s for name in re.findall(r"(\w+)(?:\[\])?(?=,|$)", s)}
     return functions | pointers | variables
+
+
+def layer(unit):
+    return LAYERS.index(unit.rpartition("/")[0])
 
 
 def problems(root):
@@ -57,20 +59,14 @@ def problems(root):
     graph = {unit: includes(texts) - {unit} for unit, texts in all_units.items()}
     exported = {unit: public_names(texts.get(".h", "")) for unit, texts in all_units.items()}
     for unit, below in graph.items():
-        layer = LAYERS.index(unit.rpartition("/")[0])
         used = set().union(*map(words, all_units[unit].values()))
-        for other in below:
-            if LAYERS.index(other.rpartition("/")[0]) > layer:
-                found.append(f"{unit} includes {other} of an upper layer")
-        for other, names in exported.items():
-            if other != unit and other not in below and used & names:
-                found.append(f"{unit} uses {sorted(used & names)} of {other} without its header")
+        found += [f"{unit} includes {other} of an upper layer" for other in below if layer(other) > layer(unit)]
+        for other in exported.keys() - below - {unit}:
+            found += [f"{unit} uses {name} of {other} without its header" for name in exported[other] & used]
         source = all_units[unit].get(".c")
         if source is not None:
             own = {name for name in public_names(source) if not name.startswith("PyInit_")}
-            found += [
-                f"{unit}.c defines {name}, which is neither static nor in its header" for name in own - exported[unit]
-            ]
+            found += [f"{unit}.c defines {name}: not static, not in its header" for name in own - exported[unit]]
             found += [f"{unit}.h declares {name}, which {unit}.c lacks" for name in exported[unit] - words(source)]
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -97,7 +93,7 @@ def test_the_headers_are_read():
         ("data/owner.c", '#include "hook/replace.h"', "data/owner includes hook/replace of an upper layer"),
         ("data/interest.c", '#include "data/code_state.h"', "cycle: "),
         ("hook/evaluator.c", "static void x(void) { dispatch(0, 0, 0, 0, 0); }", "of hook/dispatch without its header"),
-        ("hook/replace.c", "int y(void) { return 0; }", "defines y, which is neither static nor in its header"),
+        ("hook/replace.c", "int y(void) { return 0; }", "hook/replace.c defines y: not static, not in its header"),
     ],
 )
 def test_a_violation_is_reported(tmp_path, path, line, problem):
