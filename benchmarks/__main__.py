@@ -7,46 +7,17 @@ import importlib
 import time
 from pathlib import Path
 
-from benchmarks.candidates import NAMES, REPLAYING, fresh_inductor_cache
-from benchmarks.device import DEVICES, choose
-from benchmarks.registry import TYPES
-
-SUITES = {
-    "calls": "what a call costs around a graph that does next to nothing",
-    "compile_time": "seconds of a first call, in fresh processes",
-    "cubins": "machine code of the cuda backend's kernels: registers, spills, shared memory; needs no GPU",
-    "dynamic": "sentences of changing lengths through a small transformer",
-    "foreign": "code that has nothing to do with tensors, inside compiled functions",
-    "generation": "text generated token by token with a cache that grows",
-    "gpu_models": "whole models in all modes, compiled by many processes against a deadline, timed by one at a time",
-    "guards": "what checking many inputs costs",
-    "instructions": "what elementary functions of the CPU come to as machine code, for all kinds of processors",
-    "interpreted": "kernels of the cuda backend in Triton's interpreter, checked against eager",
-    "kernels": "single kernels of all kinds, checked against eager",
-    "large_kernels": "kernels that memory bounds at sizes for a large GPU, as shares of a copy's bandwidth",
-    "launches": "what launching a CUDA kernel costs beside the driver; needs no GPU",
-    "memory": "memory, tensors and operator calls of a step of whole models, and what compiling adds",
-    "models": "whole models, inference and training",
-    "optimizers": "optimizer steps over many small tensors",
-    "whole_steps": "training steps with backward() inside, whole and as parts compiled apart",
-}
-
-#: Suites that take the options which choose rows of a registry.
-SELECTIVE = (
-    "compile_time", "cubins", "gpu_models", "instructions", "interpreted", "kernels", "large_kernels", "memory",
-    "models",
-)  # fmt: skip
-
-#: Suites whose cases are shared among processes.
-SHARED = ("gpu_models", "large_kernels")
-
-#: Suites that run on another device than the CPU.
-ANYWHERE = ("compile_time", "gpu_models", "kernels", "large_kernels", "models")
+from benchmarks.harness.candidates import NAMES, REPLAYING, fresh_inductor_cache
+from benchmarks.harness.device import DEVICES, choose
+from benchmarks.harness.registry import TYPES
+from benchmarks.suites import SUITES, module_of
 
 
 def main() -> None:
     """Run the suites asked for, in order."""
-    listing = "\n".join(f"  {name:<14}{text}" for name, text in SUITES.items())
+    listing = "\n".join(f"  {name:<14}{suite.about}" for name, suite in SUITES.items())
+    shared = [name for name, suite in SUITES.items() if suite.shared]
+    anywhere = [name for name, suite in SUITES.items() if suite.anywhere]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Eager, torch.compile and framesmith, interleaved.\n\n{listing}",
@@ -68,18 +39,18 @@ def main() -> None:
         "--rounds", type=int, help="how often each candidate is timed; the suites differ in what they do by themselves"
     )
     parser.add_argument("--floor", action="store_true", help="each row's share of what the machine allows")
-    parser.add_argument("--workers", type=int, default=10, help=f"processes that compile, in {', '.join(SHARED)}")
+    parser.add_argument("--workers", type=int, default=10, help=f"processes that compile, in {', '.join(shared)}")
     parser.add_argument("--prepare", type=float, default=170.0, help="seconds after which these compile nothing new")
     parser.add_argument("--seconds", type=float, default=300.0, help="seconds after which these time nothing new")
     arguments = parser.parse_args()
-    if arguments.device != "cpu" and (unfit := [name for name in arguments.suites if name not in ANYWHERE]):
-        parser.error(f"{', '.join(unfit)}: on the CPU alone; on other devices there are {', '.join(ANYWHERE)}")
+    if arguments.device != "cpu" and (unfit := [name for name in arguments.suites if not SUITES[name].anywhere]):
+        parser.error(f"{', '.join(unfit)}: on the CPU alone; on other devices there are {', '.join(anywhere)}")
     fresh_inductor_cache()
     choose(arguments.device)
-    from benchmarks.harness import Row, write_json
-    from benchmarks.selection import Selection
-    from benchmarks.workers import Limits
-    from benchmarks.zoo import MODES
+    from benchmarks.harness.timing import Row, write_json
+    from benchmarks.harness.workers import Limits
+    from benchmarks.models.selection import Selection
+    from benchmarks.models.zoo import MODES
 
     rows: list[Row] = []
     kept: list[Row] = []
@@ -103,12 +74,12 @@ def main() -> None:
         keep,
     )
     for suite in arguments.suites:
-        print(f"== {suite}: {SUITES[suite]}", flush=True)
-        module = importlib.import_module(f"benchmarks.{suite}")
-        if suite in SHARED:
+        print(f"== {suite}: {SUITES[suite].about}", flush=True)
+        module = importlib.import_module(module_of(suite))
+        if SUITES[suite].shared:
             rows += module.run(selection, Limits(arguments.workers, arguments.prepare, arguments.seconds))
         else:
-            rows += module.run(selection) if suite in SELECTIVE else module.run()
+            rows += module.run(selection) if SUITES[suite].selective else module.run()
         kept[:] = rows
     if arguments.json is not None:
         write_json(arguments.json, " ".join(arguments.suites), rows)

@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import framesmith
-from benchmarks.candidates import available, fresh_inductor_cache, wrap
-from benchmarks.harness import compare, readable
-from benchmarks.programs import DigitsNet, pointwise, small_bert, training_step
+from benchmarks.harness.candidates import available, fresh_inductor_cache, wrap
+from benchmarks.harness.timing import compare, readable
+from benchmarks.models.programs import DigitsNet, pointwise, small_bert, training_step
 
 WANTED_ACCURACY = 0.97
 EPOCHS = 12

@@ -150,8 +150,8 @@ def end_of(name: str, status: int, said: str) -> str:
 def tables(out: Path) -> str:
     """What the suites found, in few lines."""
     sys.path.insert(0, str(ROOT))
-    from benchmarks.harness import Row
-    from benchmarks.summary import kernels_table, models_table, seconds_lines
+    from benchmarks.harness.summary import kernels_table, models_table, seconds_lines
+    from benchmarks.harness.timing import Row
 
     lines: list[str] = []
     of_suites = {"large_kernels": kernels_table, "compile_time": seconds_lines, "gpu_models": models_table}

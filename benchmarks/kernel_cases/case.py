@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.zoo import BOTH, SINGLE
+from benchmarks.models.zoo import BOTH, SINGLE
 
 Tensor = torch.Tensor
 Inputs = tuple[Any, ...]

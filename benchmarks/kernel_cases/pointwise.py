@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.kernel_cases.case import Case, Inputs, Tensor, group, normal
-from benchmarks.programs import pointwise
+from benchmarks.models.programs import pointwise
 
 FLAT = (1 << 20,)
 MATRIX = (1024, 1024)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Tensor, group, normal, positive
-from benchmarks.programs import mse
+from benchmarks.models.programs import mse
 
 MATRIX = (2048, 1024)
 FLAT = (1 << 20,)

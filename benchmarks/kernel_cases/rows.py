@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Tensor, group, normal
-from benchmarks.programs import gelu_layer_norm, softmax_rows
+from benchmarks.models.programs import gelu_layer_norm, softmax_rows
 
 ROWS_OF = (2048, 1024)
 IMAGES = (16, 64, 32, 32)

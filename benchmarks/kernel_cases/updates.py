@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Make, Tensor, group
-from benchmarks.optimizers import SHAPES, Tensors, adam, adam_at_once, momentum, moving_average
+from benchmarks.suites.kernels.optimizers import SHAPES, Tensors, adam, adam_at_once, momentum, moving_average
 
 Shapes = Sequence[tuple[int, ...]]
 

@@ -24,8 +24,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 import framesmith
-from benchmarks import zoo
-from benchmarks.agreement import check, distance, joint_norm
+from benchmarks.harness.agreement import check, distance, joint_norm
+from benchmarks.models import zoo
 from framesmith_aot import AotUnsupported
 from framesmith_backends.cuda_graphs import captured_graph as recordings
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import framesmith
-from benchmarks import cubins, traffic
-from benchmarks.gpu_kernels import Collector, Made, programs
-from benchmarks.selection import Selection
+from benchmarks.models.selection import Selection
+from benchmarks.suites.kernels import cubins, traffic
+from benchmarks.suites.kernels.gpu_kernels import Collector, Made, programs
 from framesmith_backends.render.triton.tile import Axis, Tile
 from integration_tests.harness.sweeps import LONG
 

@@ -131,7 +131,7 @@ def summary(name: str) -> dict[str, object]:
 def main() -> None:
     """Measure every architecture, or those named, and write the table."""
     import integration_tests.conftest  # noqa: F401  for torchvision
-    from benchmarks.harness import machine
+    from benchmarks.harness.timing import machine
 
     rows = [summary(name) for name in sys.argv[2:] or ARCHITECTURES]
     content = {"suite": "training accuracy", "machine": machine(), "rows": rows}

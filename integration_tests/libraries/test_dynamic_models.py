@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import framesmith
-from benchmarks.generation import BATCH, MODELS, PROMPT, STRATEGIES, TOKENS, WORDS, model_of
+from benchmarks.suites.models.generation import BATCH, MODELS, PROMPT, STRATEGIES, TOKENS, WORDS, model_of
 from integration_tests.harness.sweeps import LONG
 from integration_tests.libraries.test_transformers import ARCHITECTURES, TRAINED, VOCABULARY, build, tensors
 

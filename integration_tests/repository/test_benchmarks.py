@@ -9,16 +9,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import kernels, memory, models, tensors_made
-from benchmarks.__main__ import SUITES
-from benchmarks.agreement import check
-from benchmarks.apart import Apart
-from benchmarks.harness import Row
+from benchmarks.harness import tensors_made
+from benchmarks.harness.agreement import check
+from benchmarks.harness.isolated import IsolatedCandidate
+from benchmarks.harness.summary import slower_than
+from benchmarks.harness.timing import Row
 from benchmarks.kernel_cases import CASES as KERNELS
 from benchmarks.kernel_cases import Case
-from benchmarks.selection import Selection
-from benchmarks.summary import slower_than
-from benchmarks.zoo import MODELS, Model, make_step, select
+from benchmarks.models.selection import Selection
+from benchmarks.models.zoo import MODELS, Model, make_step, select
+from benchmarks.suites import SUITES, module_of
+from benchmarks.suites.kernels import kernels
+from benchmarks.suites.models import memory, models
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from integration_tests.harness.sweeps import LONG
 
@@ -39,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_suite_imports(suite: str) -> None:
-    assert callable(importlib.import_module(f"benchmarks.{suite}").run)
+    assert callable(importlib.import_module(module_of(suite)).run)
 
 
 @pytest.mark.parametrize(("row", "mode", "dtype"), CASES, ids=[f"{r.name}-{m}-{d}" for r, m, d in CASES])
@@ -161,4 +163,4 @@ def test_models_suite_measures_in_processes_of_their_own(
 
 def test_a_candidate_apart_says_why_it_cannot() -> None:
     with pytest.raises(RuntimeError, match="ValueError: of its own accord"):
-        Apart(_refuses).ready()
+        IsolatedCandidate(_refuses).ready()

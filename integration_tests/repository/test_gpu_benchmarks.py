@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import device, gpu_models, kernels, large_kernels, workers
-from benchmarks.agreement import check_norms
-from benchmarks.candidates import MANY, REPLAYING, settings_of, wrap
-from benchmarks.harness import Row, Step
-from benchmarks.selection import Selection
-from benchmarks.summary import FIRST_CALL, SHARE, kernels_table, models_table
-from benchmarks.workers import Job, Limits, OutOfTime, prepared, stopped_at, timed
-from benchmarks.zoo import MODELS
+from benchmarks.harness import device, workers
+from benchmarks.harness.agreement import check_norms
+from benchmarks.harness.candidates import MANY, REPLAYING, settings_of, wrap
+from benchmarks.harness.summary import FIRST_CALL, SHARE, kernels_table, models_table
+from benchmarks.harness.timing import Row, Step
+from benchmarks.harness.workers import Job, Limits, OutOfTime, prepared, stopped_at, timed
+from benchmarks.models.selection import Selection
+from benchmarks.models.zoo import MODELS
+from benchmarks.suites.kernels import kernels, large_kernels
+from benchmarks.suites.models import gpu_models
 from tools import gpu_check
 
 ROOT = Path(__file__).parents[2]
@@ -72,15 +74,15 @@ def test_a_worker_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """`jobs` of a suite made for this ends its process in the middle of a case."""
     suite = ROOT / "benchmarks" / "dying_suite_of_a_test.py"
     suite.write_text(
-        "import os\nfrom benchmarks.workers import Job\n"
+        "import os\nfrom benchmarks.harness.workers import Job\n"
         "def jobs(asked):\n    return [Job('deadly', ('eager',), lambda name: os._exit(7), lambda steps: [])]\n"
     )
     try:
-        (row,) = workers.share(suite.stem, {}, Limits(1, 30.0, 60.0))
+        (row,) = workers.share(f"benchmarks.{suite.stem}", {}, Limits(1, 30.0, 60.0))
     finally:
         suite.unlink()
     assert (row.case, row.candidate, row.reason) == ("deadly", "eager", "worker 0 ended with status 7")
-    (row,) = workers.share("no_such_suite", {}, Limits(1, 30.0, 60.0))
+    (row,) = workers.share("benchmarks.no_such_suite", {}, Limits(1, 30.0, 60.0))
     assert (row.candidate, row.reason) == ("all", "ended with status 1, see its log")
 
 
@@ -89,7 +91,7 @@ def test_only_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
     suite = ROOT / "benchmarks" / "slow_suite_of_a_test.py"
     log = tmp_path / "log"
     suite.write_text(
-        "import time\nfrom benchmarks.harness import Row\nfrom benchmarks.workers import Job\n"
+        "import time\nfrom benchmarks.harness.timing import Row\nfrom benchmarks.harness.workers import Job\n"
         f"def note(text):\n    with open({str(log)!r}, 'a') as file: file.write(text + '\\n')\n"
         "def compiled(name):\n    note('compiles'); time.sleep(0.3); note('compiled'); return (lambda: None), 0.0\n"
         "def measured(steps):\n    note('times'); time.sleep(0.2); note('timed')\n"
@@ -97,7 +99,7 @@ def test_only_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
         "def jobs(asked):\n    return [Job(str(n), ('eager',), compiled, measured) for n in range(4)]\n"
     )
     try:
-        workers.share(suite.stem, {}, Limits(2, 60.0, 90.0))
+        workers.share(f"benchmarks.{suite.stem}", {}, Limits(2, 60.0, 90.0))
     finally:
         suite.unlink()
     lines = log.read_text().split()

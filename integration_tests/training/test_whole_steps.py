@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import framesmith
-from benchmarks.step_cases import BATCH, CASES, new_step
+from benchmarks.models.step_cases import BATCH, CASES, new_step
 
 STEPS = 4
 #: Frames that a step compiles beyond its parts: where the loss breaks by itself before it computes anything, at a

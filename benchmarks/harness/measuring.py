@@ -1,0 +1,44 @@
+"""One case for all its candidates: compiled anew, timed, counted and printed. The suites with a registry share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+import framesmith
+from benchmarks.harness.candidates import NAMES
+from benchmarks.harness.operators_called import FIGURE, operators_called
+from benchmarks.harness.timing import Row, Step, compare, print_rows
+
+#: How often each candidate is timed, if nothing else is asked for.
+ROUNDS = 11
+
+
+def measure(
+    case: str, names: Iterable[str], prepare: Callable[[str], Step], *, rounds: int, target: float = 0.05
+) -> list[Row]:
+    """Rows of a case. `prepare` gives a candidate's step; what it raises is the reason in the candidate's row."""
+    torch.compiler.reset()  # code is compiled anew in each case, and its compilations are counted
+    framesmith.reset()
+    steps: dict[str, Step] = {}
+    refused: list[Row] = []
+    for name in names:
+        try:
+            steps[name] = prepare(name)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            refused.append(Row(case, name, float("nan"), {}, 0, reason))
+    found = compare(case, steps, rounds=rounds, target=target) if steps else []
+    for row in found:
+        if row.candidate in NAMES:  # the others do not call torch's operators
+            row.figures[FIGURE] = operators_called(steps[row.candidate])
+    print_rows(found + refused)
+    print_operators(found)
+    return found + refused
+
+
+def print_operators(rows: Iterable[Row]) -> None:
+    """What each candidate's step calls."""
+    calls = "  ".join(f"{row.figures[FIGURE]} {row.candidate}" for row in rows if FIGURE in row.figures)
+    print(f"    {FIGURE}: {calls}", flush=True)

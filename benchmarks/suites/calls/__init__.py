@@ -1,0 +1,1 @@
+"""Suites of calls: guards, dispatch, first calls."""

@@ -1,0 +1,1 @@
+"""Suites of kernels: time, machine code, memory traffic."""

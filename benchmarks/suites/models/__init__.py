@@ -1,0 +1,1 @@
+"""Suites of whole models and training steps."""
