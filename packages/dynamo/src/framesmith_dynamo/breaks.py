@@ -1,8 +1,8 @@
-"""Graph breaks: every reason the tracer gives up on an instruction is a registered kind.
+"""Graph breaks: every reason to give up on an instruction is a registered kind.
 
-A kind is declared once, beside the code that raises it, with `register_break`; the registry is what
-documentation, `explain` and tests read. Raising `GraphBreak` never loses work: the interpreter restarts
-and ends the graph just before the instruction of the outermost frame that was running.
+A kind is declared once, beside the code that raises it, with `register_break`; documentation, `explain` and tests read
+the registry. A raised `GraphBreak` loses no work: the interpreter restarts and ends the graph just before the
+instruction of the outermost frame that was running.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class BreakKind:
 
 BREAKS: dict[str, BreakKind] = {}
 
-#: What makes a break the same as another: its kind, and the instruction.
+#: The identity of a break: its kind and its instruction.
 Site = tuple[object, ...]
 
-#: What stands in the name of a continuation function behind that of the function it goes on with.
+#: The part of a continuation's name that follows the name of the original function.
 RESUMED: Final = ".<resumed at line "
 
 
@@ -43,7 +43,7 @@ def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
 
 
 class GraphBreak(Exception):
-    """The current instruction cannot be traced. `detail` says what exactly was met; `user_location` where."""
+    """The current instruction cannot be traced. `detail` names the object or operation; `user_location` the line."""
 
     def __init__(self, kind: BreakKind, detail: str = "", *, before_effects: bool = False) -> None:
         super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))
@@ -52,21 +52,21 @@ class GraphBreak(Exception):
         self.user_location: Location | None = None
         #: (source, kind of guard, expected): without these the instruction might not break.
         self.conditions: tuple[tuple[Source, str, object], ...] = ()
-        #: Whether the instruction, of whichever frame, has done nothing yet.
+        #: Whether the instruction, in any frame, had no effect yet.
         self.before_effects = before_effects
-        #: The site of the break that this one is for: in a function that is not interpreted in place because of it.
+        #: The site of an earlier break because of which the function is no longer inlined.
         self.site_of_cause: Site | None = None
 
     @property
     def in_callee(self) -> bool:
-        """Whether it was met in an inlined call."""
+        """Whether it arose in an inlined call."""
         return self.user_location is not None and self.user_location.outer is not None
 
     @property
     def site(self) -> Site:
-        """The instruction and the kind: equal of one break, however often and in whosever frames it is met.
+        """The instruction and the kind: equal for one break, however often and in whichever frame it occurs.
 
-        The kind alone where no instruction is to blame: details hold numbers and names that are others each time.
+        Only the kind where no instruction is to blame, since details contain numbers and names that vary.
         """
         at = self.user_location
         if self.site_of_cause is not None:
@@ -76,16 +76,16 @@ class GraphBreak(Exception):
         return self.kind.id, at.filename, at.function.partition(RESUMED)[0], at.lineno, at.column
 
     def explain(self) -> str:
-        """What, why and what to do, as a person reads it."""
+        """Return the reason, the cause and the remedy as text for the user."""
         at = self.user_location
-        places = "" if at is None else f"\n{at.stack_trace.rstrip()}"
-        return f"{self}{places}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
+        trace = "" if at is None else f"\n{at.stack_trace.rstrip()}"
+        return f"{self}{trace}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 
 def forget_frames(error: BaseException, outside: BaseException | None) -> None:
-    """Drop the tracebacks of an error that is kept, and of what led to it: they hold the tracer's frames.
+    """Drop the tracebacks of a stored error and of its causes: they hold the tracer's frames.
 
-    What was being handled around the call that is traced (`outside`) is the program's: errors no longer lead to it.
+    The exception handled around the traced call (`outside`) is the program's: errors no longer lead to it.
     """
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
@@ -109,7 +109,7 @@ UNSUPPORTED_CALL = register_break(
     "unsupported-call",
     what="a call cannot be traced",
     why="the callee is neither Python code that can be inlined, nor a torch function, nor a known builtin",
-    hint="the call runs as plain Python between two graphs; hoist it out of hot code if that is too slow",
+    hint="the call runs eagerly between two graphs; hoist it out of hot code if that is too slow",
 )
 NOT_CONSTANT = register_break(
     "not-constant",
@@ -144,13 +144,13 @@ C_METHOD = register_break(
 DATA_DEPENDENT = register_break(
     "tensor-data-to-python",
     what="a tensor's data is read into Python",
-    why="the graph has not run yet while tracing, so the number is not known",
+    why="the graph has not run yet while tracing, so the number is unknown",
     hint="keep the value a tensor (torch.where, masks), or do this outside the compiled function",
 )
 DATA_DEPENDENT_BRANCH = register_break(
     "tensor-data-branch",
     what="a branch depends on a tensor's data",
-    why="which way it goes is known only when the graph has run",
+    why="the outcome is known only when the graph has run",
     hint="use torch.where or torch.cond; the program is right either way, in two graphs",
 )
 COMPILER_CALL = register_break(

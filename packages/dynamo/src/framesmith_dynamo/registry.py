@@ -1,6 +1,6 @@
-"""How the tables of handlers are filled: a decorator enters a function under its keys, and no key twice.
+"""Registration in the tables of handlers: a decorator that rejects a key taken already.
 
-Which table takes what is in the package's README.
+The README lists the table for each kind of extension.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Row = TypeVar("Row")
 
 
 def register(table: dict[Key, Row], *keys: Key) -> Callable[[Row], Row]:
-    """A decorator that enters a row under each of the keys. It raises ValueError for one that is taken.
+    """Return a decorator that enters a row under each of the keys. It raises ValueError for a key that is taken.
 
-    Keys that are stand-ins, for what this release of torch does not have, are left out.
+    Keys that stand in for objects missing in this release of torch are ignored.
     """
 
     def enter(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+"""Unstable names of torch that this package uses: see Note [Needs] in `framesmith_guards.needs`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from framesmith_aten.torch_adapter import unstable as of_aten
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
-_AROUND: Final = "what surrounds a call cannot be asked"
+_AROUND: Final = "torch's global state cannot be read"
 
 unstable: Final = Needs(
     "dynamo",
     (
-        # torch's C part of its frame hook
+        # torch's C module of its frame hook
         need(
             "torch._C._dynamo.eval_frame", "torch.compile around a compiled function compiles its parts", instead=None
         ),
         need("torch._C._dispatch_tls_is_dispatch_key_excluded", _AROUND, essential=True),
         need("torch._C.DispatchKey.PythonTLSSnapshot", _AROUND, essential=True),
         need("torch._C._VariableFunctions", "torch's functions break the graph", essential=True),
-        # Written in Python it is a classmethod's function, written in C the descriptor itself.
+        # In Python it is a classmethod's function, in C the descriptor itself.
         need(
             "torch.autograd.function.Function.__dict__.apply.__func__",
             "torch.autograd.Functions break the graph",
@@ -29,7 +29,7 @@ unstable: Final = Needs(
         ),
         need(
             "torch.nn.modules.module",
-            "hooks of modules are not seen",
+            "hooks of modules are ignored",
             essential=True,
             name="module_file",
             members=(
@@ -62,7 +62,7 @@ unstable: Final = Needs(
         need("torch.utils._pytree.tree_flatten", "torch.func.grad breaks the graph"),
         need("torch.utils._pytree.tree_unflatten", "torch.vmap breaks the graph"),
         need("torch._functorch.vmap.lazy_load_decompositions", "torch.vmap breaks the graph"),
-        need("torch._debug_has_internal_overlap", "where a failed graph has written is not put right"),
+        need("torch._debug_has_internal_overlap", "the writes of a failed graph are not rolled back"),
         need("torch._safe_softmax", "flex attention fails to compile"),
         need("torch.nn.attention.flex_attention._LARGE_SPARSE_BLOCK_SIZE", "flex attention fails to compile"),
         need("torch.nn.functional._verify_spatial_size", "instance_norm fails to compile"),

@@ -1,4 +1,4 @@
-"""What all frames of one trace share: graph, guards, journal, known objects, and the log of failed speculations."""
+"""The state shared by all frames of one trace: graph, guards, journal, known objects, and the speculation log."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 
 class RestartTrace(Exception):
-    """The trace has learnt something that must be known from its beginning; what it learnt is in the log."""
+    """The trace must restart with a fact that is now in the log."""
 
 
 @dataclass(slots=True)
 class SpeculationLog:
-    """What failed attempts found out: the number of the outermost frame's instruction at which the graph must end.
+    """The findings of failed attempts: the number of the outermost frame's instruction at which the graph must end.
 
-    `called_for_real`: see `Memo`. `outside`: the exception that is being handled around the call.
+    `called_for_real`: see `Memo`. `outside`: the exception handled around the call.
     """
 
     break_at: int | None = None
     reason: GraphBreak | None = None
     called_for_real: set[int] = field(default_factory=set)
     outside: BaseException | None = field(default_factory=sys.exception)
-    #: Whether the program has said, where it broke, that a graph break is an error.
+    #: Whether the program has declared graph breaks errors at the break.
     is_error: bool = False
 
     def end_at(self, step: int, reason: GraphBreak, is_error: bool = False) -> None:
-        """Note that instruction number `step` cannot be traced."""
+        """Record that instruction number `step` cannot be traced."""
         self.is_error = is_error
         self.break_at = step
         self.reason = reason
 
 
 class OpenFrame(Protocol):
-    """What an interpreted frame holds: values, where None is NULL."""
+    """The contents of an interpreted frame; None is NULL."""
 
     stack: list[Value | None]
     operands: tuple[Value | None, ...]
@@ -57,22 +57,21 @@ class OpenFrame(Protocol):
     handled: Value | None
 
     def location(self) -> Location:
-        """Where in the user's program the frame is."""
+        """The frame's location in the user's program."""
 
 
 @dataclass(slots=True)
 class TraceState:
     """The shared state of one attempt to trace a frame.
 
-    `callees` knows which functions are not worth inlining; `globals` are those of the outermost frame; `handled` is the
-    exception being handled now; `depth` counts nested inlined calls; `run(frame, error=None)` interprets a child frame
-    to its next stop, raising `error` there first if given (the interpreter gives it, so that frames need not know the
-    interpreter).
+    `callees` knows the functions that are not worth inlining; `globals` are those of the outermost frame; `handled` is
+    the exception being handled; `depth` counts nested inlined calls; `run(frame, error=None)` interprets a child frame
+    to its next stop, raising `error` there first if given (passed in, so that frames do not import the interpreter).
 
-    `policy` says which sizes and numbers are symbols.
+    `policy` decides which sizes and numbers are symbols.
 
-    `running` are the open frames, outermost first; `suspended` the generators that have something to do when they are
-    closed; `left` the frames that an exception has left, which its traceback keeps (see `interpreter.abandoned`).
+    `running` are the open frames, outermost first; `suspended` the generators with cleanup to run when they are closed;
+    `left` the frames that an exception has left, which its traceback keeps alive (see `interpreter.abandoned`).
     """
 
     code: CodeType
@@ -101,19 +100,19 @@ class TraceState:
         self.memo.called_for_real = self.log.called_for_real
 
     def location(self) -> Location | None:
-        """Where in the user's program the trace is, in the innermost open frame."""
+        """The trace's location in the user's program, in the innermost open frame."""
         return self.running[-1].location() if self.running else None
 
     def is_empty(self) -> bool:
-        """Whether nothing was computed and nothing changed yet."""
+        """Whether nothing was computed or changed yet."""
         return self.builder.operations == 0 and self.journal.is_empty() and self.builder.state.grad_after() is None
 
     def finished(self) -> None:
-        """Give back what the trace changed of torch's state."""
+        """Undo the trace's changes of torch's state."""
         self.builder.state.restore()
 
     def release(self) -> None:
-        """Forget what was found; the trace is over."""
+        """Drop all objects; the trace is over."""
         self.journal = Journal()
         for ref in self.builder.refs.values():
             ref.real = None

@@ -236,7 +236,7 @@ def test_a_mark_that_is_violated_names_the_line() -> None:
         MarkViolated, match=r"L\['x'\].size\(0\) is marked dynamic, and has to be 5 here .*range\(x.shape"
     ):
         compiled(loops, strict=False)(marked(mark_dynamic, 0))
-    with pytest.raises(MarkViolated, match="is 1: sizes 0 and 1 are always compiled for alone"):
+    with pytest.raises(MarkViolated, match="is 1: sizes 0 and 1 are always specialised"):
         compiled(doubled)(marked(mark_dynamic, 0, size=1))
     assert entries_for(loops, [(marked(maybe_mark_dynamic, 0),)]) == [1]
 
@@ -253,7 +253,7 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
         (lambda x: mark_dynamic(x, [0, -3]), ValueError, "no dimension -3"),
         (lambda x: mark_dynamic(x, 0, min=8, max=3), ValueError, "min=8 is greater than max=3"),
         (lambda x: mark_dynamic(x, 0, min=6), ValueError, "dimension 0 has size 5, which is not from min=6"),
-        (lambda x: mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
+        (lambda x: mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter are static"),
         (lambda x: mark_dynamic(5, 0), TypeError, "marks a tensor, not a int"),
         (lambda x: mark_dynamic(x, True), TypeError, "a dimension is an int, not True"),
         (lambda x: mark_dynamic(x, None), TypeError, "a dimension is an int, not None"),
@@ -261,8 +261,8 @@ def test_nothing_is_decided_by_an_unbacked_size() -> None:
         (lambda x: maybe_mark_dynamic(x, "0"), TypeError, "a dimension is an int, not '0'"),
         (lambda x: mark_dynamic(x, 0, min=2.5), TypeError, "min is an int, not 2.5"),
         (lambda x: mark_dynamic(x, 0, max="9"), TypeError, "max is an int, not '9'"),
-        (lambda x: maybe_mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
-        (lambda x: mark_unbacked(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter stay"),
+        (lambda x: maybe_mark_dynamic(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter are static"),
+        (lambda x: mark_unbacked(torch.nn.Parameter(x), 0), ValueError, "the sizes of a parameter are static"),
         (lambda x: (mark_static(x, 0), mark_dynamic(x, 0)), ValueError, "mark_static was called for dimension 0"),
         (lambda x: (mark_dynamic(x, 0), mark_static(x)), ValueError, "mark_dynamic was called for dimension 0"),
         (lambda x: (mark_unbacked(x, 1), mark_static(x, -1)), ValueError, "mark_unbacked was called for dimension 1"),
@@ -326,7 +326,7 @@ def test_the_sizes_of_a_parameter_stay_whoever_marks_them(mark: Callable[[torch.
     parameter = torch.nn.Parameter(torch.ones(5, 3))
     mark(parameter, 0)
     with pytest.raises(
-        MarkViolated, match=r"L\['x'\]\.size\(0\) is marked to change, and the sizes of a parameter stay"
+        MarkViolated, match=r"L\['x'\]\.size\(0\) is marked dynamic, and the sizes of a parameter are static"
     ):
         compiled(lambda x: x * 2)(parameter)
 

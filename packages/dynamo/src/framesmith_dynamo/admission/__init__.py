@@ -1,1 +1,1 @@
-"""Which frames, at which moments, are taken at all."""
+"""Admission policy: the frames that are compiled, and the states of torch in which none is."""

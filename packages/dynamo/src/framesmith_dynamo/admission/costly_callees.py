@@ -1,4 +1,4 @@
-"""Functions that are no longer interpreted in place, because that was never worth its cost."""
+"""Functions that are no longer inlined, because inlining them never paid off."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from framesmith_dynamo.breaks import GraphBreak, Site
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-#: Callers that broke in a function, for one reason and with no other getting through, before it is left alone.
+#: Callers whose graphs break in a function, for one reason and with none succeeding, before it is no longer inlined.
 MAX_CALLERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a function is not interpreted in place any more, and the site of the break for which it is not."""
+    """The reason why a function is no longer inlined, and the site of the break that led to it."""
 
     reason: str
     site: Site
 
 
 class CostlyCallees:
-    """What became of functions interpreted in place: for each the reasons it broke for, and in whose frames.
+    """The outcomes of inlining: for each function the reasons for which it broke, and the callers.
 
-    A function that got through once is given another chance with all callers; one that made the compiler fail is left
-    alone at once.
+    One success resets a function's record. A function on which the compiler failed is refused at once.
     """
 
     def __init__(self) -> None:
@@ -36,16 +35,18 @@ class CostlyCallees:
         self._refused: MutableMapping[CodeType, Refusal] = weakref.WeakKeyDictionary()
 
     def refusal_of(self, callee: CodeType) -> Refusal | None:
-        """Why a function is not interpreted in place any more, or None."""
+        """Return why a function is no longer inlined, or None."""
         return self._refused.get(callee) if self._refused else None
 
     def worked(self, callee: CodeType) -> None:
-        """A function was interpreted to its end."""
+        """Record that a function was interpreted to its end."""
         if self._broke:
             self._broke.pop(callee, None)
 
     def note(self, error: Exception, caller: CodeType) -> tuple[CodeType, str] | None:
-        """An attempt to trace `caller` ended with this error: the function that is refused from now on, and why."""
+        """Record the error that ended a trace of `caller`; return the function refused because of it and the reason, or
+        None.
+        """
         callee = callee_of(error)
         if callee is None or callee in self._refused:
             return None
@@ -54,7 +55,7 @@ class CostlyCallees:
             callers.add(caller)
             if len(callers) < MAX_CALLERS:
                 return None
-            reason = f"it broke the graphs of {len(callers)} callers, and let none through: {error}"
+            reason = f"it broke the graphs of {len(callers)} callers, and never succeeded: {error}"
             site = error.site
         else:
             reason = f"the compiler failed on it: {type(error).__name__}: {error}"
@@ -65,11 +66,11 @@ class CostlyCallees:
 
 
 def blame(error: Exception, callee: CodeType) -> None:
-    """Note that an error arose while a function was interpreted in place, unless one inside it is blamed already."""
+    """Attach the function being inlined to an error, unless a function inside it is attached already."""
     if callee_of(error) is None:
         error.framesmith_callee = callee  # type: ignore[attr-defined]
 
 
 def callee_of(error: Exception) -> CodeType | None:
-    """The innermost function interpreted in place where an error arose; None where it was the outermost frame."""
+    """Return the innermost inlined function in which an error arose; None for the outermost frame."""
     return getattr(error, "framesmith_callee", None)

@@ -1,4 +1,4 @@
-"""Which frames are never compiled and which functions never inlined, as data: by whose they are, by file, by mark."""
+"""The frames that are never compiled and the functions never inlined, as data: by owner, file and mark."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from types import CellType, CodeType, FunctionType, MappingProxyType
 from framesmith_dynamo.admission.owners import Parts, inside_stdlib, is_own, module_of, package_of, part_of_torch
 from framesmith_dynamo.torch_switches.decorators import WRAPPED
 
-#: Whose modules, functions, classes and instances a call must reach to be worth looking at: what makes tensors.
+#: Packages of the interest filter: a call that reaches none of their objects is not compiled.
 INTEREST_PACKAGES = ("torch",)
-#: Parts of torch whose frames are compiled; all other functions of torch are machinery.
+#: Modules of torch whose frames are compiled; all other functions of torch are machinery.
 TORCH_FRAMES_COMPILED = Parts("nn.modules.")
-#: But not these: `Module.__call__` is one code object for all modules, so its entries would be every module's;
-#: `forward` has its own.
+#: Exceptions: `Module.__call__` is one code object for all modules, so all modules would share its entries; `forward`
+#: has entries of its own.
 TORCH_FRAMES_NEVER = Parts("nn.modules.module")
-#: Parts of torch that are not inlined either: they act on global state, compile, or dispatch.
+#: Modules of torch that are not inlined either: they act on global state, compile, or dispatch.
 TORCH_NOT_INLINED = Parts(
     "_dynamo.", "_inductor.", "_functorch.", "_subclasses.", "fx.", "autograd", "autograd.function", "autograd.graph",
     "autograd.profiler", "profiler.", "distributed.", "jit.", "export.", "package.", "multiprocessing.", "cuda.",
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
-#: But these are: torch's Python of `torch.vmap`, down to its last steps, which have handlers.
+#: Exceptions: the Python code of `torch.vmap`, up to the functions that have handlers.
 TORCH_PARTS_INLINED = Parts("_functorch.apis", "_functorch.vmap")
-#: And of these parts the functions by which an `fx.GraphModule` is called,
+#: Exceptions by function: the call of an `fx.GraphModule`,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
     ("fx.graph_module", "_WrappedCall.__call__"),
-    # that by which `torch.func.grad` asks for gradients and a value,
+    # the function by which `torch.func.grad` computes gradients and a value,
     ("_functorch.eager_transforms", "grad_impl"),
-    # and those of `torch._dynamo.error_on_graph_break`, as a context manager and as a decorator
+    # and `torch._dynamo.error_on_graph_break`, as a context manager and as a decorator
     ("_dynamo.decorators", "error_on_graph_break"),
     ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__init__"),
     ("_dynamo.decorators", "ErrorOnGraphBreakDecoratorContextManager.__enter__"),
@@ -46,15 +46,15 @@ TORCH_INLINED = frozenset({
 })  # fmt: skip
 #: The function of torch in which the autograd engine runs.
 ENGINE = ("autograd.graph", "_engine_run_backward")
-#: The modules of torch.compile from which a frame is compiled: what they call is not the program.
+#: The modules of torch.compile that compile a frame: functions they call are not the program's.
 COMPILES_FRAMES = Parts("_dynamo.convert_frame")
 #: The compiler within torch.
 TORCH_COMPILER = Parts("_dynamo.")
-#: Where functions of torch are wrapped to keep torch.compile away, before it is imported.
+#: The module of torch whose wrappers keep torch.compile out before it is imported.
 DISABLING = "_compile"
-#: Parts whose functions torch.compile wraps in its `disable` the first time it is used, to keep itself away.
+#: Modules whose functions torch.compile wraps in its `disable` when it is first used.
 TORCH_WRAPPED = Parts("optim.")
-#: Modules whose functions are not inlined: they do input and output, threads, imports, time, or inspect frames.
+#: Modules of the standard library that are not inlined: input and output, threads, imports, time, frame inspection.
 STDLIB_NOT_INLINED = (
     "asyncio/", "concurrent/", "ctypes/", "importlib/", "inspect.py", "io.py", "json/", "linecache.py", "logging/",
     "multiprocessing/",
@@ -62,18 +62,19 @@ STDLIB_NOT_INLINED = (
     "subprocess.py", "tempfile.py",
     "threading.py", "traceback.py", "unittest/", "warnings.py", "weakref.py", "xml/", "re/", "typing.py",
 )  # fmt: skip
-#: Packages whose frames and functions are left alone, wherever they are installed.
+#: Packages whose frames run eagerly and whose functions are not inlined: test runners, debuggers, and libraries that
+#: compute no tensors.
 PACKAGES_SKIPPED = frozenset({
     "_distutils_hack", "setuptools", "_pytest", "pluggy", "pytest", "hypothesis", "numpy", "sympy", "IPython",
     "coverage", "debugpy", "typing_extensions",
 })  # fmt: skip
 #: Files generated by tools, without source of their own.
 GENERATED_FILES = ("<frozen ", "<__array_function__")
-#: How the names begin of the methods that `dataclasses` generates, and of the function around them.
+#: Prefix of the names of methods that `dataclasses` generates, and of the function around them.
 BY_DATACLASSES = "__create_fn__"
-#: How the names begin of the modules that `collections.namedtuple` invents for the constructors it generates.
+#: Prefix of the names of modules that `collections.namedtuple` invents for generated constructors.
 BY_NAMEDTUPLE = "namedtuple_"
-#: What of these packages is written to be interpreted.
+#: The part of this package that is written to be interpreted.
 POLYFILLS = "framesmith_dynamo.polyfills"
 THE_COMPILER = "the compiler itself"
 
@@ -83,7 +84,7 @@ EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
 #: Names of the functions CPython 3.11 makes of comprehensions.
 COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 
-#: What gives a function its own frame: `sys._getframe`, `inspect.currentframe`.
+#: Functions that return the caller's frame: `sys._getframe`, `inspect.currentframe`.
 FRAME_INTROSPECTION = frozenset({"_getframe", "currentframe"})
 
 _DISABLED: weakref.WeakSet[CodeType] = weakref.WeakSet()
@@ -92,11 +93,11 @@ _ADMITTED: weakref.WeakSet[CodeType] = weakref.WeakSet()
 #: The globals of a function of which only the code is known.
 UNKNOWN: Mapping[str, object] = MappingProxyType({})
 
-#: How torch.compile names the functions in which a frame goes on behind a graph break.
+#: Prefix of the names of torch.compile's resume functions.
 RESUMED_BY_TORCH = "torch_dynamo_resume_in_"
-#: How the names begin of the functions in which it checks its guards.
+#: Prefix of the names of torch.compile's guard functions.
 GUARDS_OF_TORCH = "___make_guard_fn"
-#: How the globals begin by which code that torch.compile puts in a frame's place calls its graphs.
+#: Prefix of the globals by which torch.compile's code calls its graphs.
 GRAPHS_OF_TORCH = "__compiled_fn_"
 
 
@@ -111,26 +112,26 @@ def is_disabled(code: CodeType) -> bool:
 
 
 def admit(code: CodeType) -> None:
-    """Mark code as compiled whoever it belongs to: somebody has asked for just this function."""
+    """Mark code as always compiled, whichever package it belongs to: the user has asked for this function."""
     _ADMITTED.add(code)
 
 
 def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> str | None:
-    """Why a frame of this code, with the globals `names`, is never compiled, or None."""
+    """Return why frames of this code, with the globals `names`, are never compiled, or None."""
     if is_disabled(code):
         return "disabled"
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return "generators and coroutines run as plain Python"
+        return "generators and coroutines run eagerly"
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_name == "<module>":
-        return "module and class bodies run as plain Python"
+        return "module and class bodies run eagerly"
     if _is_made_by_torch_compile(code):
-        return "what torch.compile has made of a frame is its own affair"
+        return "torch.compile has generated the code"
     if code.co_name == "__torch_function__":
-        return "a handler of torch's functions is given another function at each call"
+        return "a __torch_function__ handler gets another function at each call"
     if code.co_name in COMPREHENSIONS:
         return "comprehensions are compiled with the function around them"
     if not FRAME_INTROSPECTION.isdisjoint(code.co_names):
-        return "it looks at its own frame, whose locals and lines would be those of compiled code"
+        return "it inspects its own frame, whose locals and lines would be those of compiled code"
     if code in _ADMITTED:
         return None
     if _is_generated_by_library(code, names):
@@ -139,11 +140,10 @@ def why_not_compiled(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> s
 
 
 def skips_callees(code: CodeType, names: Mapping[str, object]) -> bool:
-    """Whether what a frame that is not compiled calls is not compiled either: it runs as it does outside of our hook.
+    """Whether the functions called by a frame that is not compiled are not compiled either.
 
-    Code that these packages generate calls kernels and each other. A pass of the autograd engine calls hooks,
-    derivatives and recomputations, once for each tensor or node: compiled code of a step knows nothing of them. And
-    torch.compile, while it compiles, calls what it traces by and the libraries that it reckons with.
+    True of generated code of these packages, which calls kernels; of a pass of the autograd engine, which calls hooks,
+    derivatives and recomputations once for each node; and of torch.compile while it compiles.
     """
     module = module_of(code, names)
     if is_own(module):
@@ -153,7 +153,7 @@ def skips_callees(code: CodeType, names: Mapping[str, object]) -> bool:
 
 
 def why_not_inlined(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> str | None:
-    """Why a function with this code and the globals `names` is not interpreted in place, or None."""
+    """Return why a function with this code and the globals `names` is not inlined, or None."""
     if is_disabled(code):
         return "disabled"
     module = module_of(code, names)
@@ -162,9 +162,9 @@ def why_not_inlined(code: CodeType, names: Mapping[str, object] = UNKNOWN) -> st
 
 
 def wrapped_by_torch(function: FunctionType) -> str | None:
-    """The attribute with the function of torch that is wrapped for torch.compile's sake, or None.
+    """Return the attribute that holds the function of torch inside a wrapper made for torch.compile, or None.
 
-    Some it wraps itself, others are so from the start (`Optimizer.zero_grad`). A user's `disable` is heeded.
+    Some are wrapped by torch.compile, others from the start (`Optimizer.zero_grad`). A user's `disable` is respected.
     """
     names = vars(function)
     from_the_start = part_of_torch(module_of(function.__code__, function.__globals__)) == DISABLING
@@ -177,9 +177,9 @@ def wrapped_by_torch(function: FunctionType) -> str | None:
 
 
 def patched_by_torch(function: FunctionType) -> int | None:
-    """The cell of a function of torch's compiler with the method of torch in whose place it stands; or None.
+    """Return the index of the closure cell that holds the method of torch which torch's compiler has patched, or None.
 
-    `Module.__init__` and `__setstate__` note each new module for torch.compile, which decides nothing for a program.
+    torch.compile patches `Module.__init__` and `__setstate__` to track new modules.
     """
     if function.__closure__ is None or WRAPPED in vars(function) or not _is_torch_compile(function):
         return None
@@ -202,7 +202,7 @@ def _stands_in_for(function: FunctionType, inner: object) -> bool:
 
 
 def does_nothing(code: CodeType) -> bool:
-    """Whether the function's body is empty, as those are that are marks for a compiler: `torch._dynamo.graph_break`."""
+    """Whether the body is empty, as that of a marker function such as `torch._dynamo.graph_break`."""
     return {instr.opname for instr in dis.get_instructions(code)} <= EMPTY_BODY
 
 
@@ -217,7 +217,7 @@ def _is_made_by_torch_compile(code: CodeType) -> bool:
 
 
 def _is_generated_by_library(code: CodeType, names: Mapping[str, object]) -> bool:
-    """Whether `dataclasses` or `collections.namedtuple` has generated the function."""
+    """Whether `dataclasses` or `collections.namedtuple` generated the function."""
     if code.co_filename != "<string>":
         return False
     return code.co_qualname.startswith(BY_DATACLASSES) or str(names.get("__name__")).startswith(BY_NAMEDTUPLE)
@@ -242,7 +242,7 @@ def _owner_not_inlined(module: str) -> str | None:
 
 
 def _skipped_package(module: str) -> str | None:
-    return "a package left alone" if package_of(module) in PACKAGES_SKIPPED else None
+    return "a package of PACKAGES_SKIPPED" if package_of(module) in PACKAGES_SKIPPED else None
 
 
 @lru_cache(maxsize=4096)

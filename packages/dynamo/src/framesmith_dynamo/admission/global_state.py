@@ -1,6 +1,6 @@
-"""When a frame runs as plain Python because of what surrounds the call: states of torch that a graph would bypass.
+"""States of torch in which a frame runs eagerly, because a graph would bypass them; and a nearly full Python stack.
 
-And a stack that is nearly full: the tracer would end the graph, or fail, where the program itself gets by.
+With few calls left, the tracer would fail where the program itself succeeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
 
-#: Calls that a compilation may need to nest within another: most take half of these.
+#: Nested calls that a compilation may need; most need half as many.
 STACK_ROOM = 120
 
 
@@ -40,7 +40,7 @@ def _dispatch_modes() -> bool:
 
 
 def _dispatch_handler() -> bool:
-    """Inside a `__torch_dispatch__` the dispatcher keeps off autograd and all Python keys, those of fakes included."""
+    """Whether a `__torch_dispatch__` is running: the dispatcher then excludes autograd and all Python keys."""
     return bool(unstable.dispatch_tls_is_dispatch_key_excluded(unstable.PythonTLSSnapshot))
 
 
@@ -57,24 +57,27 @@ def _cuda_graph_captured() -> bool:
     try:
         initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return initialized and torch.cuda.is_current_stream_capturing()
-    except RuntimeError:  # so does every call of a device that has failed
+    except RuntimeError:  # a device that has failed raises at every call
         return False
 
 
-#: Compiling asks torch's kernels what they take, which runs them. It is said aloud: what is replayed stays as it is.
+#: The reason for a `run-once` event during CUDA graph capture; compiling runs kernels, which would be captured.
 CUDA_GRAPH_CAPTURED: Final = (
     "a CUDA graph is being captured: what compiling does on the device would be part of it. Call the compiled function "
     "once before the capture, with such arguments"
 )
 
-#: (is it so now, why a graph would not do): the first that holds is the reason
+#: (test, reason): the first test that holds gives the reason.
 STATES: tuple[tuple[Callable[[], object], str], ...] = (
     (_functorch, "a torch.func transform is running: its tensors are wrappers"),
     (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
     (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
     (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
-    (_dispatch_handler, "a __torch_dispatch__ is running: what it does is below autograd, where nothing can be traced"),
-    (unstable.get_tracing_state, "torch.jit.trace is recording: it must see every operation"),
+    (
+        _dispatch_handler,
+        "a __torch_dispatch__ is running: its operations are below autograd, where nothing can be traced",
+    ),
+    (unstable.get_tracing_state, "torch.jit.trace is running: it must see every operation"),
     (_function_modes, "a torch function mode is active: it must see every call"),
     (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
     (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
@@ -82,11 +85,11 @@ STATES: tuple[tuple[Callable[[], object], str], ...] = (
 
 
 def why_unsupported_state() -> str | None:
-    """Why no frame may be compiled, or run compiled for the first time, just now; or None."""
+    """Return why no frame may be compiled now, or run compiled for the first time; or None."""
     return next((reason for holds, reason in STATES if holds()), None)
 
 
 def global_state_guards() -> tuple[Guard, ...]:
-    """What every entry relies on that is no state torch's own guards compare: no dual level is open."""
+    """Guards of every entry on states that torch's own guards do not compare: no dual level is open."""
     namespace = InstanceDictSource(ModuleSource(forward_ad.__name__))
     return (Guard(ItemSource(namespace, "_current_level"), "EQUALS_MATCH", -1),)

@@ -1,4 +1,4 @@
-"""Whose a function is: by the module its globals are, wherever its source lies; by its file where they do not say."""
+"""The package that a function belongs to: by the module of its globals, else by its file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import CodeType
 
 import torch
 
-#: Whose the generated code is that names one of them in its globals.
+#: Packages whose generated code names one of them in its globals.
 OWN_PACKAGES = frozenset(
     (
         "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
@@ -20,12 +20,12 @@ OWN_PACKAGES = frozenset(
 )  # fmt: skip
 _TORCH = torch.__name__
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-#: What lies in the standard library's folder without being of it.
+#: Folders inside the standard library's folder that are not part of it.
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 class Parts:
-    """Modules of a package by their names within it; one that ends with a dot is a package with all its modules."""
+    """Modules of a package by their names within it; a name that ends with a dot is a package with all its modules."""
 
     def __init__(self, *names: str) -> None:
         self._packages = tuple(name for name in names if name.endswith("."))
@@ -36,9 +36,9 @@ class Parts:
 
 
 def module_of(code: CodeType, names: Mapping[str, object]) -> str:
-    """The module that a function with this code and these globals belongs to; "" where nothing says it.
+    """Return the module that a function belongs to, from its code and globals; "" if unknown.
 
-    What its file says counts for torch and these packages, where the globals name another module or none.
+    The file decides for torch and these packages, where the globals name another module or none.
     """
     name = names.get("__name__") or names.get("__package__")
     named = name if isinstance(name, str) else ""
@@ -48,7 +48,7 @@ def module_of(code: CodeType, names: Mapping[str, object]) -> str:
 
 
 def part_of_torch(module: str) -> str | None:
-    """The module's name within torch, or None for one that is not torch's."""
+    """Return the module's name within torch, or None outside torch."""
     return module[len(_TORCH) + 1 :] if package_of(module) == _TORCH else None
 
 
@@ -70,7 +70,7 @@ def inside_stdlib(filename: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _folders() -> tuple[tuple[str, str], ...]:
-    """(package, the folder it is installed in): a checkout of this project may lie in a folder of the same name."""
+    """(package, installation folder): a checkout of this project may lie in a folder of the same name."""
     specs = {name: importlib.util.find_spec(name) for name in (_TORCH, *sorted(OWN_PACKAGES))}
     return tuple(
         (name, place + os.sep)

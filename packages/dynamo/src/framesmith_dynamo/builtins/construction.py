@@ -136,7 +136,7 @@ for _folded in (torch.device, torch.finfo, torch.iinfo, bytes):
 
 @constructs_family(is_namedtuple_class)
 def _named(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """The generated `__new__` binds the arguments; a default is the one object that the class keeps."""
+    """The generated `__new__` binds the arguments; a default is the object that the class stores."""
     found = type_lookup(cls.cls, "__new__")
     initializer = type_lookup(cls.cls, "__init__")
     if found is None or initializer is None or initializer.owner is not object:
@@ -150,7 +150,7 @@ def _named(tr: Tracer, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("__new__", tuple)
 def _new_tuple(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
-    """`tuple.__new__(cls, items)`: what `_make` of a named tuple calls."""
+    """`tuple.__new__(cls, items)`, which `_make` of a named tuple calls."""
     if cls is tuple:
         return _tuple(tr, args, kwargs)
     items = args[0].unpack(tr) if args else []

@@ -43,7 +43,7 @@ def _next(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def unordered_items(tr: Tracer, iterable: Value, key: Value | None) -> list[Value]:
-    """Items to sort: a set's order does not matter when all its members are different under the order itself."""
+    """Return the items to sort; a set's order is irrelevant if all members differ under the sorting order."""
     held = iterable.builtin_contents() if user_method(iterable.python_type(), "__iter__") is None else iterable
     if isinstance(held, FrozenSetValue) and (key is None or key.is_none()):
         members = list(held.members.values())
@@ -137,7 +137,7 @@ def _count(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if all(type_lookup(number.python_type(), name) is None for name in ("__index__", "__float__", "__complex__")):
             refuse(tr, itertools.count, (start, step), {})
     known = start.is_constant() and step.is_constant()
-    if known or start.python_type() is bool:  # True is counted from as 1, if the steps are of 1
+    if known or start.python_type() is bool:  # True counts as 1 for steps of 1
         start = fold(tr, lambda *bounds: next(itertools.count(*bounds)), (start, step))
     return tracked(tr, CountIterator(start, step))
 

@@ -25,7 +25,7 @@ from framesmith_dynamo.values.torch_api.checks import holds
 
 
 def special(tr: Tracer, value: Value, name: str, args: Args = ()) -> Value:
-    """`type(value).name(value, *args)`; breaks when the type has no such method the tracer could call."""
+    """Call `type(value).name(value, *args)`; breaks if the tracer cannot call the type's method."""
     if type_lookup(value.python_type(), name) is None:
         raise GraphBreak(NOT_CONSTANT, f"{name} of {value.describe()}")
     method = special_method(tr, value, name)
@@ -82,17 +82,17 @@ def _pow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return fold(tr, pow, [given["base"], given["exp"], given["mod"]])
 
 
-def _beats(tr: Tracer, op: str, item: Value, best: Value) -> bool:
-    """Whether an item takes the place of the best so far.
+def _wins(tr: Tracer, op: str, item: Value, best: Value) -> bool:
+    """Whether an item replaces the best one so far.
 
-    Of a tensor and a number (`max(t, 0)`) it is the tensor that is assumed to stay, or to take the place: a call in
-    which it is not so runs eagerly, and gives the number.
+    Of a tensor and a number (`max(t, 0)`) the tensor is assumed to win: a call in which it does not runs eagerly, and
+    returns the number.
     """
     answer = operations.compare(tr, op, item, best)
     tensors = [isinstance(value, TensorValue) for value in (item, best)]
     if isinstance(answer, TensorValue) and answer.fake.numel() == 1 and tensors.count(True) == 1:
-        told = answer.call_method(tr, "to", (tr.constant(torch.int64),), {}).call_method(tr, "item", (), {})
-        chosen = operations.compare(tr, "==", told, tr.constant(int(tensors[0])))
+        item = answer.call_method(tr, "to", (tr.constant(torch.int64),), {}).call_method(tr, "item", (), {})
+        chosen = operations.compare(tr, "==", item, tr.constant(int(tensors[0])))
         text = f"{'min' if op == '<' else 'max'}() of a tensor and a number gives the tensor, not the number"
         return holds(tr, chosen, Asserted.CHOICE, text) == tensors[0]
     return answer.bool_(tr)
@@ -107,7 +107,7 @@ def extreme(tr: Tracer, function: Any, op: str, args: Args, kwargs: Kwargs) -> V
     best: tuple[Value, Value] | None = None
     for item in each(tr, args[0]) if len(args) == 1 else args:
         item_key = tr.call(key, [item], {}) if keyed and key is not None else item
-        if best is None or _beats(tr, op, item_key, best[1]):
+        if best is None or _wins(tr, op, item_key, best[1]):
             best = item, item_key
     if best is not None:
         return best[0]
@@ -144,12 +144,12 @@ def _sum(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is_number(value: Value) -> bool:
-    """Whether adding this to another number runs none of the program's code."""
+    """Whether adding the value to a number runs none of the program's code."""
     return isinstance(value, ConstantValue) and value.python_type() in (bool, int, float, complex)
 
 
 def _added(tr: Tracer, total: Value, items: list[Value]) -> Value:
-    """The total of numbers."""
+    """Return the sum of numbers."""
     known = next((at for at, item in enumerate(items) if item.is_symbolic()), len(items))
     if known and not total.is_symbolic():  # sum() adds floats more exactly than `+` since 3.12
         total = fold(tr, sum, ([item.as_constant() for item in items[:known]], total))
@@ -163,7 +163,7 @@ def _added(tr: Tracer, total: Value, items: list[Value]) -> Value:
 
 
 def _integers(values: Sequence[Value]) -> list[int | torch.SymInt] | None:
-    """The values as exact integers, symbolic or not; None where one is something else."""
+    """Return the values as exact integers, symbolic or not; None if one is something else."""
     found: list[int | torch.SymInt] = []
     for value in values:
         number = value.as_number() if isinstance(value, ConstantValue) else None
@@ -174,7 +174,7 @@ def _integers(values: Sequence[Value]) -> list[int | torch.SymInt] | None:
 
 
 def _number(cls: type, method: str) -> Handler:
-    """A constructor of numbers: constants fold, other objects are asked for their special method."""
+    """A constructor of numbers: constants fold; other objects call their special method."""
 
     def construct(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if len(args) == 1 and args[0].is_symbolic() and args[0].python_type() is cls:
@@ -199,7 +199,7 @@ def _bool(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _rounding(function: Any) -> Handler:
-    """`math.floor` and its like: an int is its own."""
+    """`math.floor` and its like: an int is returned as it is."""
 
     def rounded(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         whole = len(args) == 1 and not kwargs and args[0].is_symbolic() and args[0].python_type() is int
@@ -212,7 +212,7 @@ _ROUNDING = (math.floor, math.ceil, math.trunc)
 for _function in _ROUNDING:
     handles(_function)(_rounding(_function))
 
-#: Pure functions, and `math.prod`'s neighbours; `prod` itself multiplies whatever it is given.
+#: Pure functions. `math.prod` is not among them: it multiplies objects of any type.
 _PURE = (bin, oct, hex, ord, chr, int.from_bytes, float.fromhex, str.maketrans, bytes.fromhex)
 for _function in (*_PURE, *vars(math).values(), *vars(cmath).values()):
     if isinstance(_function, BuiltinFunctionType) and _function not in (math.prod, *_ROUNDING):

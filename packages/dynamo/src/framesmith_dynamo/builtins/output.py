@@ -1,4 +1,4 @@
-"""Builtins with effects outside the program: they break the graph, so that they happen in order."""
+"""Builtins with effects outside the program: they break the graph, so that the effects occur in order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PRINT = register_break(
 WARN = register_break(
     "warn",
     what="warnings.warn() is called",
-    why="whether and how it shows depends on filters and on the calling code",
+    why="its effect depends on warning filters and on the calling code",
     hint="warn outside the compiled function",
 )
 INPUT_OUTPUT = register_break(
     "input-output",
     what="a builtin reads or writes files or the terminal",
     why="it must happen once per call, in order",
-    hint="do it outside the compiled function",
+    hint="call it outside the compiled function",
 )
 
 

@@ -1,4 +1,4 @@
-"""Which C callables are inlined as Python: the table of polyfills, and `functools.partial`."""
+"""C callables inlined as Python code: the table of polyfills, and `functools.partial`."""
 
 from __future__ import annotations
 
@@ -25,31 +25,13 @@ from framesmith_dynamo.values.lookup import type_lookup
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
-#: Types of itertools: calling one makes an iterator.
+#: Types of itertools: a call makes an iterator.
 CLASSES: dict[Any, Callable[..., Any]] = {
-    getattr(itertools, name): getattr(iteration, name)
-    for name in (
-        "accumulate",
-        "chain",
-        "combinations",
-        "combinations_with_replacement",
-        "compress",
-        "cycle",
-        "dropwhile",
-        "filterfalse",
-        "groupby",
-        "islice",
-        "pairwise",
-        "permutations",
-        "product",
-        "starmap",
-        "takewhile",
-        "zip_longest",
-        "batched",
-    )
-    if hasattr(itertools, name)
+    cls: getattr(iteration, name)
+    for name, cls in vars(itertools).items()
+    if isinstance(cls, type) and hasattr(iteration, name)
 }
-#: Callables that make callables of a type of their own.
+#: Callables that return callables of a type of their own.
 MAKERS: Mapping[Any, Callable[..., Any]] = {
     operator.itemgetter: functional.itemgetter,
     operator.attrgetter: functional.attrgetter,
@@ -75,7 +57,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-#: Functions that refuse an argument in words of their own: its position, and methods of which it has one.
+#: Functions with error messages of their own for an argument: its position, and methods of which it has one.
 ITERABLE = ("__iter__", "__getitem__")
 REQUIRED: Mapping[Any, tuple[int, *tuple[str, ...]]] = {
     functools.reduce: (1, *ITERABLE),
@@ -89,7 +71,7 @@ for _function, _polyfill in (CLASSES | FUNCTIONS).items():
 
 
 class MadeCallable(Value):
-    """What `maker(*args, **kwargs)` gives, one of `MAKERS`: `meaning` is called in its place."""
+    """The result of `maker(*args, **kwargs)`, one of `MAKERS`: `meaning` is called in its place."""
 
     exact_operators = True
     __slots__ = ("args", "kwargs", "maker", "meaning")

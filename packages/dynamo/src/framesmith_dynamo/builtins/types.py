@@ -36,33 +36,35 @@ if TYPE_CHECKING:
 
 INSTANCE_CHECK = register_break(
     "instance-check",
-    what="isinstance or issubclass asks a class with its own rule",
+    what="isinstance or issubclass calls a class's own check",
     why="the class's __instancecheck__ or __subclasshook__ may run any code",
-    hint="compare with an ordinary class, or ask outside the compiled function",
+    hint="compare with an ordinary class, or check outside the compiled function",
 )
 OBJECT_ID = register_break(
     "object-id",
     what="id() of an object is taken",
-    why="the number is different at every run, and for objects made in the trace it does not exist yet",
+    why="the number differs between runs, and objects made in the trace have none yet",
     hint="compare objects with `is`, or use them as dict keys",
 )
 REPR_OF_OBJECT = register_break(
     "text-of-object",
-    what="an object is turned into text",
-    why="the text depends on data or on code the tracer does not follow",
-    hint="format the text outside the compiled function",
+    what="an object is converted to a string",
+    why="the string depends on data or on code that the tracer does not follow",
+    hint="format the string outside the compiled function",
 )
 
-#: Metaclasses of torch whose instance check only looks at the type for values the tracer has.
+#: Metaclasses of torch whose instance check only reads the type, for values that the tracer has.
 _PLAIN_CHECKS = (torch.nn.Parameter, torch.nn.Buffer, torch.Tensor)
 
 
-#: By what method a class, or anything else in its place, is asked.
+#: The method by which a class, or another object in its place, answers.
 _RULES: dict[object, str] = {isinstance: "__instancecheck__", issubclass: "__subclasscheck__"}
 
 
 def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
-    """The classes in the second argument of isinstance or issubclass: a class, a union, or a tuple of them, nested."""
+    """Return the classes in the second argument of isinstance or issubclass: a class, a union, or a nested tuple of
+    them.
+    """
     if isinstance(value, ClassValue):
         return [value.cls]
     if isinstance(value, TupleValue):
@@ -77,7 +79,9 @@ def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
 def subclass_check(
     tr: Tracer, cls: type, of: type, instance: Source | None = None, function: object = isinstance
 ) -> bool:
-    """What `issubclass` answers for real classes, without running user code. `instance`: where an object of it is."""
+    """Return the answer of `issubclass` for real classes, without running user code. `instance`: source of an object of
+    it.
+    """
     if of in _PLAIN_CHECKS or is_plain_parameter_class(of):
         return of in cls.__mro__
     if type(of) is not type:
@@ -92,7 +96,7 @@ def subclass_check(
 
 
 def registration_check(tr: Tracer, cls: type, of: type, instance: Source | None) -> bool:
-    """The answer of `issubclass` of an abstract class, which knows subclasses by registration and by what they have."""
+    """Return the answer of an abstract class, which knows subclasses by registration and by their methods."""
     guard_class(tr, cls, instance)
     guard_class(tr, of)
     answer = issubclass(cls, of)
@@ -111,12 +115,12 @@ def _isinstance(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def instance_check(tr: Tracer, obj: Value, of: type) -> bool:
-    """What `isinstance` answers: it asks the object's type, then what the object says its class is."""
+    """Return the answer of `isinstance`, which reads the object's type, then its `__class__`."""
     own = obj.python_type()
     if subclass_check(tr, own, of, obj.source):
         return True
-    told = type_lookup(own, "__class__")
-    plain = told is not None and told.owner is object and user_method(own, "__getattribute__") is None
+    entry = type_lookup(own, "__class__")
+    plain = entry is not None and entry.owner is object and user_method(own, "__getattribute__") is None
     if plain and own not in weakref.ProxyTypes:
         return False
     named = attribute_or_none(tr, obj, "__class__")
@@ -148,7 +152,7 @@ def _callable(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def attribute_name(tr: Tracer, value: Value, function: Any, *rest: Value) -> str:
-    """The constant text of an attribute's name."""
+    """Return the constant name of an attribute."""
     if not issubclass(value.python_type(), str):
         refuse(tr, function, [tr.constant(0), value, *rest], {})
     if not value.is_constant():
@@ -158,7 +162,7 @@ def attribute_name(tr: Tracer, value: Value, function: Any, *rest: Value) -> str
 
 
 def attribute_or_none(tr: Tracer, obj: Value, name: str) -> Value | None:
-    """`obj.name`, or None where Python would raise AttributeError."""
+    """Return `obj.name`, or None where Python would raise AttributeError."""
     try:
         return obj.getattr_(tr, name)
     except TracedRaise as raised:
@@ -207,7 +211,7 @@ def _vars(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def own_variables(tr: Tracer, function: Any) -> Value:
-    """A dict of the variables of the function that calls; asked for again, Python may give the same one, renewed."""
+    """Return a dict of the calling function's variables; Python may update and return the same dict later."""
     found = tr.own_variables()
     if found is None:
         raise GraphBreak(READS_OWN_LOCALS, f"{function.__name__}() again")
@@ -255,18 +259,18 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if method is not None:
         return answered(tr, hash, "__hash__", value, tr.call(method, [value], {}))
     if not value.can_be_constant():
-        value.hash_key(tr)  # the program's TypeError for what cannot be hashed
+        value.hash_key(tr)  # the program's TypeError for an unhashable object
         raise GraphBreak(OBJECT_ID, f"hash() of {value.describe()}")
     return fold(tr, hash, (value.as_constant(),))
 
 
-# Text
+# Strings
 
 
 def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -> Value:
     """`str(value)` or `repr(value)`: of constants, of containers of constants, or by the class's own Python method.
 
-    `methods` are asked in turn: what `object` has for the first one asks for the second.
+    `methods` are tried in turn: `object`'s version of the first one calls the second.
     """
     for name in methods:
         method = special_method(tr, value, name)
@@ -285,7 +289,7 @@ def _checked_string(tr: Tracer, method: str, text: Value) -> Value:
 
 
 def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
-    """`function(value, *spec)`, a text; breaks when the object is not known."""
+    """Return the string `function(value, *spec)`; breaks when the object is not known."""
     try:
         plain(value)
     except GraphBreak:

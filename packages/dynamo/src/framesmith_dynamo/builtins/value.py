@@ -81,7 +81,7 @@ class BuiltinValue(KnownValue):
         return CMethodValue(args[0], Found(owner, self.obj), name).call(tr, args[1:], kwargs)
 
     def _call_bound(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """A method bound to a class or a constant; functions of modules have no meaning left."""
+        """Call a method bound to a class or a constant; module functions without a handler break."""
         owner = getattr(self.obj, "__self__", None)
         name = self.obj.__name__
         if isinstance(owner, type) and name == "__new__" and args and args[0].is_constant():
@@ -100,7 +100,7 @@ def _is_builtin(obj: Any) -> bool:
 
 
 def _is_bound(obj: Any) -> bool:
-    """Whether a C callable is a method of an object, made anew each time it is read."""
+    """Whether a C callable is a bound method, created by each read."""
     if type(obj) is MethodWrapperType:
         return True
     owner = getattr(obj, "__self__", None)  # a function of an extension module has the module, None, or some record
@@ -109,7 +109,9 @@ def _is_bound(obj: Any) -> bool:
 
 @wraps_family(_is_builtin, priority=50)
 def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A C callable met at a source: the same at every call; a bound method is one of the same name and owner."""
+    """Wrap a C callable found at a source: the same object at every call; a bound method has the same name
+    and owner.
+    """
     if _is_bound(obj) and find_handler(obj) is None:
         tr.guard(source, "TYPE_MATCH", type(obj))
         tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)

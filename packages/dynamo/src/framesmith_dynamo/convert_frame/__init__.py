@@ -1,1 +1,1 @@
-"""From a frame about to run to the answer the hook gets."""
+"""The frame callback: from a frame about to run to a compiled entry, or a reason to run it eagerly."""

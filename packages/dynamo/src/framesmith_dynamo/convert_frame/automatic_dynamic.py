@@ -1,7 +1,7 @@
-"""What changes from call to call: sizes and numbers as they were when a code object was compiled before.
+"""Automatic dynamic shapes: the sizes and numbers that earlier compilations of a code object have seen.
 
-Everything is taken to stay at first. What was different at an earlier compilation of the same code is a symbol in the
-next, and stays one.
+Everything is static at first. A size or number that differed at an earlier compilation is a symbol in the next, and
+stays one.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from framesmith_guards import DictValueSource, ItemSource, LocalSource, StoredIt
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Sources of what a container holds.
+#: Sources of items of containers.
 _ITEMS: Final = (ItemSource, StoredItemSource, DictValueSource)
 #: Stands for a size or number that has changed.
 CHANGED: Final = None
-#: How deep containers are looked into for sizes and numbers of a call that is not compiled.
+#: Nesting depth to which containers of a call that runs eagerly are searched for sizes and numbers.
 MAX_NESTING: Final = 4
 
 Seen = list[int | None]
 
 
 class History:
-    """What was met at each source when a code object was compiled: a policy for the next time."""
+    """The values seen at each source when a code object was compiled: the policy for its next compilation."""
 
     def __init__(self, dynamic: bool | None) -> None:
         self._asked = dynamic
-        #: By name and number of dimensions: what alternates between two is as often one as the other.
+        #: By name and number of dimensions, since a source may alternate between two ranks.
         self.sizes: dict[tuple[str, int], Seen] = {}
         self.numbers: dict[str, int | float | None] = {}
-        #: The names of tensors whose marks are not read.
+        #: Names of tensors whose marks are ignored.
         self.ignored: set[str] = set()
-        #: What has turned out to change since it was last told, in the user's terms.
-        self.news: list[str] = []
+        #: Messages about sizes and numbers that have become dynamic and are not reported yet.
+        self.newly_dynamic: list[str] = []
 
     @property
     def dynamic(self) -> bool | None:
-        """Which sizes and numbers are symbols: what was asked for, else what torch's configuration says now."""
+        """The `dynamic` option: the user's, else from torch's configuration."""
         if not setting("dynamic_shapes", True):
             return False
         return True if self._asked is None and not setting("assume_static_by_default", True) else self._asked
 
     @property
     def _is_automatic(self) -> bool:
-        """Whether what has changed is a symbol from then on."""
+        """Whether a changed size or number becomes a symbol."""
         return bool(setting("automatic_dynamic_shapes", True))
 
     @property
@@ -63,7 +63,7 @@ class History:
         return self.dynamic is not False
 
     def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
-        """The dimensions that are symbols: marked ones, those that have changed, all if everything is to be."""
+        """Return the symbolic dimensions: those marked, those that have changed, or all under `dynamic=True`."""
         if not self.allows_symbols:
             self._note_ignored_marks(tensor, source.name)
             return STATIC
@@ -78,15 +78,15 @@ class History:
         return Dims(frozenset(symbolic), marks.ranges, marks.unbacked, marks.required)
 
     def take_newly_dynamic(self) -> list[str]:
-        """What has turned out to change; once."""
-        news, self.news = self.news, []
-        return news
+        """Return and clear the messages about new dynamic sizes and numbers."""
+        messages, self.newly_dynamic = self.newly_dynamic, []
+        return messages
 
     def _note_ignored_marks(self, tensor: torch.Tensor, name: str) -> None:
-        """Tell once for each name that its marks are not read."""
+        """Report once for each name that its marks are ignored."""
         if name not in self.ignored and is_marked(tensor):
             self.ignored.add(name)
-            self.news.append(f"{name} is marked, which has no effect: with dynamic=False all sizes stay")
+            self.newly_dynamic.append(f"{name} is marked, which has no effect: with dynamic=False all sizes stay")
 
     def _changed_dims(self, tensor: torch.Tensor, name: str) -> set[int]:
         if not self._is_automatic:
@@ -95,16 +95,16 @@ class History:
         seen = self.sizes.setdefault((name, len(sizes)), list(sizes))
         for dim, size in enumerate(sizes):
             if seen[dim] is not CHANGED and seen[dim] != size:
-                self.news.append(
+                self.newly_dynamic.append(
                     f"{name}.size({dim}) was {seen[dim]} when compiled, and is {size}: it becomes dynamic now"
                 )
                 seen[dim] = CHANGED
         return {dim for dim, size in enumerate(seen) if size is CHANGED}
 
     def is_symbol(self, number: int | float, source: Source) -> bool:
-        """Whether a number is a symbol: one that has changed; any argument, if everything is to be. 0 and 1 are not.
+        """Whether a number is a symbol: one that has changed, or any argument under `dynamic=True`; never 0 and 1.
 
-        An attribute of an object is a setting, more often than not: it is no symbol before it has changed.
+        An attribute of an object is usually a setting: it is static until it has changed.
         """
         if not self.allows_symbols or setting(f"specialize_{type(number).__name__}", False):
             return False
@@ -114,12 +114,14 @@ class History:
     def _has_changed(self, number: int | float, source: Source) -> bool:
         seen = self.numbers.setdefault(source.name, number)
         if seen is not CHANGED and (type(seen) is not type(number) or seen != number):
-            self.news.append(f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now")
+            self.newly_dynamic.append(
+                f"{source.name} was {seen!r} when compiled, and is {number!r}: it becomes dynamic now"
+            )
             self.numbers[source.name] = CHANGED
         return self.numbers[source.name] is CHANGED
 
     def note(self, found: object, source: Source, depth: int = 0) -> None:
-        """Note the sizes and numbers of an argument, and what is in it, of a call that is not compiled."""
+        """Record the sizes and numbers of an argument, and of its items, for a call that runs eagerly."""
         if isinstance(found, torch.Tensor):
             self._changed_dims(found, source.name)
         elif type(found) in (int, float):
@@ -132,7 +134,7 @@ class History:
 
 
 def _is_passed(source: Source) -> bool:
-    """Whether what is found at a source is an argument, or in a container that is one, however deep."""
+    """Whether a source is an argument, or an item of a container that is one, at any depth."""
     found: Source | None = source
     while isinstance(found, _ITEMS):
         found = found.base
@@ -140,7 +142,7 @@ def _is_passed(source: Source) -> bool:
 
 
 def _is_special(number: int | float) -> bool:
-    """Whether a number is known by its value even where others change: 0 and 1, what is infinite or too large."""
+    """Whether a number is always specialised: 0, 1, infinite and very large numbers."""
     if type(number) is int:
         return number in (0, 1) or abs(number) >= LARGEST_SYMBOL
     return number == 0.0 or not math.isfinite(number)  # there are two zeros, which are equal

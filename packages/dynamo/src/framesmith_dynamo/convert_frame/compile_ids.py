@@ -1,4 +1,4 @@
-"""Names of compilations: which code object of the process it is, and how often it was compiled before."""
+"""Compilation ids: the number of the code object in the process, and how often it was compiled before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KNOWN: dict[int, tuple[weakref.ref[CodeType], int, itertools.count[int]]] = {}
 
 
 def next_compile_id(code: CodeType) -> CompileId:
-    """The name of another compilation of `code`; no other one of this process has it."""
+    """Return a new id for a compilation of `code`, unique in the process."""
     known = _KNOWN.get(id(code))
     if known is None or known[0]() is not code:
         forget = functools.partial(_forget, _KNOWN, id(code))
@@ -25,5 +25,5 @@ def next_compile_id(code: CodeType) -> CompileId:
 
 
 def _forget(known: dict[int, Any], key: int, _: object) -> None:
-    """A code object is gone. The dictionary is an argument: at interpreter exit, module globals may go first."""
+    """Drop a dead code object. The dictionary is an argument: at interpreter exit, module globals may go first."""
     known.pop(key, None)

@@ -1,4 +1,4 @@
-"""From a frame about to run to what the hook does with it: an entry with guards and residual code, or plain Python."""
+"""The frame callback: traces a frame and returns an entry of guards and residual code, or runs the frame eagerly."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
     from framesmith_dynamo.residual.shared_memory import Sharing
 
 MAX_RESTARTS = 20
-#: Entries without a graph that one code object may have: more are not worth their guards.
+#: Entries without a graph per code object: more are not worth their guards.
 MAX_GRAPHLESS = 4
-NOTHING_TO_COMPILE = "no tensor operations were found, again and again"
-#: Calls of one code object that may raise an exception while they are traced.
+NOTHING_TO_COMPILE = "no tensor operations were found in several compilations"
+#: Calls of one code object whose trace may end in an exception.
 MAX_RAISED = 16
 COMPILED_ELSEWHERE = "another thread is compiling it"
-#: Seconds for which a call that must not run eagerly waits for the thread that is compiling its function.
+#: Seconds for which a call that must not run eagerly waits for a thread that compiles its function.
 PATIENCE = 600.0
 IN_ORDER = "inputs that its graph changes share memory with others"
 
@@ -76,9 +76,10 @@ LEAVE_OUT = (
     "What to do: mark it with framesmith.disable, which saves the attempts, or move what is in the way out of it."
 )
 WHAT_TO_DO = "What to do: keep it the same from call to call, pass a number as a tensor, or raise recompile_limit."
-#: The same where a size or number was a symbol and the program has asked for more than arithmetic.
+#: The remedy where a size or number was a symbol, and the program asked for its value.
 WHAT_TO_DO_FOR_SYMBOLS = (
-    "What to do: compute with the number there instead of asking what it is (a place in a list, the length of one, a "
+    "What to do: compute with the number there instead of asking what it is (an index into a list, "
+    "the length of one, a "
     "loop's count, a branch), pad to a few sizes, or raise recompile_limit."
 )
 INSTEAD_OF_A_MARK = "use maybe_mark_dynamic where a size may be compiled for alone"
@@ -89,22 +90,20 @@ def ignore(event: FrameEvent) -> None:
 
 
 class GuardsRefused(RuntimeError):
-    """The guards of a finished trace refuse the call that was traced."""
+    """The guards of a finished trace reject the call that was traced."""
 
 
 class FrameConverter:
     """The callback of `framesmith_frames.set_callback`: traces a frame and answers an Entry, SKIP or RUN_ONCE.
 
-    `compile_graph(module, inputs)` turns a graph into a callable of its flat inputs giving a tuple, or a
-    `Runner` of one. `fullgraph`: a
-    graph break raises BreakNotAllowed, and so, each with its own error, does what else would make a call run eagerly
-    that could be compiled (the limit, a failure, data for which a graph is not right); where nothing can be, the answer
-    is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` refuses. `dynamic`: which sizes and numbers are
-    symbols, those that have changed (None), all that can be (True), none (False). `recompile_limit`: entries per code
-    object; if None, what torch's configuration says (8). Beyond it the code runs as plain Python. `strict`: what would
-    be left to plain Python because the tracer, the compiler or the limit failed raises instead. `histories`: another
-    converter's, for one that goes on from what that has met. Exceptions leave through the callback: an error handler of
-    frames that raises them again brings them to the user.
+    `compile_graph(module, inputs)` returns a callable of the graph's flat inputs that returns a tuple, or a `Runner` of
+    one. `fullgraph`: raise BreakNotAllowed at a graph break, and an error of its own wherever else a call that could be
+    compiled would run eagerly (limit, failure, a failed assumption about data); where nothing can be compiled, the
+    answer is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` rejects. `dynamic`: symbolic sizes and numbers
+    are those that have changed (None), all (True), or none (False). `recompile_limit`: entries per code object; None:
+    torch's configuration (8). Beyond it the code runs eagerly. `strict`: raise where the tracer or the compiler fails or
+    the limit is reached. `histories`: those of another converter, to continue from. Exceptions leave through the
+    callback: an error handler of frames that raises them again brings them to the user.
     """
 
     def __init__(
@@ -130,20 +129,20 @@ class FrameConverter:
         self.on_event = on_event
         self.strict = strict
         self.histories = histories or Histories(dynamic)
-        #: The code objects of which a first call has come while the stance was to run first calls eagerly.
+        #: Code objects whose first call has run eagerly under the stance `eager_then_compile`.
         self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
         self._callees = CostlyCallees()
         self._graphless: weakref.WeakSet[CodeType] = weakref.WeakSet()
-        #: The threads that are compiling, by code object: others go on as plain Python, for waiting might never end.
+        #: The compiling thread by code object. Other threads run eagerly: waiting might deadlock.
         self._compiling: dict[CodeType, int] = {}
         self._compiled = threading.Condition()
         self._raised: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
-        #: For a code object, what was not as its nearest entry expected, and how often.
+        #: For each code object, the failed guards of nearest entries, and how often each failed.
         self._missed: weakref.WeakKeyDictionary[CodeType, Counter[str]] = weakref.WeakKeyDictionary()
 
     @skipped_by_torch
     def __call__(self, info: FrameInfo) -> Answer:
-        """What to do with a call for which no entry applies."""
+        """Answer a call for which no entry applies."""
         answer = answer_of_marks(info)
         if answer is not None:
             return answer
@@ -172,7 +171,7 @@ class FrameConverter:
                         self._compiled.notify_all()
 
     def _begin(self, code: CodeType) -> bool:
-        """Whether this thread is the one that compiles the code. With `fullgraph`, it waits until it is."""
+        """Whether this thread compiles the code. With `fullgraph`, it waits for its turn."""
         mine = threading.get_ident()
         if self._compiling.setdefault(code, mine) == mine:
             return True
@@ -182,7 +181,7 @@ class FrameConverter:
             return self._compiled.wait_for(lambda: self._compiling.setdefault(code, mine) == mine, PATIENCE)
 
     def _check_stance(self, info: FrameInfo) -> str | None:
-        """Why the stance of torch.compile leaves the call to plain Python, or None; raises where it forbids that."""
+        """Return why the stance of torch.compile makes the call run eagerly, or None; raises StanceForbids."""
         stance = stances.stance()
         if stance == stances.EAGER_THEN_COMPILE and info.code not in self._begun:
             self._begun.add(info.code)
@@ -218,7 +217,7 @@ class FrameConverter:
         """Report an error of a compiled graph that the program itself does not raise."""
         if isinstance(error, AssumptionFailed):
             if self.fullgraph:
-                raise EagerNotAllowed(code.co_qualname, f"its graph assumes what is not so: {error}")
+                raise EagerNotAllowed(code.co_qualname, f"an assumption of its graph does not hold: {error}")
             self._report("assumption", code, str(error))
         else:
             self.report_error(code, error)
@@ -228,10 +227,10 @@ class FrameConverter:
         self._report("error", code, f"{type(error).__name__}: {error}", error=error, location=location_of(error))
 
     def _note_callee(self, error: Exception, caller: CodeType) -> None:
-        """After an attempt that ended with this error: tell if a function is not worth inlining any more."""
+        """Record the error that ended an attempt, and report a function that is no longer inlined because of it."""
         refused = self._callees.note(error, caller)
         if refused is not None:
-            self._report_costly(refused[0], f"is no longer interpreted in place: {refused[1]}")
+            self._report_costly(refused[0], f"is no longer inlined: {refused[1]}")
 
     def _report_costly(self, code: CodeType, why: str) -> None:
         self._report("costly", code, f"{why}. {LEAVE_OUT}")
@@ -253,7 +252,7 @@ class FrameConverter:
             return None
         [(subject, times)] = missed.most_common(1)
         message = (
-            f"compiled {len(known)} times, the limit, and runs as plain Python where no entry applies; {subject} has "
+            f"compiled {len(known)} times, the limit, and runs eagerly where no entry applies; {subject} has "
             f"changed {times} time{'s' * (times > 1)}, at last {nearest}{_at_location(_used_at(nearest.guard))}. "
             f"{_remedy(nearest.guard)}"
         )
@@ -283,7 +282,7 @@ class FrameConverter:
         raise RuntimeError(f"tracing does not settle after {MAX_RESTARTS} attempts; last: {log.reason}")
 
     def _take_break(self, log: SpeculationLog, code: CodeType) -> None:
-        """Note the break that an attempt has come to; raises BreakNotAllowed where none may be."""
+        """Record the break found by an attempt; raises BreakNotAllowed where breaks are errors."""
         assert log.reason is not None
         forget_frames(log.reason, log.outside)
         if self.fullgraph or log.is_error:
@@ -292,36 +291,36 @@ class FrameConverter:
 
     def _attempt(self, info: FrameInfo, log: SpeculationLog) -> Answer:
         frame = outermost_frame(info, log, self._callees, self.histories.of(info.code))
-        told: GraphBreak | None = None
+        reported: GraphBreak | None = None
         try:
             with located(frame.state.location):
                 ending = run_outermost(frame, log)
                 if ending.is_new:
                     self._take_break(log, info.code)
                 if ending.reason is not None:
-                    told = ending.reason
-                    self._report_break(info, told)
+                    reported = ending.reason
+                    self._report_break(info, reported)
                 return self._finish(info, frame, ending)
         except EscapedException as escaped:
             forget_frames(escaped, log.outside)
             return self._raises(info, escaped)
         except GraphBreak as broken:
             forget_frames(broken, log.outside)
-            return self._leave(info, broken, told=broken is told)
+            return self._skip(info, broken, reported=broken is reported)
         except NotMadeHere as error:
             log.called_for_real.add(id(error.maker.obj))
             raise RestartTrace from error
         except (NotImplementedError, CannotLoad) as error:
-            return self._leave(info, cannot_rebuild(error))
+            return self._skip(info, cannot_rebuild(error))
         finally:
             frame.state.finished()
             release(frame)
 
-    def _leave(self, info: FrameInfo, broken: GraphBreak, *, told: bool = False) -> Answer:
-        """The frame runs as plain Python from now on; functions it calls are still compiled."""
+    def _skip(self, info: FrameInfo, broken: GraphBreak, *, reported: bool = False) -> Answer:
+        """Skip the frame's code from now on; functions it calls are still compiled."""
         if self.fullgraph:
             raise BreakNotAllowed(broken) from broken
-        if not told:
+        if not reported:
             self._report_break(info, broken)
         self._report("skip", info.code, str(broken), location=broken.user_location)
         return SKIP(str(broken))
@@ -330,15 +329,15 @@ class FrameConverter:
         self._report("break", info.code, str(broken), broken=broken, location=broken.user_location)
 
     def _raises(self, info: FrameInfo, escaped: EscapedException) -> Answer:
-        """This call runs as plain Python; all calls do once tracing has come to an exception often."""
+        """Run this call eagerly; skip the code once tracing has ended in exceptions MAX_RAISED times."""
         why = str(escaped)
         self._raised[info.code] = times = self._raised.get(info.code, 0) + 1
         if times <= MAX_RAISED or self.fullgraph:
             self._report("run-once", info.code, why, location=location_of(escaped))
-            unforeseen = NotRaised(f"tracing came to an exception that the program did not raise: {why}")
-            # held strongly, for as long as the call: the program may reset what compiles it
+            unforeseen = NotRaised(f"tracing found an exception that the program did not raise: {why}")
+            # held strongly during the call: the program may reset its compiler meanwhile
             return RUN_ONCE(why, quiet=True, returned=functools.partial(self.report_error, info.code, unforeseen))
-        reason = f"tracing came to an exception in {MAX_RAISED} calls; the last: {why}"
+        reason = f"tracing found an exception in {MAX_RAISED} calls; the last: {why}"
         self._report_costly(info.code, reason)
         self._report("skip", info.code, reason, location=location_of(escaped))
         return SKIP(reason)
@@ -370,7 +369,7 @@ class FrameConverter:
         for change in self.histories.of(info.code).take_newly_dynamic():
             self._report("dynamic", info.code, change)
         guards = frame.state.guards
-        with located(None):  # what all the frame relies on
+        with located(None):  # guards that concern the whole frame
             for source, kind in frame.state.memo.unread_strings.items():
                 frame.guard(source, "TYPE_MATCH", kind)
             guards.update(
@@ -409,7 +408,7 @@ class FrameConverter:
         return runner_of
 
     def _run_in_order(self, code: CodeType, graph: FinishedGraph, why: str) -> Runner:
-        """What runs a graph operation by operation, as it was traced."""
+        """Return a callable that runs a graph operation by operation, as it was traced."""
         if self.fullgraph:
             raise EagerNotAllowed(code.co_qualname, why)
         self._report("in-order", code, why, location=graph.location)
@@ -422,10 +421,9 @@ def _applies(entry: Entry, info: FrameInfo) -> bool:
 
 
 def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Exception:
-    """The error of guards that refuse the call they were made for: the program's, if it marked a size unbacked.
+    """Return the error for guards that reject the call they were made for: MarkViolated if a size is marked unbacked.
 
-    What torch takes for granted of such a size without looking at it, that it broadcasts to nothing above all, may not
-    be so at this call.
+    torch assumes without a check that such a size broadcasts to nothing; this call may violate that.
     """
     verdicts = program.verdicts(info.locals, cast(FunctionType, info.function))
     for guard, reason, _ in verdicts:
@@ -439,39 +437,39 @@ def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Except
 
 
 def _used_at(guard: Guard | None) -> Location | None:
-    """Where the user's program relies on what the guard checks."""
+    """Return the location in the user's program that relies on the guard."""
     return None if guard is None else guard.location
 
 
 def _subject(guard: Guard | None) -> str:
-    """What the guard is about, in the user's terms."""
+    """Return the subject of the guard, in the user's terms."""
     return "what an entry holds on to" if guard is None else guard.subject
 
 
 def _at_location(location: Location | None) -> str:
-    """A line of the user's program, to go behind what it is about."""
+    """Return a location as a suffix of a message."""
     return "" if location is None else f" ({location.in_user_code})"
 
 
 def _remedy(guard: Guard | None) -> str:
-    """What to do against many entries of which this guard tells the last apart."""
+    """Return the remedy for many entries that differ in this guard."""
     return WHAT_TO_DO_FOR_SYMBOLS if guard is not None and guard.kind.name == "SHAPE" else WHAT_TO_DO
 
 
 def _error_reporter(converter: FrameConverter, code: CodeType) -> Callable[[Exception], None]:
-    """What residual code tells of errors. It hangs on `code`, out of the collector's sight, and so holds neither."""
+    """Return the error reporter of residual code. It hangs on `code`, so it holds only weak references."""
     converter_alive, code_alive = weakref.ref(converter), weakref.ref(code)
 
-    def tell(error: Exception) -> None:
+    def report(error: Exception) -> None:
         owner, original = converter_alive(), code_alive()
         if owner is not None and original is not None:
             owner.report_graph_error(original, error)
 
-    return tell
+    return report
 
 
 def release(frame: Frame) -> None:
-    """Let go of the user's objects: what the trace knew of them is full of circles, and would keep them for long."""
+    """Drop the user's objects: a trace is full of reference cycles, which would keep them alive for long."""
     frame.locals.clear()
     frame.locals = {}
     frame.stack.clear()

@@ -1,4 +1,6 @@
-"""Marks on tensors that say which sizes change: the plain attributes that `torch._dynamo.mark_dynamic` sets."""
+"""Marks on tensors that declare sizes dynamic, static or unbacked: the attributes that `torch._dynamo.mark_dynamic`
+sets.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_dynamo.torch_switches.settings import tell
+from framesmith_dynamo.torch_switches.settings import warn_once
 
 #: The attributes that torch's own functions set: sets of dimensions.
 MARKED: Final = "_dynamo_dynamic_indices"
@@ -17,9 +19,9 @@ STATIC_DIMS: Final = "_dynamo_static_indices"
 UNBACKED_DIMS: Final = "_dynamo_unbacked_indices"
 #: The ranges of marked dimensions: objects with `dim`, `min` and `max`.
 RANGES: Final = "_dynamo_dynamic_range"
-#: Unbacked dimensions of which torch raises if one is specialised, as is always so here.
+#: Unbacked dimensions for which torch raises if one is specialised; here that is always so.
 STRICT: Final = "_dynamo_strict_unbacked_indices"
-#: What torch's functions also set, which has no effect here: argument by attribute.
+#: Arguments of torch's functions that have no effect here, by attribute.
 IGNORED_ARGUMENTS: Final = {
     "_dynamo_hint_overrides": "hint_override",
     "_specialize_on": "specialize_on",
@@ -30,7 +32,7 @@ IGNORED_ARGUMENTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The sizes that a marked dimension may have; as torch keeps them."""
+    """The range of sizes of a marked dimension, in torch's format."""
 
     dim: int
     min: int | None
@@ -39,7 +41,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the marks of a tensor say of its dimensions. `required`: those that must not be specialised."""
+    """The marks of a tensor's dimensions. `required`: dimensions that must not be specialised."""
 
     symbolic: frozenset[int] = frozenset()
     required: frozenset[int] = frozenset()
@@ -52,32 +54,31 @@ NO_MARKS: Final = Marks()
 
 
 class MarkViolated(RuntimeError):
-    """A size that was marked dynamic has to be one number, or the marks of a tensor do not fit it."""
+    """A size marked dynamic had to be specialised, or the marks of a tensor contradict it or each other."""
 
 
 def is_marked(tensor: torch.Tensor) -> bool:
-    """Whether anything is said of a tensor's sizes."""
+    """Whether the tensor has any mark."""
     return any(attribute.startswith("_dynamo_") for attribute in vars(tensor))
 
 
 def marks_of(tensor: torch.Tensor, name: str) -> Marks:
-    """The marks of a tensor; `name` is what the program calls it.
+    """Return the marks of a tensor; `name` is the program's name for it.
 
-    Torch's own functions check nothing: MarkViolated for dimensions that the tensor does not have, for a range that is
-    empty or does not hold the size, for a dimension marked twice in ways that contradict each other, and for a
-    parameter's that is marked to change.
+    torch's own functions check nothing. Raises MarkViolated for dimensions that the tensor does not have, a range that
+    is empty or excludes the size, contradicting marks of a dimension, and dynamic marks of a parameter.
     """
     if not is_marked(tensor):
         return NO_MARKS
     entries = vars(tensor)
     required, maybe, static, unbacked, strict = (
-        frozenset(_place(tensor, dim, name) for dim in entries.get(attribute, ()))
+        frozenset(_normalized(tensor, dim, name) for dim in entries.get(attribute, ()))
         for attribute in (MARKED, MAYBE, STATIC_DIMS, UNBACKED_DIMS, STRICT)
     )
     unbacked |= strict
     _warn_without_effect(entries)
     if isinstance(tensor, torch.nn.Parameter) and (changing := required | maybe | unbacked):
-        raise MarkViolated(f"{name}.size({min(changing)}) is marked to change, and the sizes of a parameter stay")
+        raise MarkViolated(f"{name}.size({min(changing)}) is marked dynamic, and the sizes of a parameter are static")
     for first, second, words in (
         (required | maybe, static, "dynamic and static"),
         (unbacked, static, "unbacked and static"),
@@ -87,7 +88,7 @@ def marks_of(tensor: torch.Tensor, name: str) -> Marks:
             raise MarkViolated(f"{name}.size({min(both)}) is marked both {words}; it is one or the other")
     ranges: dict[int, tuple[int, int | None]] = dict.fromkeys(required, (0, None))
     for each in entries.get(RANGES, ()):
-        dim = _place(tensor, each.dim, name)
+        dim = _normalized(tensor, each.dim, name)
         if dim in required:
             if reason := _why_not_within(tensor, dim, each.min, each.max):
                 raise MarkViolated(f"{name} is marked dynamic: {reason}")
@@ -99,16 +100,16 @@ def _warn_without_effect(entries: Mapping[str, Any]) -> None:
     for attribute, argument in IGNORED_ARGUMENTS.items():
         said = entries.get(attribute)
         if isinstance(said, Mapping) and any(said.values()):
-            tell(f"{argument} of torch's marks has no effect on framesmith.compile")
+            warn_once(f"{argument} of torch's marks has no effect on framesmith.compile")
 
 
 def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | None = None) -> None:
-    """Say that sizes of a tensor change from call to call: compiled functions are to work for all of them.
+    """Declare sizes of a tensor dynamic: compiled functions must work for all of them.
 
-    `dims` is a dimension or several, negative ones from the end; `min` and `max` are the least and greatest size that
-    will be met, and both are allowed. A compiled function that needs such a size to be one number raises at its call.
-    TypeError and ValueError for a parameter (its sizes stay), a dimension that the tensor does not have, a range that
-    is empty or does not hold the size, and marks that contradict each other.
+    `dims` is a dimension or several, negative ones from the end; `min` and `max` are the inclusive bounds of the size.
+    A compiled function that would specialise such a size raises at its call. Raises TypeError and ValueError for a
+    parameter (its sizes are static), a dimension that the tensor does not have, a range that is empty or excludes the
+    size, and contradicting marks.
     """
     marked = _dimensions(tensor, dims, "mark_dynamic")
     _check_range(tensor, marked, min, max)
@@ -121,14 +122,14 @@ def mark_dynamic(tensor: Any, dims: Any, *, min: int | None = None, max: int | N
 
 
 def maybe_mark_dynamic(tensor: Any, dims: Any) -> None:
-    """As `mark_dynamic`, but a compiled function that needs such a size to be one number is compiled for that one."""
+    """As `mark_dynamic`, but a compiled function may specialise the size."""
     marked = _dimensions(tensor, dims, "maybe_mark_dynamic")
     _refuse_both(tensor, marked, STATIC_DIMS, "maybe_mark_dynamic", "mark_static")
     _add(tensor, MAYBE, marked)
 
 
 def mark_static(tensor: Any, dims: Any = None) -> None:
-    """Say that sizes of a tensor stay (all, if no dimension is named): another size is compiled for by itself."""
+    """Declare sizes of a tensor static (all, if no dimension is named): each size is compiled for separately."""
     if dims is None and isinstance(tensor, torch.Tensor):
         dims = range(tensor.dim())
     marked = _dimensions(tensor, dims, "mark_static", parameters=True)
@@ -138,7 +139,7 @@ def mark_static(tensor: Any, dims: Any = None) -> None:
 
 
 def mark_unbacked(tensor: Any, dims: Any) -> None:
-    """Say that nothing may be decided by sizes of a tensor, not even whether one is 0 or 1."""
+    """Declare sizes of a tensor unbacked: no decision may depend on them, not even whether one is 0 or 1."""
     marked = _dimensions(tensor, dims, "mark_unbacked")
     _refuse_both(tensor, marked, STATIC_DIMS, "mark_unbacked", "mark_static")
     _refuse_both(tensor, marked, MARKED, "mark_unbacked", "mark_dynamic")
@@ -149,7 +150,9 @@ def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = Fal
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{function} marks a tensor, not a {type(tensor).__name__}")
     if isinstance(tensor, torch.nn.Parameter) and not parameters:
-        raise ValueError(f"{function}: the sizes of a parameter stay; mark the tensors that are passed to the function")
+        raise ValueError(
+            f"{function}: the sizes of a parameter are static; mark the tensors that are passed to the function"
+        )
     given = list(dims) if isinstance(dims, Iterable) and not isinstance(dims, torch.Tensor) else [dims]
     for dim in given:
         _check_int(dim, f"{function}: a dimension")
@@ -158,8 +161,8 @@ def _dimensions(tensor: Any, dims: Any, function: str, *, parameters: bool = Fal
     return frozenset(dim % tensor.dim() for dim in given)
 
 
-def _place(tensor: torch.Tensor, dim: int, name: str) -> int:
-    """A marked dimension, counted from the beginning."""
+def _normalized(tensor: torch.Tensor, dim: int, name: str) -> int:
+    """Return a marked dimension as a non-negative index."""
     if not -tensor.dim() <= dim < tensor.dim():
         raise MarkViolated(f"{name} is marked: {_no_dimension(tensor, dim)}")
     return dim % tensor.dim()
@@ -175,7 +178,7 @@ def _check_int(value: object, what: str) -> None:
 
 
 def _why_not_within(tensor: torch.Tensor, dim: int, least: int | None, most: int | None) -> str:
-    """Why a dimension cannot be one whose sizes are from `least` to `most`; empty if it can."""
+    """Return why a dimension's size is not within `least` and `most`; "" if it is."""
     if least is not None and least < 0:
         return f"min={least} is negative"
     if least is not None and most is not None and least > most:

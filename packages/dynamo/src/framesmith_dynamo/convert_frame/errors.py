@@ -1,16 +1,18 @@
-"""Errors for callers that asked not to have calls run eagerly, by `fullgraph` or by `strict`; and why one did."""
+"""Errors for callers that forbid eager calls, by `fullgraph` or `strict`."""
 
 from __future__ import annotations
 
 from framesmith_dynamo.breaks import GraphBreak
 
-#: How a program asks for an error where the graph breaks.
+#: The ways in which a program asks for an error at a graph break.
 FULLGRAPH = "fullgraph=True"
 ERROR_ON_BREAK = "torch._dynamo.error_on_graph_break(True)"
 
 
 class BreakNotAllowed(RuntimeError):
-    """The graph breaks, and the program has asked for an error then. `broken` is the break, `asked` how it has."""
+    """The graph breaks where the program has forbidden it. `broken` is the break, `asked` the option that
+    forbids it.
+    """
 
     def __init__(self, broken: GraphBreak, asked: str = FULLGRAPH) -> None:
         super().__init__(f"{asked}, but the graph breaks: {broken.explain()}")
@@ -18,7 +20,7 @@ class BreakNotAllowed(RuntimeError):
 
 
 class EagerNotAllowed(RuntimeError):
-    """A call would run eagerly, for `reason`, and `fullgraph=True` was asked for."""
+    """A call would run eagerly, for `reason`, under `fullgraph=True`."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"fullgraph=True, but {name} runs eagerly: {reason}")
@@ -26,8 +28,8 @@ class EagerNotAllowed(RuntimeError):
 
 
 class NotRaised(RuntimeError):
-    """Tracing came to an exception, so that the call ran eagerly, and the program raised none."""
+    """The trace ended in an exception, so the call ran eagerly, and the program did not raise it."""
 
 
 class RecompileLimit(RuntimeError):
-    """A function was compiled as often as allowed, and none of its entries applies."""
+    """A function has reached its recompile limit, and no entry applies."""

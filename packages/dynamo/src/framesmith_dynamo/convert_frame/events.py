@@ -1,4 +1,4 @@
-"""What the converter tells of frames: graphs, breaks, entries, recompilations, frames left to plain Python."""
+"""Events of the converter: graphs, breaks, entries, recompilations, frames that run eagerly."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ EventKind = Literal[
 
 @dataclass(frozen=True)
 class FrameEvent:
-    """One thing that happened to a frame of `code`.
+    """An event of a frame of `code`.
 
-    `graph`: a graph was handed to the compiler (`graph`); `break`: it ends early (`broken`); `entry`: compiled code
-    was made (`check` and `guards`, its check as Python; `symbols`, what changes from call to call; `residual` and
-    `residual_text`, its code; `seconds` taken);
-    `recompile`: no entry applied (`detail`: why the nearest did not); `dynamic`: a size or number that has changed is a
-    symbol from now on (`detail`: which, and what it was and is), or marks have no effect; `limit`: that was so as often
-    as allowed (`detail`: what changed most, and what to do); `skip` and `run-once`: left to plain Python, always or
-    this time (`detail`: why); `assumption`: so was a call in which data are not as a compiled graph
-    assumes (`detail`: what that is); `in-order`: a graph is not compiled, and runs operation by operation
-    (`detail`: why); `costly`: compiling or inlining the code was never worth it, and stops (`detail`: why, and what to
-    do); `error`: the tracer or a compiler failed (`error`).
+    `graph`: a graph was handed to the compiler (`graph`); `break`: a graph ends early (`broken`); `entry`: an entry was
+    made (`check` and `guards`, its check as Python; `symbols`, its symbolic sizes and numbers; `residual` and
+    `residual_text`, its code; `seconds` taken); `recompile`: no entry applied (`detail`: why the nearest did not);
+    `dynamic`: a size or number has become a symbol, or marks have no effect (`detail`); `limit`: the recompile limit is
+    reached (`detail`: the guard that failed most often, and the remedy); `skip` and `run-once`: the code, or this call,
+    runs eagerly (`detail`: why); `assumption`: a call ran eagerly because an assumption of a compiled graph about data
+    does not hold (`detail`); `in-order`: a graph is not compiled and runs operation by operation (`detail`: why);
+    `costly`: the code is no longer compiled or inlined because it never paid off (`detail`: why, and the remedy);
+    `error`: the tracer or a compiler failed (`error`).
 
-    `trace_id` names the compilation, and the attempt, that it is part of; `location` is the line that it is about.
+    `trace_id` names the compilation and the attempt; `location` is the line of the program that the event concerns.
     """
 
     kind: EventKind
@@ -53,19 +52,19 @@ class FrameEvent:
 
     @property
     def place(self) -> Location:
-        """The line to tell the user of: the innermost of their own code's, else where the frame's function begins."""
+        """The line to report: the innermost in the user's own code, else the beginning of the frame's function."""
         code = self.code
         at = self.location or Location(code.co_filename, code.co_firstlineno, code.co_qualname)
         return at.in_user_code
 
     @property
     def guards(self) -> str:
-        """The entry's check as Python text; made when it is asked for."""
+        """The entry's check as Python text, generated on demand."""
         return "" if self.check is None else self.check.text
 
     @property
     def residual_text(self) -> str:
-        """The entry's code in a form that reads like Python (`format_python`); made when it is asked for."""
+        """The entry's code in a form that reads like Python (`format_python`), generated on demand."""
         return "" if self.residual is None else format_python(decode(self.residual))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What torch's switches mean for a frame for which no entry applies: see Note [Switches]."""
+"""The effect of torch's switches on a frame for which no entry applies: see Note [Switches]."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def answer_of_marks(info: FrameInfo) -> SKIP | None:
-    """The answer for a function that `torch.compiler.disable` has marked, or `leaf_function` has made; None for others.
+    """Return the answer for a function marked by `torch.compiler.disable` or `leaf_function`; None for others.
 
-    What it calls is not compiled either; with `recursive=False` it is, and the function in torch's wrapper is not.
+    Its callees are not compiled either; with `recursive=False` they are, and the function inside torch's wrapper is
+    not.
     """
     function = cast(FunctionType, info.function)
     mark = decorators.disabled(function)
@@ -33,23 +34,25 @@ def answer_of_marks(info: FrameInfo) -> SKIP | None:
 
 
 def why_not_by_stance(stance: str, info: FrameInfo, known: Sequence[Entry]) -> str | None:
-    """Why the stance leaves a call, to which none of the `known` entries applies, to plain Python; or None.
+    """Return why the stance makes a call, for which none of the `known` entries applies, run eagerly; or None.
 
-    Raises StanceForbids where it, or the configuration, says that nothing is to be compiled now.
+    Raises StanceForbids where the stance or the configuration forbids compiling.
     """
     if stance not in stances.STANCES:
         raise stances.StanceForbids(f"there is no stance {stance!r}: one of {', '.join(sorted(stances.STANCES))}")
     if stance == stances.EAGER_ON_RECOMPILE:
         return f"the stance of torch.compile is {stance!r}"
     if stance == stances.FAIL_ON_RECOMPILE:
-        raise stances.StanceForbids(f"{_place(info)}, and the stance of torch.compile is {stance!r}{_why(info, known)}")
+        raise stances.StanceForbids(
+            f"{_would_compile(info)}, and the stance of torch.compile is {stance!r}{_why(info, known)}"
+        )
     if known and settings.setting("error_on_recompile", False):
         said = "torch._dynamo.config.error_on_recompile is set"
-        raise stances.StanceForbids(f"{_place(info)}, and {said}{_why(info, known)}")
+        raise stances.StanceForbids(f"{_would_compile(info)}, and {said}{_why(info, known)}")
     return None
 
 
-def _place(info: FrameInfo) -> str:
+def _would_compile(info: FrameInfo) -> str:
     code = info.code
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) would be compiled"
 
@@ -59,6 +62,8 @@ def _why(info: FrameInfo, known: Sequence[Entry]) -> str:
 
 
 def note_call(history: History, info: FrameInfo) -> None:
-    """Note the sizes and numbers of a call that runs eagerly: what is different in the next is a symbol at once."""
+    """Record the sizes and numbers of a call that runs eagerly: one that differs in the next call is a symbol
+    at once.
+    """
     for name, found in zip(info.code.co_varnames, info.locals, strict=False):
         history.note(found, LocalSource(name))

@@ -1,6 +1,6 @@
 """The FX graph under construction: inputs, calls run on fake tensors, state changes, outputs.
 
-Knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with its node, and values hold refs.
+It knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with its node, and values hold refs.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ ESCAPED = register_break(
 
 
 class TensorRef:
-    """A tensor of the trace: its fake and the graph node that makes it.
+    """A tensor of the trace: its fake, and the graph node that computes it.
 
-    `real` and `source` are set for graph inputs, whose placeholder node appears on first use of `node`.
+    `real` and `source` are set for graph inputs, whose placeholder node is created by the first use of `node`.
     """
 
     __slots__ = ("_node", "builder", "fake", "is_cut", "real", "source", "spec")
@@ -73,7 +73,7 @@ class TensorRef:
 
     @property
     def node(self) -> fx.Node:
-        """The node computing this tensor; asking an input for it makes the input part of the graph."""
+        """The node that computes this tensor; for an input, the first access creates the placeholder."""
         if self.is_cut:
             raise GraphBreak(ESCAPED)
         if self._node is None:
@@ -81,7 +81,7 @@ class TensorRef:
         return self._node
 
     def forget_in(self, nodes: Container[fx.Node]) -> None:
-        """A node among these is no part of the graph any longer, so that nothing can use the tensor."""
+        """Forget the node if it is among these, which have left the graph: the tensor cannot be used any more."""
         if self._node in nodes:
             self._node, self.is_cut = None, True
 
@@ -99,14 +99,14 @@ class TensorRef:
         return any(may_overlap(self.fake, one) for one in self.written())
 
     def written(self) -> Sequence[torch.Tensor]:
-        """What of its storage the traced program wrote to, also where it has no elements."""
+        """The parts of its storage that the traced program wrote to, even if they have no elements."""
         return () if self.fake.layout is not torch.strided else self.builder.writes.get(storage_id(self.fake), ())
 
 
 class NumberRef:
-    """A number of the trace that is not known while tracing: its symbol, and the graph node that gives it.
+    """A number of the trace known only at run time: its symbol, and the graph node that computes it.
 
-    `source` is set for graph inputs, whose placeholder node appears when the number is first used.
+    `source` is set for graph inputs, whose placeholder node is created by the first use.
     """
 
     __slots__ = ("builder", "number", "source")
@@ -118,12 +118,12 @@ class NumberRef:
 
     @property
     def node(self) -> Any:
-        """The node that gives the number, or the number itself where it has become known."""
+        """The node that computes the number, or the number itself once it is specialised."""
         return self.builder.numbers.node_of(self.number)
 
 
 def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
-    """What an in-place operation can change of a tensor beside its elements."""
+    """The metadata of a tensor that an in-place operation can change."""
     strides = fake.stride() if fake.layout is torch.strided else ()
     return (tuple(fake.shape), strides, fake.requires_grad, fake.dtype)
 
@@ -132,7 +132,7 @@ def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
 class GraphInput:
     """One input of a compiled graph.
 
-    `source`: where the caller's tensor or number is found; `example`: a fake tensor as it was before the trace, or a
+    `source`: where the caller's tensor or number is found; `example`: a fake tensor in its state before the trace, or a
     symbolic number.
     """
 
@@ -142,7 +142,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class FinishedGraph:
-    """A graph ready to compile: its module, its inputs in placeholder order, and the positions of those it changes."""
+    """A graph ready to compile: its module, its inputs in placeholder order, and the positions of mutated inputs."""
 
     module: fx.GraphModule
     inputs: list[GraphInput]
@@ -150,49 +150,51 @@ class FinishedGraph:
 
     @property
     def location(self) -> Location | None:
-        """Where in the user's program its first operation comes from."""
+        """The location of its first operation in the user's program."""
         return next((LOCATION.of(node) for node in self.module.graph.nodes if LOCATION.get(node) is not None), None)
 
 
 class GraphBuilder:
-    """Builds one graph. All tensor computation of the trace runs here, on fakes of one fake mode."""
+    """The builder of one graph. It runs all tensor computation of the trace, on fakes of one fake mode."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self.fake_mode = new_fake_mode()
         self.inputs: list[TensorRef] = []
-        #: Numbers among the inputs, behind the tensors; and the nodes of all numbers.
+        #: Numbers among the inputs, after the tensors; and the nodes of all numbers.
         self.number_inputs: list[tuple[fx.Node, NumberRef]] = []
         self.number_refs: dict[Any, NumberRef] = {}
         self.numbers = NumberNodes(self.graph, EXAMPLE.name)
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
-        #: Of each operation recorded: whether it was in a function that the frame calls.
+        #: For each operation, whether an inlined function made it.
         self._inlined: list[bool] = []
-        #: Numbers that are computed in the graph.
+        #: The count of numbers computed in the graph.
         self.computed = 0
-        #: How many assumptions of operations about data are checked in the graph, or were.
+        #: The count of runtime assertions, including those removed since.
         self.assumptions = 0
-        #: The fakes written to so far, by their storages.
+        #: The fakes written to so far, by storage.
         self.writes: dict[int, list[torch.Tensor]] = {}
-        #: What views of symbolic sizes show, and what of.
+        #: Views of symbolic sizes, and their bases.
         self.parts: list[Part] = []
         self.overlaps = Overlaps(self.parts)
-        #: Leaves that are views taken without gradients: of inputs, or inputs themselves.
+        #: Leaves that are inputs, or views of inputs, taken without gradients.
         self.leaf_views: list[torch.Tensor] = []
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
         #: Whether some operation has effects outside of tensors.
         self.acts_elsewhere = False
-        #: Whether something was changed of an input that could not be put back.
+        #: Whether an input was changed in a way that cannot be rolled back.
         self.lasts = False
-        #: Graphs that nodes of this one hold, by the names of their attributes.
+        #: Subgraphs that nodes of this graph hold, by attribute name.
         self.bodies: dict[str, fx.GraphModule] = {}
 
     # Inputs
 
     def add_input(self, real: torch.Tensor, source: Source, fake: torch.Tensor | None = None) -> TensorRef:
-        """A ref for a real tensor; its placeholder comes into being when it is used. `fake`: one with symbols."""
+        """Return the ref of a real tensor, whose placeholder is created on first use. `fake`: one with
+        symbols, if any.
+        """
         if fake is None:
             fake = self.fake_mode.from_tensor(real, static_shapes=True)
         ref = TensorRef(self, fake, real=real, source=source)
@@ -201,16 +203,16 @@ class GraphBuilder:
         return ref
 
     def _record_layout(self, ref: TensorRef) -> None:
-        """Numbers may be asked of a tensor's layout."""
+        """Create refs for the numbers of a tensor's layout."""
         if has_symbols(ref.fake):
             self.numbers.offer_layout(ref.fake, lambda: ref.node, guarded=ref.source is not None)
 
     def number_ref(self, number: Any) -> NumberRef:
-        """The one ref of a symbolic number that the trace has made."""
+        """Return the ref of a symbolic number of this trace."""
         return self.number_refs.setdefault(number.node.expr, NumberRef(self, number))
 
     def add_number(self, number: Any, source: Source) -> NumberRef:
-        """A ref for a symbolic number found at `source`; its placeholder comes into being when it is used."""
+        """Return the ref of a symbolic number found at `source`, whose placeholder is created on first use."""
         ref = NumberRef(self, number, source)
         self.numbers.offer(number, partial(self._number_placeholder, ref))
         return ref
@@ -219,35 +221,35 @@ class GraphBuilder:
         assert ref.source is not None
         last = next((node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None)
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before(None):
-            node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
+            node = self._located(self.graph.placeholder(placeholder_name(ref.source.name)))
         EXAMPLE.set(node, ref.number)
         self.number_inputs.append((node, ref))
         return node
 
     def compute_number(self, function: Any, operands: Sequence[Any], number: Any) -> None:
-        """Let a number be what a function of numbers, symbolic or not, gives when the graph runs."""
+        """Define a symbolic number as the result of a function of other numbers when the graph runs."""
         nodes = tuple(self.numbers.node_of(one) if is_symbolic(one) else one for one in operands)
-        node = self._placed(self.graph.call_function(function, nodes))
+        node = self._located(self.graph.call_function(function, nodes))
         EXAMPLE.set(node, number)
         self.numbers.bind(number, node)
         self.computed += 1
 
     def is_input(self, fake: torch.Tensor) -> bool:
-        """Whether a fake stands for a tensor that was there before the graph ran."""
+        """Whether a fake stands for a tensor that existed before the graph ran."""
         ref = self.refs.get(id(fake))
         return ref is not None and ref.source is not None
 
     def is_view_of_input(self, fake: torch.Tensor) -> bool:
-        """Whether a fake shows the memory of a tensor that was there before the graph ran."""
+        """Whether a fake shares memory with a tensor that existed before the graph ran."""
         base = fake._base
         return base is not None and any(ref.fake is base or ref.fake._base is base for ref in self.inputs)
 
     def add_placeholder(self, ref: TensorRef) -> fx.Node:
-        """Make an input part of the graph, after the placeholders already there."""
+        """Add an input to the graph, after the existing placeholders."""
         assert ref.source is not None
         where = self.graph.inserting_after(self.inputs[-1].node) if self.inputs else self.graph.inserting_before(None)
         with where:
-            node = self._placed(self.graph.placeholder(placeholder_name(ref.source.name)))
+            node = self._located(self.graph.placeholder(placeholder_name(ref.source.name)))
         EXAMPLE.set(node, ref.fake)
         self.inputs.append(ref)
         self.overlaps.note_input(ref.fake, ref.real)
@@ -256,15 +258,15 @@ class GraphBuilder:
     # Operations
 
     def new_log(self) -> OperatorLog:
-        """A log for `run`."""
+        """Return a log for `run`."""
         return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
 
     def run(
         self, log: TorchDispatchMode, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Run a call on fakes: its fake result. The log, a mode of torch, is told what its operators do.
+        """Run a call on fakes and return its fake result; the log, a torch mode, records its operators.
 
-        Exceptions of the operation pass through, with nothing recorded. `check_assumptions` comes before it.
+        Exceptions of the operation pass through, with nothing recorded. Call `check_assumptions` first.
         """
         with self.fake_mode, log, python_kernels(self.fake_mode):
             return call(*args, **kwargs)
@@ -272,10 +274,10 @@ class GraphBuilder:
     def record(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, effects: Effects
     ) -> fx.Node:
-        """The node of a call that was run; its arguments hold nodes.
+        """Return a node for a call that was run; its arguments hold nodes.
 
-        Raises TraceUnsupported and NotExpressible where a graph cannot hold it. The node's `meta[EFFECTS]` tells
-        what ran, `meta["location"]` where in the user's program it is.
+        Raises TraceUnsupported and NotExpressible where a graph cannot hold the call. `meta[EFFECTS]` of the node
+        describes its operators, `meta["location"]` is its location in the user's program.
         """
         if effects.written:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
@@ -291,21 +293,21 @@ class GraphBuilder:
         said_args, said_kwargs = fx_arguments((tuple(args), dict(kwargs)))
         self.overlaps.note(result)
         kind = "call_method" if isinstance(target, str) else "call_function"
-        node = self._placed(self.graph.create_node(kind, target, said_args, said_kwargs))
+        node = self._located(self.graph.create_node(kind, target, said_args, said_kwargs))
         EXAMPLE.set(node, result)
         self._note(node, effects)
         return node
 
     @property
     def has_assumed(self) -> bool:
-        """Whether the last call has assumed something of numbers that data becomes, which is not checked yet."""
+        """Whether the last call has made assumptions about unbacked numbers that are not asserted yet."""
         env = self.fake_mode.shape_env
         return env is not None and env.num_deferred_runtime_asserts != self.assumptions
 
     def check_assumptions(self, by: Asserted = Asserted.OPERATOR, text: str | None = None) -> None:
-        """Check, when the graph runs, what has been assumed of numbers that data becomes since this was last done.
+        """Add runtime assertions for the assumptions about unbacked numbers made since the last call of this method.
 
-        What is of numbers that no node gives is between the parts of one operation, which checks it itself.
+        Assumptions about numbers that no node computes are internal to one operation, which checks them itself.
         """
         env = self.fake_mode.shape_env
         if env is None or not self.has_assumed:
@@ -313,7 +315,7 @@ class GraphBuilder:
         self.assumptions = env.num_deferred_runtime_asserts
         for asserted in env.deferred_runtime_asserts.values():
             for each in [one for one in asserted if self.numbers.knows_expression(one.expr)]:
-                self._assert(each.expr, text or f"{each.expr}, of numbers that are known when it runs", by)
+                self._assert(each.expr, text or f"{each.expr}, of numbers known at run time", by)
             asserted.clear()
 
     def _assert(self, condition: Any, message: str, by: Asserted) -> None:
@@ -321,12 +323,12 @@ class GraphBuilder:
         if by is not Asserted.PROGRAM:
             at = current_location()
             message = assumed(message if at is None else f"{message} ({at.in_user_code})", by)
-        node = self._placed(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
+        node = self._located(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
         EXAMPLE.set(node, None)
         self._note(node, Effects(lasting=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:
-        """Remember what a call did to tensors older than itself."""
+        """Record the effects of a call on tensors older than itself."""
         effects.may_fail |= composite_may_fail(op_name(node.target))
         EFFECTS.set(node, effects)
         for one in effects.written:
@@ -339,29 +341,29 @@ class GraphBuilder:
 
     @property
     def operations(self) -> int:
-        """How many operations were recorded, those included whose nodes have become part of a body."""
+        """The number of operations recorded, including those moved into subgraphs."""
         return len(self._inlined)
 
     def has_inlined(self, start: int, end: int) -> bool:
-        """Whether functions that the frame calls have made some of these operations."""
+        """Whether inlined functions made some of these operations."""
         return any(self._inlined[start:end])
 
-    def _placed(self, node: fx.Node) -> fx.Node:
-        """`node`, told where in the user's program it comes from."""
+    def _located(self, node: fx.Node) -> fx.Node:
+        """Return `node` with its location in the user's program attached."""
         location = current_location()
         if location is not None:
             LOCATION.set(node, location)
         return node
 
     def item(self, node: fx.Node, index: int | str, fake: torch.Tensor) -> fx.Node:
-        """The node for one tensor of a call's tuple, list or dict result."""
-        got = self._placed(self.graph.call_function(operator.getitem, (node, index)))
+        """Return the node for one tensor of a call's tuple, list or dict result."""
+        got = self._located(self.graph.call_function(operator.getitem, (node, index)))
         EXAMPLE.set(got, fake)
         EFFECTS.set(got, Effects())
         return got
 
     def ref(self, fake: torch.Tensor, node: fx.Node) -> TensorRef:
-        """The ref of a result: the known one when an operation gave back a tensor seen before (in place)."""
+        """Return the ref of a result; that of an earlier tensor if an operation returned it (in place)."""
         known = self.refs.get(id(fake))
         if known is None:
             known = self.refs[id(fake)] = TensorRef(self, fake, node)
@@ -369,11 +371,11 @@ class GraphBuilder:
         return known
 
     def number(self, number: Any, node: fx.Node) -> None:
-        """Take in the number that a call gave."""
+        """Record a number that a call returned."""
         self.numbers.bind(number, node)
 
     def emit_state(self, target: Any, args: Sequence[Any]) -> Any:
-        """Record a change of torch's global state and make it."""
+        """Record a change of torch's global state, and make it."""
         node_args = tuple(self.state.node_of(arg) for arg in args)
         result = target(*args)
         node = self._switch(target, node_args)
@@ -381,17 +383,17 @@ class GraphBuilder:
         return result
 
     def _switch(self, target: Any, args: Sequence[Any]) -> fx.Node:
-        node = self._placed(self.graph.call_function(target, tuple(args)))
+        node = self._located(self.graph.call_function(target, tuple(args)))
         MODE_CHANGE.set(node, True)
         EFFECTS.set(node, Effects(lasting=True))
         return node
 
     def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
-        """End the graph: state put back, outputs returned, dead code gone. None when nothing is left to compute."""
+        """End the graph: restore state, add outputs, remove dead code. None when nothing is left to compute."""
         self.check_assumptions()
         for target, args in self.state.closing_calls():
             self._switch(target, args)
-        self._placed(self.graph.output(tuple(ref.node for ref in outputs)))
+        self._located(self.graph.output(tuple(ref.node for ref in outputs)))
         self.remove_dead_code()
         if all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not outputs:
             return None
@@ -407,12 +409,12 @@ class GraphBuilder:
         return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, changed)
 
     def erase(self, node: fx.Node) -> None:
-        """Take a node out of the graph. FX keeps it, for its name, as long as the graph: what it knows is let go of."""
+        """Remove a node from the graph. FX keeps its name for the graph's lifetime; its metadata is dropped here."""
         self.graph.erase_node(node)
         node.meta.clear()
 
     def remove_dead_code(self) -> None:
-        """Drop what nothing uses, except operations with effects; then the placeholders nobody reads."""
+        """Remove unused operations without effects, then unused placeholders."""
         for node in reversed(list(self.graph.nodes)):
             if node.users or node.op == "output" or effects_of(node).forbid_removal:
                 continue
@@ -422,7 +424,7 @@ class GraphBuilder:
         self.number_inputs = [(node, ref) for node, ref in self.number_inputs if node in live]
 
     def examples(self, refs: Sequence[TensorRef]) -> list[torch.Tensor]:
-        """Fakes of the inputs as they were before the trace."""
+        """Return fakes of the inputs in their state before the trace."""
         if not any(ref.is_changed() or ref.written() for ref in refs):
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
@@ -431,7 +433,7 @@ class GraphBuilder:
 
 
 def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
-    """A fake of an input as it was before the trace."""
+    """Return a fake of an input in its state before the trace."""
     assert ref.real is not None
     assert ref.spec is not None
     shape, strides, requires_grad, dtype = ref.spec
@@ -447,24 +449,24 @@ def _as_before(mode: FakeTensorMode, ref: TensorRef) -> torch.Tensor:
 
 
 def fake_of_node(node: fx.Node) -> Any:
-    """What a node computed on fakes."""
+    """Return the result of a node on fakes."""
     return EXAMPLE.of(node)
 
 
 def nodes_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
-    """Every node among the arguments, containers opened."""
+    """Return all nodes among the arguments, nested containers included."""
     found: list[fx.Node] = []
     fx.node.map_arg((tuple(args), dict(kwargs)), found.append)
     return found
 
 
 def placeholder_name(source_name: str) -> str:
-    """A Python identifier that reminds of a source: `L['x'].weight` gives `l_x_weight`."""
+    """Return a Python identifier derived from a source: `l_x_weight` for `L['x'].weight`."""
     words = re.findall(r"[A-Za-z0-9]+", source_name)
     return "_".join(words).lower() or "arg"
 
 
 def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:
-    """The record handed to whoever compiles the graph."""
+    """Return the record of an input for the compiler."""
     assert ref.source is not None
     return GraphInput(ref.source, example)

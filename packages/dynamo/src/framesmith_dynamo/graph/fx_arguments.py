@@ -1,4 +1,4 @@
-"""Arguments as the source text of an FX graph can say them."""
+"""Arguments of an operation in the form that the source text of an FX graph can express."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-#: Python's classes that torch takes for dtypes.
+#: Python's classes that torch accepts as dtypes.
 DTYPES: Final = ((bool, torch.bool), (int, torch.int64), (float, torch.float64), (complex, torch.complex128))
 #: The class of `torch.FloatTensor`, `torch.cuda.LongTensor` and their like, which name a dtype and a device.
 TENSOR_TYPE: Final[Any] = type(torch.FloatTensor)
 
 
 class NotExpressible(TypeError):
-    """There is no text for an argument, which the message names."""
+    """An argument, named in the message, has no source text."""
 
 
 def _class(arg: Any) -> object:
@@ -29,7 +29,7 @@ def _class(arg: Any) -> object:
 
 
 def _leaf(arg: Any) -> Any:
-    """The rows in their order: an enum member may be an int, a tensor type is a class in all but its own class."""
+    """The order of the tests matters: an enum member may be an int, and a tensor type is no instance of `type`."""
     if isinstance(arg, TENSOR_TYPE | type):
         return _class(arg)
     if isinstance(arg, Enum) and isinstance(arg, int | str):  # a union of flags has no name
@@ -42,5 +42,5 @@ def _leaf(arg: Any) -> Any:
 
 
 def fx_arguments(args: Any) -> Any:
-    """Arguments that an operation has taken, as what means the same to it and has a text. Raises NotExpressible."""
+    """Return equivalent arguments that have a source text. Raises NotExpressible."""
     return fx.node.map_aggregate(args, _leaf)

@@ -1,7 +1,7 @@
-"""Graphs within the graph: what was recorded while the body of a function transform was traced, cut out as a module.
+"""Subgraphs: the body of a function transform, recorded in the graph and then extracted into a module of its own.
 
-The body is recorded like everything else, behind the last node there was. Cut out, its arguments and what it uses of
-the graph around it are its placeholders. Numbers that are computed of what is outside stay there.
+The body is recorded after the last node, like everything else. Its arguments and the nodes that it captures become
+placeholders of the subgraph. Numbers computed from captured values stay outside.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ CHANGES_MODE = register_break(
 READS_NUMBER = register_break(
     "body-reads-number",
     what="a function under a transform, such as torch.vmap, computes with a number that depends on a tensor of its own",
-    why="the number would be another one for each example",
+    why="the number would differ between examples",
     hint="compute with tensors instead of numbers",
 )
-#: The id of what is refused because the body does something else under the transform than it did while it was traced.
+#: The id of the break for a body that behaves differently under the transform than while it was traced.
 TRANSFORM_DIFFERS: Final = "body-differs"
 DIFFERS = register_break(
     TRANSFORM_DIFFERS,
@@ -59,7 +59,7 @@ DIFFERS = register_break(
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A graph cut out: `node` holds it in the graph around it, `captured` are the nodes there that it uses besides."""
+    """An extracted subgraph: the outer graph's `node` that holds it, and the outer nodes that it has `captured`."""
 
     node: fx.Node
     captured: list[fx.Node]
@@ -67,13 +67,13 @@ class Subgraph:
 
 
 def last_node(builder: GraphBuilder) -> fx.Node:
-    """The node behind which the next one is recorded."""
+    """Return the last node of the graph."""
     last: fx.Node = next(iter(reversed(builder.graph.nodes)))
     return last
 
 
 def nodes_after(last: fx.Node) -> list[fx.Node]:
-    """The nodes behind `last`, in order."""
+    """Return the nodes after `last`, in order."""
     found = []
     node = last.next
     while node.op != "root":
@@ -83,7 +83,7 @@ def nodes_after(last: fx.Node) -> list[fx.Node]:
 
 
 def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
-    """Take nodes, in order, out of the graph: what they gave is of no use any more, and breaks the graph if used."""
+    """Remove these nodes, given in order; a tensor computed by one of them breaks the graph if it is used."""
     for node in reversed(nodes):
         builder.erase(node)
     inside = {*nodes}
@@ -94,9 +94,9 @@ def erase(builder: GraphBuilder, nodes: Sequence[fx.Node]) -> None:
 def extract_subgraph(
     builder: GraphBuilder, last: fx.Node, examples: Sequence[fx.Node], results: Sequence[fx.Node]
 ) -> Subgraph:
-    """The body recorded behind `last`, a function of `examples` and of what it captures, that gives `results`.
+    """Extract the nodes recorded after `last` as a function from `examples` and captured nodes to `results`.
 
-    Breaks the graph where it does what a body may not do. Values of the body are of no use afterwards.
+    Raises GraphBreak where the body does something that a subgraph may not. Its values cannot be used afterwards.
     """
     nodes = _recorded(last)
     inside = dict.fromkeys(nodes)
@@ -110,7 +110,7 @@ def extract_subgraph(
 
 
 def _recorded(last: fx.Node) -> list[fx.Node]:
-    """The nodes of the body, in order; numbers computed outside, and what is checked of them, are none of them."""
+    """Return the nodes of the body in order, without numbers computed outside of it and assertions about them."""
     found: dict[fx.Node, None] = {}
     for node in nodes_after(last):
         inner = any(one in found for one in node.all_input_nodes)
@@ -162,7 +162,7 @@ def _held(builder: GraphBuilder, module: fx.GraphModule) -> fx.Node:
 
 
 class _Compared(BodyInterpreter):
-    """Runs a body under its transform, on fakes, and compares what is seen of each result with what the trace saw."""
+    """Runs a body under its transform, on fakes, and compares each result with that of the trace."""
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -173,7 +173,7 @@ class _Compared(BodyInterpreter):
 
 def _compare(node: fx.Node, seen: Any, traced: Any) -> None:
     if isinstance(traced, torch.Tensor):
-        if not isinstance(seen, torch.Tensor) or not _alike(seen, traced):
+        if not isinstance(seen, torch.Tensor) or not _is_same(seen, traced):
             raise TraceUnsupported(TRANSFORM_DIFFERS, str(node.target), "the trace saw another shape or dtype")
     elif isinstance(traced, (list, tuple)) and not isinstance(traced, torch.Size):
         for one, other in zip(seen, traced, strict=True):
@@ -185,7 +185,7 @@ def _compare(node: fx.Node, seen: Any, traced: Any) -> None:
         raise TraceUnsupported(TRANSFORM_DIFFERS, str(node.target), f"it gives {seen}, and the trace saw {traced}")
 
 
-def _alike(seen: torch.Tensor, traced: torch.Tensor) -> bool:
+def _is_same(seen: torch.Tensor, traced: torch.Tensor) -> bool:
     if (seen.dtype, seen.device, seen.dim(), seen.layout) != (traced.dtype, traced.device, traced.dim(), traced.layout):
         return False
     bits = (seen.is_conj(), seen.is_neg()) == (traced.is_conj(), traced.is_neg())

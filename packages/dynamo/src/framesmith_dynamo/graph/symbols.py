@@ -1,4 +1,4 @@
-"""The symbols of one trace: which sizes and numbers of its inputs have one, and what the trace came to rely on."""
+"""The symbols of one trace: the symbolic sizes and numbers of its inputs, and the facts assumed about them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """Dimensions of a tensor whose sizes are symbols: with a range (least, most) of its own, or without a value.
+    """The symbolic dimensions of a tensor, some with a range (least, most), some unbacked.
 
-    `required`: those that the program has promised to change; the trace must not come to need one size of them.
+    `required`: dimensions that the program has marked dynamic; the trace must not specialise them.
     """
 
     symbolic: Collection[int] = ()
@@ -48,9 +48,9 @@ STATIC: Final = Dims()
 
 @dataclass(frozen=True, slots=True)
 class SymbolFact:
-    """A symbol as its user knows it: its name, where the number is found, and what it was in the call compiled for.
+    """A symbol as the user knows it: its name, its source, and its value in the traced call.
 
-    `least` and `most` are the bounds that were given, or that the trace came to rely on; None for none.
+    `least` and `most` are its bounds, given by the user or assumed by the trace; None for none.
     """
 
     name: str
@@ -67,17 +67,17 @@ class SymbolFact:
 
 
 class Policy(Protocol):
-    """What is taken to change from call to call."""
+    """The policy that decides which sizes and numbers are symbolic."""
 
     @property
     def allows_symbols(self) -> bool:
-        """Whether anything at all may be a symbol."""
+        """Whether anything may be symbolic."""
 
     def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
-        """The dimensions of a tensor found at `source` that are symbols."""
+        """Return the symbolic dimensions of a tensor found at `source`."""
 
     def is_symbol(self, number: int | float, source: Source) -> bool:
-        """Whether a number found at `source` is a symbol."""
+        """Whether a number found at `source` is symbolic."""
 
 
 class Symbols:
@@ -89,11 +89,11 @@ class Symbols:
         self.tensors: list[tuple[Source, torch.Tensor]] = []
         self.numbers: list[tuple[Source, Any]] = []
         self._required: list[tuple[Source, Any, int]] = []
-        #: The sizes by which the program has promised that nothing is decided, with their places.
+        #: Unbacked sizes, on which the program allows no decision, with their sources.
         self.undecided: dict[Source, Any] = {}
 
     def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
-        """A fake with symbolic sizes for a tensor; None for one whose sizes stay."""
+        """Return a fake with symbolic sizes for a tensor; None if all its sizes are static."""
         dims = self._policy.dims(real, source)
         if not dims:
             return None
@@ -104,14 +104,16 @@ class Symbols:
         return fake
 
     def violated(self) -> tuple[str, Location | None] | None:
-        """The first size that must not be one number and has come to be, in words, and the line that made it so."""
+        """Return a message about the first size marked dynamic that was specialised, and the line that did
+        it; or None.
+        """
         for source, size, dim in self._required:
             known = size if isinstance(size, int) else known_value(size)
             if known is not None:
                 place = f"{source.name}.size({dim})"
                 if isinstance(size, int):
                     return (
-                        f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always compiled for alone",
+                        f"{place} is marked dynamic, and is {known}: sizes 0 and 1 are always specialised",
                         None,
                     )
                 return f"{place} is marked dynamic, and has to be {known} here", specialised_at(
@@ -120,11 +122,11 @@ class Symbols:
         return None
 
     def decided_at(self, place: Source) -> Location | None:
-        """The line that made one of `undecided` known, or another one's."""
+        """Return the line that specialised one of `undecided`."""
         return specialised_at(attach_shape_env(self._mode), self.undecided[place])
 
     def number(self, real: int | float, source: Source) -> Any:
-        """The symbol of a number; None for one that stays."""
+        """Return the symbol of a number; None if it is static."""
         if not self._policy.is_symbol(real, source):
             return None
         number = symbolic_number(self._mode, real, source, below=LARGEST_SYMBOL)
@@ -132,41 +134,41 @@ class Symbols:
         return number
 
     def begin(self) -> bool:
-        """Let data become sizes and numbers in this trace; False where it does already, or nothing may be a symbol."""
+        """Allow unbacked symbols in this trace; False where they are allowed already, or nothing may be symbolic."""
         if self._mode.shape_env is not None or not self._policy.allows_symbols:
             return False
         attach_shape_env(self._mode)
         return True
 
     def computed(self, name: str, operands: Sequence[Any]) -> Any:
-        """The symbol of what a function of `framesmith_guards.kinds.shapes.EXACT` gives."""
+        """Return the symbol of the result of a function of `framesmith_guards.kinds.shapes.EXACT`."""
         return computed_number(self._mode, name, operands)
 
     def expression(self, number: torch.SymInt) -> ShapeExpr | None:
-        """An integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
-        found = {symbol_name(symbol): source for source, symbol in self._places()}
+        """Return an integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
+        found = {symbol_name(symbol): source for source, symbol in self._sources()}
         try:
             return ShapeExpr.of(number.node.expr, {name: source for name, source in found.items() if name is not None})
         except GuardError:
             return None
 
     def hint_at(self, source: Source) -> int | float | bool | None:
-        """What is, in the call compiled for, at the source of a symbol."""
-        return next((hint_of(symbol) for place, symbol in self._places() if place == source), None)
+        """Return the value at the source of a symbol in the traced call."""
+        return next((hint_of(symbol) for place, symbol in self._sources() if place == source), None)
 
-    def _places(self) -> Iterator[tuple[Source, Any]]:
-        """The sources of sizes and numbers, with their symbols."""
+    def _sources(self) -> Iterator[tuple[Source, Any]]:
+        """Return the sources of sizes and numbers, with their symbols."""
         for source, fake in self.tensors:
             yield from ((TensorPropertySource(source, "size", dim), size) for dim, size in enumerate(fake.shape))
         yield from self.numbers
 
     def guards(self) -> Iterable[Guard]:
-        """What the trace, and the compilation of its graph, came to rely on."""
+        """Return guards for all facts assumed by the trace and by the compilation of its graph."""
         env = self._mode.shape_env
         return () if env is None else shape_guards(env, self.tensors, self.numbers)
 
     def facts(self) -> list[SymbolFact]:
-        """The symbols that are left, for those who want to see them."""
+        """Return the remaining symbols, for display."""
         if self._mode.shape_env is None:
             return []
         sizes = ((f"{source.name}.size({dim})", n) for source, each in self.tensors for dim, n in enumerate(each.shape))

@@ -1,1 +1,1 @@
-"""The symbolic interpreter: frames, the loop, one handler for each instruction."""
+"""The symbolic interpreter: frames, the loop, and a handler for each instruction."""

@@ -1,6 +1,7 @@
-"""Generators left half-run: CPython closes one when its last reference goes, with its `finally` and `with` blocks.
+"""Suspended generators that are dropped: CPython closes one with its last reference, running `finally` and `with`
+blocks.
 
-Nothing counts references in a trace; what the open frames and the journal still reach is looked up instead.
+A trace counts no references; reachability from the open frames and the journal is computed instead.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ if TYPE_CHECKING:
 
 ABANDONED_GENERATOR = register_break(
     "abandoned-generator",
-    what="a half-run generator is dropped, and it is not certain when or how Python closes it",
-    why="it is part of a circle, several are dropped at once, or closing it raises",
-    hint="call close() on the generator, or use it up",
+    what="a suspended generator is dropped, and it is unknown when or how Python closes it",
+    why="it is in a reference cycle, several are dropped at once, or closing it raises",
+    hint="call close() on the generator, or exhaust it",
 )
 
 
 def close_abandoned(frame: Frame) -> None:
-    """Close the half-run generators that nothing holds after an instruction of `frame`."""
+    """Close the suspended generators that became unreachable by an instruction of `frame`."""
     state = frame.state
     frame.operands = ()
-    while dead := [made for made in half_run(state) if not (made.running or _is_held(state, made))]:
+    while dead := [made for made in suspended_generators(state) if not (made.running or _is_held(state, made))]:
         outer = [made for made in dead if not any(_reaches(state, other, made) for other in dead)]
         if len(dead) != 1 and len(outer) != 1:
             raise GraphBreak(ABANDONED_GENERATOR, ", ".join(made.describe() for made in dead))
         first = (outer or dead)[0]
-        if _in_circle(state, first):
-            raise GraphBreak(ABANDONED_GENERATOR, f"{first.describe()}, part of a circle")
+        if _in_cycle(state, first):
+            raise GraphBreak(ABANDONED_GENERATOR, f"{first.describe()}, in a reference cycle")
         _close(frame, first)
 
 
-def half_run(state: TraceState) -> Iterator[GeneratorValue]:
-    """The generators that stand in a block, or at a delegate that wants to be closed."""
+def suspended_generators(state: TraceState) -> Iterator[GeneratorValue]:
+    """Return the generators suspended in a block, or at a delegate with cleanup."""
     return (made for made in state.suspended if isinstance(made, GeneratorValue))
 
 
@@ -54,7 +55,7 @@ def _close(frame: Frame, generator: GeneratorValue) -> None:
 
 
 def forget_variables(frame: Frame) -> None:
-    """A frame has returned: its variables go one after the other, in the order of their slots."""
+    """Drop the variables of a frame that has returned, in the order of their slots."""
     code = frame.code.bytecode
     for name in (*code.varnames, *code.cellvars, *code.freevars):
         dict.pop(frame.locals, name, None)
@@ -63,7 +64,7 @@ def forget_variables(frame: Frame) -> None:
 
 
 def left_by(frame: Frame, error: Value) -> None:
-    """An exception leaves a frame: its stack goes, its variables stay as long as the exception does."""
+    """An exception leaves a frame: drop its stack; its variables live as long as the exception."""
     frame.result = error
     while frame.stack:
         frame.stack.pop()
@@ -72,22 +73,22 @@ def left_by(frame: Frame, error: Value) -> None:
 
 
 def _is_held(state: TraceState, generator: GeneratorValue) -> bool:
-    """Whether something reaches a generator. What did the last time is asked first."""
+    """Whether a generator is reachable. The path found last time is tried first."""
     path = generator.holders
-    if path and path[-1] is generator and _stands(state, path):
+    if path and path[-1] is generator and _is_valid(state, path):
         return True
     generator.holders = _path_to(state, generator)
     return bool(generator.holders)
 
 
-def _stands(state: TraceState, path: list[Value]) -> bool:
+def _is_valid(state: TraceState, path: list[Value]) -> bool:
     if not any(root is path[0] for root in _roots(state)):
         return False
     return all(any(part is inner for part in _parts(state, outer)) for outer, inner in itertools.pairwise(path))
 
 
 def _path_to(state: TraceState, wanted: Value) -> list[Value]:
-    """Values that hold each other, from one that a frame or an older object holds to `wanted`; empty if none does."""
+    """Return a path of values from a root, held by a frame or an older object, to `wanted`; empty if there is none."""
     holders: dict[int, Value | None] = {}
     pending: list[tuple[Value | None, Value]] = [(None, root) for root in _roots(state)]
     for holder, value in pending:
@@ -114,7 +115,9 @@ def _roots(state: TraceState) -> Iterator[Value]:
 
 
 def _held_by(frame: OpenFrame) -> Iterator[Value]:
-    """What a frame holds, also while it stands still: its stack and variables, the exception that it handles."""
+    """Return the values that a frame holds, also while suspended: stack, variables, and the exception that it
+    handles.
+    """
     yield from (value for value in (*frame.stack, frame.handled) if value is not None)
     yield from frame.locals.values()
     yield from frame.cells.values()
@@ -137,7 +140,9 @@ def _reaches(state: TraceState, holder: Value, wanted: Value) -> bool:
     return id(wanted) in _reached(state, _parts(state, holder))
 
 
-def _in_circle(state: TraceState, generator: GeneratorValue) -> bool:
-    """Whether the generator, or a new object that leads to it, is part of a circle: only the collector frees those."""
+def _in_cycle(state: TraceState, generator: GeneratorValue) -> bool:
+    """Whether the generator, or a new object that leads to it, is in a reference cycle, which only the
+    collector frees.
+    """
     circles = cyclic_components([generator, *state.journal.made()], lambda value: _parts(state, value))  # type: ignore
     return any(id(generator) in _reached(state, circle) for circle in circles)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""Code objects made ready: instructions with their handlers, jump targets, exception regions. Cached per code."""
+"""Code objects prepared for interpretation: instructions with handlers, jump targets, exception regions. Cached per
+code.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from framesmith_dynamo.interpreter.handler_registry import HANDLERS, Handler, un
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What catches exceptions of an instruction: where to go on, at which depth, and is the offset pushed."""
+    """The exception handler of an instruction: its target, the stack depth, and whether the offset is pushed."""
 
     target: int
     depth: int
@@ -25,8 +27,8 @@ class Protection:
 class DecodedCode:
     """A code object ready to run: `handlers[i]` runs `instrs[i]`, which is item `items[i]` of the bytecode.
 
-    `targets` maps labels to instruction indices. `continuations` are those made of it, `analyses` what is known for
-    making them; `broken_at` tells, for a continuation, which instructions broke before it (see `continuations`).
+    `targets` maps labels to instruction indices. `continuations` are those made of it, `analyses` the data for making
+    them; `broken_at`, of a continuation, are the instructions that broke before it (see `continuations`).
     """
 
     bytecode: Bytecode
@@ -60,7 +62,7 @@ def _inner_first(region: tuple[int, int, int, Region]) -> tuple[int, int, int]:
 
 
 def _protections(bytecode: Bytecode, targets: dict[Label, int], count: int) -> list[Protection | None]:
-    """The innermost region of every instruction."""
+    """Return the innermost region of every instruction."""
     found: list[Protection | None] = [None] * count
     regions = [(targets[r.start], targets[r.end], order, r) for order, r in enumerate(bytecode.regions)]
     for start, end, _, region in sorted(regions, key=_inner_first, reverse=True):
@@ -74,12 +76,12 @@ _CACHE: dict[int, tuple[weakref.ref[CodeType], DecodedCode]] = {}
 
 
 def _forget(cache: dict[int, Any], key: int, _: object) -> None:
-    """A code object is gone. The cache is an argument: at interpreter exit, module globals may go first."""
+    """Drop a dead code object. The cache is an argument: at interpreter exit, module globals may go first."""
     cache.pop(key, None)
 
 
 def decoded(code: CodeType) -> DecodedCode:
-    """The prepared form of a code object, made once. All handlers must have been registered before."""
+    """Return the prepared form of a code object, cached. All handlers must be registered before."""
     known = _CACHE.get(id(code))
     if known is not None and known[0]() is code:
         return known[1]
@@ -94,7 +96,7 @@ def decoded(code: CodeType) -> DecodedCode:
     return made
 
 
-def again_from(code: DecodedCode, index: int) -> set[int]:
-    """The instructions of the loops around instruction `index`, if any: it comes to them, and they to it."""
+def loop_instructions(code: DecodedCode, index: int) -> set[int]:
+    """Return the instructions of the loops around instruction `index`, if any: it reaches them, and they reach it."""
     around = code.analyses.loop_items(code.items[index])
     return {at for at, item in enumerate(code.items) if at != index and item in around} if around else set()

@@ -1,4 +1,4 @@
-"""One interpreted frame: stack, variables, place in the code, and what values may ask of it (`Tracer`)."""
+"""One interpreted frame: stack, variables, position in the code; it implements `Tracer`, the interface for values."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 CANNOT_GUARD = register_break(
     "cannot-guard",
-    what="an object is used whose sameness cannot be checked at later calls",
-    why="it has no identity that lasts and no value that can be compared",
-    hint="keep the object in a local variable of plain Python code, or use a plain function or class instead",
+    what="an object is used whose identity cannot be checked at later calls",
+    why="it has neither a permanent identity nor a value that can be compared",
+    hint="keep the object in a local variable of eager code, or use a plain function or class instead",
 )
 CALLERS_EXCEPTION = register_break(
     "callers-exception",
-    what="the exception that is being handled is asked for, and a caller is handling one",
-    why="it is known when the compiled code runs",
-    hint="ask in the except block itself",
+    what="the program reads the exception being handled, and a caller is handling one",
+    why="it is known only when the compiled code runs",
+    hint="read it in the except block itself",
 )
 COMPARED_CLASS = register_break(
     "compared-class",
-    what="a class is met whose metaclass has its own __eq__ or __hash__, or an object of one",
-    why="the tracer keeps what it knows by class, and would run those methods",
+    what="a class whose metaclass has its own __eq__ or __hash__ is used, or an object of such a class",
+    why="the tracer stores facts by class, and would run those methods",
     hint="compare classes with `is`, or use them outside the compiled function",
 )
 
-#: Types whose objects are told apart by value: each source has its own guard, identity is never used.
+#: Types whose objects are distinguished by value: each source has its own guard, identity is never used.
 BY_VALUE = frozenset({
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), tuple, frozenset, range,
     slice,
@@ -57,9 +57,9 @@ BY_VALUE = frozenset({
 class Frame:
     """A frame being interpreted. `stack` holds values, or None for NULL. `pc` is the index of the next instruction.
 
-    `stop` is set by the instructions that leave the frame (return, yield); `result` is what it then gives.
-    `outer` is where the frame was called from, or resumed. `operands` is what the running instruction holds: the stack
-    as it found it, and generators made on its behalf. `shown`: whether the program has asked for its variables.
+    `stop` is set by instructions that leave the frame (return, yield); `result` is then its result. `outer` is the
+    location of the call or resumption. `operands` are the values that the running instruction holds: the stack before
+    it, and generators created for it. `shown`: whether the program has called `locals()`.
     """
 
     __slots__ = (
@@ -108,11 +108,10 @@ class Frame:
     # The value stack
 
     def push(self, value: Value) -> None:
-        """Push a value."""
         self.stack.append(value)
 
     def pop(self) -> Value:
-        """Pop a value; NULL is never popped as one."""
+        """Pop a value, which must not be NULL."""
         value = self.stack.pop()
         assert value is not None, "NULL popped as a value"
         return value
@@ -126,34 +125,36 @@ class Frame:
         return values  # type: ignore[return-value]
 
     def peek(self, depth: int) -> Value:
-        """The value `depth` places from the top, 1 being the top."""
+        """Return the value at position `depth` from the top, 1 being the top."""
         value = self.stack[-depth]
         assert value is not None, "NULL read as a value"
         return value
 
     def jump(self, label: Any) -> None:
-        """Go on at a label."""
+        """Continue at a label."""
         self.pc = self.code.targets[label]
 
     def cell(self, name: str) -> CellValue:
-        """The cell of a cell or free variable."""
+        """Return the cell of a cell or free variable."""
         return self.cells[name]
 
     def has_cell(self, name: str) -> bool:
-        """Whether a variable is a cell or free variable: its slot holds a cell, but while a comprehension uses it."""
+        """Whether the slot of a variable holds a cell: true of cell and free variables, unless an inlined comprehension
+        uses it.
+        """
         bytecode = self.code.bytecode
         return name in bytecode.cellvars or name in bytecode.freevars
 
     def moved_cells(self) -> dict[str, CellValue]:
-        """The variables whose cell is not the one that the frame began with: a comprehension has made it its own."""
+        """The variables whose cell was replaced by an inlined comprehension."""
         return {}
 
     def unread_arguments(self) -> Collection[str]:
-        """The arguments that the trace has not looked at: they stay where they are."""
+        """The arguments that the trace has not read, which stay in their locals."""
         return ()
 
     def location(self) -> Location:
-        """The running instruction's place in the user's program, and those of the calls that led to it."""
+        """The running instruction's location in the user's program, with those of the calls that led to it."""
         instrs, at = self.code.instrs, max(self.pc - 1, 0)
         position = instrs[at].position
         if position is None or position[0] is None:
@@ -166,16 +167,14 @@ class Frame:
 
     @property
     def journal(self) -> Journal:
-        """Mutations seen so far in this trace."""
         return self.state.journal
 
     @property
     def operations(self) -> int:
-        """How many operations the graph has."""
         return self.state.builder.operations
 
     def own_variables(self) -> dict[str, Value] | None:
-        """The variables that have a value, in the order in which the code names them; once."""
+        """The bound variables, in the order of the code's names; once per frame."""
         if self.shown:
             return None
         self.shown = True
@@ -185,7 +184,7 @@ class Frame:
         return {name: value for name, value in found.items() if value is not None}
 
     def exception_now(self) -> Value | None:
-        """The exception that the program is handling; see `Tracer.exception_now`."""
+        """The exception that the program handles; see `Tracer.exception_now`."""
         if self.state.handled is not None:
             return self.state.handled
         if self.state.log.outside is not None:
@@ -195,16 +194,14 @@ class Frame:
 
     @property
     def root_globals(self) -> dict[str, Any]:
-        """The globals of the frame being compiled."""
         return self.state.globals
 
     @property
     def memo(self) -> Memo:
-        """What the trace has found out so far."""
         return self.state.memo
 
     def wrap(self, obj: object, source: Source) -> Value:
-        """The value standing for `obj`, found at `source`. Same object, same value; guards what the trace relies on."""
+        """Return the value of `obj`, found at `source`, guarded. The same object has the same value."""
         state = self.state
         known = state.by_source.get(source)
         if known is not None:
@@ -218,7 +215,7 @@ class Frame:
         return value
 
     def _wrap_value(self, obj: object, source: Source) -> Value:
-        """The value of an object told apart by what it holds, or, where that cannot be told, by identity."""
+        """Return the value of an object distinguished by its contents, or by identity where that is impossible."""
         value = self._wrapped(obj, source)
         return self._wrap_identity(obj, source) if isinstance(value, OpaqueValue) else value
 
@@ -239,17 +236,16 @@ class Frame:
             return self._wrap_opaque(obj, source, broken)
 
     def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
-        """What cannot be traced may still be passed along: the break waits for its first use."""
+        """Return the value of an object that cannot be traced: it may be passed along, and its first use breaks."""
         self.guard(source, "TYPE_MATCH", type(obj))
         forget_frames(broken, self.state.log.outside)
         return OpaqueValue(type(obj), source, broken)
 
     def constant(self, obj: object) -> Value:
-        """A value for a Python object made while tracing or known immutable."""
         return build(self, obj)
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
-        """Make the compiled code apply only while this holds."""
+        """Add a guard to the compiled code."""
         if kind in SETTLED_KINDS and is_settled(source):
             return
         try:
@@ -262,7 +258,7 @@ class Frame:
         return fn.call(self, args, kwargs)
 
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
-        """Interpret a Python function's body in a child frame and give what it returns."""
+        """Interpret a Python function's body in a child frame and return its result."""
         inlining.check(self.state, function)
         code = decoded(function.__code__)
         cells = dict(zip(code.bytecode.freevars, closure, strict=True))
@@ -271,7 +267,7 @@ class Frame:
         return inlining.run(self.state, child, function)
 
     def make_cells(self) -> None:
-        """Make the frame's own cells; an argument that is a cell variable moves into its cell."""
+        """Create the frame's own cells; an argument that is a cell variable moves into its cell."""
         for name in self.code.bytecode.cellvars:
             cell = CellValue()
             self.journal.track_new(cell)
@@ -280,7 +276,7 @@ class Frame:
             self.cells[name] = cell
 
     def super_arguments(self) -> tuple[Value, Value]:
-        """The `__class__` cell's contents and the first argument of this frame."""
+        """Return the `__class__` cell's contents and the first argument of this frame."""
         first = self.code.argument_names[0] if self.code.argument_names else None
         if first is None:
             self.raise_(RuntimeError, "super(): no arguments")
@@ -295,7 +291,6 @@ class Frame:
         return owner, self_value
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`: guarded, with a fake, and a placeholder once it is used."""
         fake = self.state.symbols.tensor(obj, source)
         self.guard(source, "TENSOR_MATCH", TensorSpec.of(obj, like=fake))
         ref = self.state.builder.add_input(obj, source, fake)
@@ -305,7 +300,6 @@ class Frame:
         return value
 
     def number_input(self, obj: int | float, source: Source) -> Value | None:
-        """The value of a number found at `source` that changes from call to call, or None."""
         number = self.state.symbols.number(obj, source)
         if number is None:
             return None
@@ -313,19 +307,15 @@ class Frame:
         return SymbolicNumber(self.state.builder.add_number(number, source), obj)
 
     def symbol(self, number: Any) -> Value:
-        """The value of a symbolic number of this trace."""
         return SymbolicNumber(self.state.builder.number_ref(number))
 
     def expression(self, number: Any) -> ShapeExpr | None:
-        """An integer that is a symbol, computed from the inputs; see `Tracer.expression`."""
         return self.state.symbols.expression(number)
 
     def hint_at(self, source: Source) -> int | float | bool | None:
-        """What is at the source of a symbol in the call compiled for."""
         return self.state.symbols.hint_at(source)
 
     def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
-        """The number that a function gives when the graph runs; see `Tracer.compute_number`."""
         number = self.state.symbols.computed(name, operands)
         if number is None:
             return None
@@ -333,15 +323,13 @@ class Frame:
         return self.symbol(number)
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
-        """Put a call into the graph; see `Tracer.call_torch`."""
         return calls.call_torch(self, target, args, kwargs)
 
     def emit_state(self, target: Any, *args: Any) -> Any:
-        """Put a call that changes torch's global state into the graph and make it now."""
         return self.state.builder.emit_state(target, args)
 
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
-        """Raise an exception in the traced program. Arguments are values, or objects to make constants of."""
+        """Raise an exception in the traced program. Arguments are values, or objects that become constants."""
         values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
         error = ExceptionValue.new(self, exc_type, values)
         error.chain(self, self.state.handled)

@@ -1,4 +1,4 @@
-"""A generator of the traced program: an interpreted frame that stands still between two values."""
+"""A generator of the traced program: an interpreted frame suspended between two values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 LIVE_GENERATOR = register_break(
     "live-generator",
     what="a generator made in the trace is needed as an object afterwards",
-    why="a half-run frame cannot be rebuilt",
-    hint="use it up inside the compiled function, or make a list of it",
+    why="a suspended frame cannot be reconstructed",
+    hint="exhaust it inside the compiled function, or make a list of it",
 )
 
 
 class GeneratorValue(IteratorValue):
-    """A generator. Its frame runs when it is asked for a value, one value at a time.
+    """A generator, whose frame runs on demand, one value at a time.
 
-    `holders`: through which values something held it when that was last looked up (see `abandoned`).
+    `holders`: the path by which it was reachable when that was last checked (see `abandoned`).
     """
 
     python_types = (GeneratorType,)
@@ -60,7 +60,7 @@ class GeneratorValue(IteratorValue):
     # Running
 
     def send(self, tr: Tracer, value: Value) -> Value:
-        """Go on with `value` as what the `yield` gives; the next value yielded."""
+        """Resume with `value` as the result of the `yield`; return the next value yielded."""
         frame = self._ready(tr)
         if frame is None:
             tr.raise_(StopIteration)
@@ -70,7 +70,7 @@ class GeneratorValue(IteratorValue):
         return self._resume(tr, frame)
 
     def throw(self, tr: Tracer, kind: Value, *rest: Value) -> Value:
-        """Go on by raising an exception at the `yield`. What `yield from` stands at gets the arguments as they are."""
+        """Resume by raising an exception at the `yield`. The delegate of `yield from` gets the arguments unchanged."""
         frame = self._ready(tr)
         receiver = _delegate(frame) if frame is not None and self.started else None
         if frame is not None and receiver is not None:
@@ -85,7 +85,7 @@ class GeneratorValue(IteratorValue):
         return self._resume(tr, frame, error)
 
     def _close_delegate(self, tr: Tracer, receiver: Value) -> Value | None:
-        """Close what `yield from` stands at; what that raises, to be raised here."""
+        """Close the delegate of `yield from`; return the exception that it raises, to be raised here."""
         if not _has_method(receiver, "close"):
             return None
         try:
@@ -108,7 +108,7 @@ class GeneratorValue(IteratorValue):
             return self._resume(tr, frame)
 
     def close(self, tr: Tracer) -> Value:
-        """Raise GeneratorExit inside; it must not yield again."""
+        """Raise GeneratorExit inside; the generator must not yield again."""
         if self.frame is None or not self.started:
             self.frame = None
             return tr.constant(None)
@@ -161,7 +161,7 @@ class GeneratorValue(IteratorValue):
         return tr.raise_(StopIteration, *finished_with)
 
     def _no_stop_iteration(self, tr: Tracer, raised: TracedRaise) -> NoReturn:
-        """PEP 479. From CPython 3.12 on the body's own instructions see to it."""
+        """PEP 479. From CPython 3.12 on the body's own instructions implement it."""
         if issubclass(raised.value.python_type(), StopIteration):
             raise TracedRaise(stop_iteration_error(tr, raised.value))
         try:
@@ -176,7 +176,7 @@ class GeneratorValue(IteratorValue):
 
 
 def stop_iteration_error(tr: Tracer, raised: Value) -> Value:
-    """What a StopIteration raised by the body of a generator is outside."""
+    """Return the RuntimeError for a StopIteration raised by a generator's body."""
     error = tr.call(tr.constant(RuntimeError), (tr.constant("generator raised StopIteration"),), {})
     for name in ("__cause__", "__context__"):
         error.setattr_(tr, name, raised)
@@ -192,7 +192,7 @@ def _returns_when_closed() -> Generator[None, None, bool]:
 
 
 def _close_gives_result() -> bool:
-    """Whether `close()` gives what the generator returns then, as from CPython 3.13 on: Python is asked."""
+    """Ask Python whether `close()` returns the generator's result, as from CPython 3.13 on."""
     generator = _returns_when_closed()
     next(generator)
     result: object = generator.close()  # type: ignore[func-returns-value]
@@ -203,21 +203,21 @@ CLOSE_GIVES_RESULT: Final = _close_gives_result()
 
 
 def _is_exit(kind: Value) -> bool:
-    """Whether what is thrown closes the generator."""
+    """Whether the thrown exception closes the generator."""
     raised = kind.as_constant() if issubclass(kind.python_type(), type) else kind.python_type()
     return issubclass(raised, GeneratorExit)
 
 
 def _exception_of(tr: Tracer, kind: Value, given: Value | None = None, *traceback: Value) -> Value:
-    """What `throw(kind, given)` raises: `given` itself where it is one, or what the class makes of it."""
+    """Return the exception of `throw(kind, given)`: `given` itself if it is one, else a new instance of the class."""
     with_value = given is not None and not given.is_none()
     if issubclass(kind.python_type(), BaseException):
         if with_value:
             tr.raise_(TypeError, "instance exception may not have a separate value")
         return kind
     if not issubclass(kind.python_type(), type) or not issubclass(kind.as_constant(), BaseException):
-        told = f"not {kind.python_type().__name__}"
-        tr.raise_(TypeError, f"exceptions must be classes or instances deriving from BaseException, {told}")
+        not_one = f"not {kind.python_type().__name__}"
+        tr.raise_(TypeError, f"exceptions must be classes or instances deriving from BaseException, {not_one}")
     if given is None or not with_value:
         return tr.call(kind, (), {})
     if issubclass(given.python_type(), kind.as_constant()):
@@ -226,7 +226,7 @@ def _exception_of(tr: Tracer, kind: Value, given: Value | None = None, *tracebac
 
 
 def _delegate(frame: Frame) -> Value | None:
-    """The iterator of the `yield from` at which a frame stands, or None."""
+    """Return the iterator of the `yield from` at which a frame is suspended, or None."""
     if frame.pc >= 2 and frame.code.instrs[frame.pc - 2].op == "SEND":
         return frame.peek(1)
     return None
@@ -237,7 +237,7 @@ def _has_method(receiver: Value, name: str) -> bool:
 
 
 def has_cleanup(frame: Frame) -> bool:
-    """Whether something runs when a frame that stands at a `yield` is closed: a block around it, or a delegate's."""
+    """Whether closing a frame suspended at a `yield` runs code: a block around it, or a delegate's."""
     delegate = _delegate(frame)
     if delegate is not None and not isinstance(delegate, GeneratorValue) and _has_method(delegate, "close"):
         return True

@@ -30,5 +30,5 @@ def handler(*ops: str) -> Callable[[Handler], Handler]:
 
 
 def unknown_instruction(frame: Any, instr: Instr) -> None:
-    """The handler of everything without one."""
+    """Break the graph at an instruction without a handler."""
     raise GraphBreak(UNKNOWN_INSTRUCTION, instr.op)

@@ -1,4 +1,4 @@
-"""Which Python functions are interpreted in place when called, and how deep."""
+"""Inlining policy: the Python functions interpreted inside the trace when called, and the maximal depth."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ MAX_DEPTH = 80
 
 TOO_DEEP = register_break(
     "inlining-too-deep",
-    what="calls are nested too deeply to interpret in place",
+    what="calls are nested too deeply to inline",
     why=f"more than {MAX_DEPTH} Python calls are open at once",
-    hint="recursion over data is better run outside the compiled function",
+    hint="run recursion over data outside the compiled function",
 )
 NOT_INLINED = register_break(
     "not-inlined",
-    what="a Python function is never interpreted in place",
+    what="a Python function is never inlined",
     why="it was disabled, or belongs to a library whose code has effects outside the trace",
-    hint="the call runs as plain Python between two graphs",
+    hint="the call runs eagerly between two graphs",
 )
 NEVER_WORTH_IT = register_break(
     "never-worth-inlining",
-    what="a Python function is no longer interpreted in place",
-    why="wherever it was called, the graph broke inside of it for the same reason, or the compiler failed on it",
-    hint="move what breaks out of the function, or mark it with framesmith.disable, which saves the attempts",
+    what="a Python function is no longer inlined",
+    why="the graph broke inside of it for the same reason in each caller, or the compiler failed on it",
+    hint="move the breaking code out of the function, or mark it with framesmith.disable, which saves the attempts",
 )
 
 
 def check(state: TraceState, function: FunctionType) -> None:
-    """Break when a function is not to be inlined here."""
+    """Break if a function must not be inlined here."""
     if state.depth >= MAX_DEPTH:
         raise GraphBreak(TOO_DEEP, function.__qualname__)
     reason = why_not_inlined(function.__code__, function.__globals__)
@@ -51,7 +51,7 @@ def check(state: TraceState, function: FunctionType) -> None:
 
 
 def run(state: TraceState, child: OpenFrame, function: FunctionType) -> Value:
-    """Interpret a function's frame, and note how that went."""
+    """Interpret a function's frame, and record the outcome."""
     state.depth += 1
     try:
         value = state.run(child)

@@ -1,4 +1,4 @@
-"""The interpreter: runs frames instruction by instruction, and routes exceptions of the traced program."""
+"""The interpreter loop: runs frames instruction by instruction, and routes exceptions of the traced program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from framesmith_dynamo.breaks import DATA_DEPENDENT, GraphBreak, register_break
 from framesmith_dynamo.interpreter import abandoned, handlers, inlining
-from framesmith_dynamo.interpreter.decoded import again_from, decoded
+from framesmith_dynamo.interpreter.decoded import decoded, loop_instructions
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.torch_switches import torch_names
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog, TraceState
@@ -35,16 +35,18 @@ if TYPE_CHECKING:
     from framesmith_frames import FrameInfo
 
 
-LENT_OBJECT = register_break(
+CACHED_OBJECT_CHANGED = register_break(
     "cached-object-changed",
-    what="an object that a cached function has made is changed",
-    why="it is in the cache, too, and the function has not been called yet",
-    hint="copy it before, or give an object that cannot change",
+    what="an object created by a cached function is changed",
+    why="it is also in the cache, and the function has not been called yet",
+    hint="copy it before, or return an immutable object",
 )
 
 
 class EscapedException(Exception):
-    """The traced program raises out of the outermost frame: it runs as plain Python, where the exception is real."""
+    """The traced program raises out of the outermost frame, which therefore runs eagerly, where the exception
+    is real.
+    """
 
     def __init__(self, raised: TracedRaise) -> None:
         location = location_of(raised)
@@ -55,9 +57,9 @@ class EscapedException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the trace of the outermost frame ended: with a value to return, or before an instruction that breaks.
+    """The end of the outermost frame's trace: a value to return, or an instruction that breaks.
 
-    `is_new`: no earlier attempt has found it to break.
+    `is_new`: no earlier attempt has found the break.
     """
 
     value: Value | None = None
@@ -66,7 +68,7 @@ class Ending:
 
 
 def route(frame: Frame, raised: TracedRaise) -> None:
-    """Go on at the handler of the running instruction; the exception leaves the frame when there is none."""
+    """Continue at the handler of the running instruction; the exception leaves the frame if there is none."""
     protection = frame.code.protections[frame.pc - 1]
     if protection is None:
         if frame.state.suspended:
@@ -85,7 +87,7 @@ def route(frame: Frame, raised: TracedRaise) -> None:
 
 
 def run_frame(frame: Frame, error: Value | None = None) -> Value:
-    """Run an inlined frame until it returns or yields; raise `error` at the place where it stands first, if given."""
+    """Run an inlined frame until it returns or yields; raise `error` at its current instruction first, if given."""
     running, suspended = frame.state.running, frame.state.suspended
     frame.outer = running[-1].location() if running else None
     running.append(frame)
@@ -123,10 +125,10 @@ def _run_to_stop(frame: Frame) -> None:
 
 
 def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
-    """Run the outermost frame to its end, or to the instruction an earlier attempt found to break.
+    """Run the outermost frame to its end, or to the instruction that an earlier attempt found to break.
 
-    Raises RestartTrace when an instruction breaks, EscapedException when the program raises, GraphBreak where there is
-    no end in sight.
+    Raises RestartTrace when an instruction breaks, EscapedException when the program raises, GraphBreak for a trace
+    that is too long.
     """
     came: list[tuple[int, int]] = []
     frame.state.running.append(frame)
@@ -142,7 +144,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
         except TracedRaise as raised:
             _route_outermost(frame, raised)
         except GraphBreak as broken:
-            if broken.kind is TOO_LONG:  # what goes on after a graph would be in the same loop
+            if broken.kind is TOO_LONG:  # the code after a graph would be in the same loop
                 note_location(broken, frame.location())
                 raise
             if _rewind(frame, stack, came, broken):
@@ -150,9 +152,9 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
                 return Ending(reason=broken, is_new=True)
             _plan_ending(frame, log, came, broken)
         except GuardOnDataDependentSymNode as error:
-            _plan_ending(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision by data: {error.cond}"))
+            _plan_ending(frame, log, came, GraphBreak(DATA_DEPENDENT, f"a decision on unbacked data: {error.cond}"))
         except MutationRefused as error:
-            _plan_ending(frame, log, came, GraphBreak(LENT_OBJECT, str(error)))
+            _plan_ending(frame, log, came, GraphBreak(CACHED_OBJECT_CHANGED, str(error)))
         except RecursionError as error:
             _plan_ending(
                 frame, log, came, GraphBreak(inlining.TOO_DEEP, f"the interpreter's own stack is full: {error}")
@@ -161,7 +163,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
 
 
 def _step(frame: Frame) -> None:
-    """Run one instruction, whose operands the frame has, and what becomes due by it."""
+    """Run one instruction, whose operands the frame holds, and the generator closes that it causes."""
     frame.state.memo.step()
     index = frame.pc
     frame.pc = index + 1
@@ -173,9 +175,9 @@ def _step(frame: Frame) -> None:
 
 
 def _plan_ending(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, int]], broken: GraphBreak) -> NoReturn:
-    """Have the next attempt end before the last of the instructions that came, or before the loop that it is in.
+    """End the next attempt before the last of the instructions run so far, or before the loop that contains it.
 
-    They are with the number of operations before each.
+    `came` holds each instruction with the number of operations before it.
     """
     note_location(broken, frame.location())
     log.end_at(_end_of(frame, came), broken, _error_on_graph_break(frame))
@@ -183,12 +185,12 @@ def _plan_ending(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, in
 
 
 def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
-    """How many of the instructions that came are traced: not those of a `for` loop that breaks in its first round.
+    """Return how many of the instructions are traced: none of a `for` loop that breaks in its first iteration.
 
-    It runs as plain Python from the second round on. With the first in a graph, what it calls would be compiled twice.
+    It runs eagerly from the second iteration on. With the first in a graph, its callees would be compiled twice.
     """
     last = len(came) - 1
-    around = again_from(frame.code, came[last][0])
+    around = loop_instructions(frame.code, came[last][0])
     begun = next((at for at, (index, _) in enumerate(came) if index in around), last)
     head, before = came[begun]
     is_first_round = frame.code.instrs[head].op == "FOR_ITER" and sum(index == head for index, _ in came) == 1
@@ -196,9 +198,9 @@ def _end_of(frame: Frame, came: Sequence[tuple[int, int]]) -> int:
 
 
 def _rewind(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[int, int]], broken: GraphBreak) -> bool:
-    """Put the frame in front of an instruction of its own that has broken before it did anything; else False.
+    """Return to an instruction of the frame itself that broke before it had any effect; else False.
 
-    `stack` is what it was there. Nothing is to be traced again then: a step with a `backward()` in it, for one.
+    `stack` is the stack before it. The trace need not restart then: for instance in a step with `loss.backward()`.
     """
     note_location(broken, frame.location())
     if not broken.before_effects or broken.in_callee or _end_of(frame, came) != len(came) - 1:
@@ -209,8 +211,8 @@ def _rewind(frame: Frame, stack: Sequence[Value | None], came: Sequence[tuple[in
 
 
 def _error_on_graph_break(frame: Frame) -> bool:
-    """Whether the program has said, by now, that a graph break is an error: `torch._dynamo.error_on_graph_break`."""
-    found = torch_names.holder(torch_names.ERROR_ON_BREAK)
+    """Whether the program has declared graph breaks errors by now: `torch._dynamo.error_on_graph_break`."""
+    found = torch_names.owner_module(torch_names.ERROR_ON_BREAK)
     if found is None:
         return False
     said = namespaces.load(frame, vars(found), torch_names.ERROR_ON_BREAK.name)

@@ -1,4 +1,4 @@
-"""A method about to be called: the name waits in the call's first slot, so that no bound method is made in between."""
+"""A pending method call: the name is kept in the call's first slot, so that no bound method is created."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
-#: Which of a call's two slots are NULL when they hold a callable that is no method.
+#: The slots of a call that are NULL when they hold a callable that is no method.
 CALLABLE_SLOTS = (True, False) if NULL_FIRST else (False, True)
 
 
 def callable_slots(fn: Value) -> list[Value | None]:
-    """The two slots of a call of `fn`, in this Python's order."""
+    """Return the two slots of a call of `fn`, in this Python's order."""
     return [None if is_null else fn for is_null in CALLABLE_SLOTS]
 
 
 class MethodSlot(Value):
-    """What LOAD_METHOD leaves under the object: `owner.name`, not looked up yet."""
+    """The slot that LOAD_METHOD leaves under the object: `owner.name`, not looked up yet."""
 
     __slots__ = ("name", "owner")
 

@@ -1,4 +1,4 @@
-"""functools and operator callables in plain Python."""
+"""functools and operator callables in Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial
 
 
 class SortKey:
-    """What `functools.cmp_to_key` wraps an item in."""
+    """The wrapper of an item by `functools.cmp_to_key`."""
 
     def __init__(self, compare: Callable[[Any, Any], int], obj: Any) -> None:
         self.compare = compare

@@ -1,7 +1,7 @@
-"""Gradients forgotten without a look at them: a step compiled when there were none serves those with some, too.
+"""`zero_grad` without reading the gradients: a step compiled when there were none also serves those with some.
 
-After `Optimizer.zero_grad` (torch/optim/optimizer.py) and `Module.zero_grad` (torch/nn/modules/module.py), which set
-those gradients to None that are not.
+After `Optimizer.zero_grad` (torch/optim/optimizer.py) and `Module.zero_grad` (torch/nn/modules/module.py), which set to
+None the gradients that are not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def _interpreted(function: Any) -> Any:
-    """A function with the code of one that has a meaning of its own, for calls that are to be interpreted."""
+    """Return a copy of a function that has a handler, to be interpreted instead."""
     inner = cast(FunctionType, inspect.unwrap(function))
     return FunctionType(inner.__code__, inner.__globals__, inner.__name__, inner.__defaults__, inner.__closure__)
 

@@ -1,4 +1,4 @@
-"""itertools in plain Python: the tracer inlines these in place of the C types.
+"""itertools in Python: the tracer inlines these in place of the C types.
 
 Each takes exactly as many items from its inputs as the original does, in the same order.
 """
@@ -27,7 +27,7 @@ def chain_from_iterable(iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
 
 
 def chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
-    """The items of all iterables."""
+    """Yield the items of all iterables."""
     for iterable in iterables:
         yield from iterable
 
@@ -40,7 +40,7 @@ def accumulate(
 
 
 def totals(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None, initial: Any) -> Iterator[Any]:
-    """The totals so far."""
+    """Yield the totals so far."""
     total = initial
     if initial is None:
         for first in iterator:
@@ -60,7 +60,7 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
 
 
 def selected_items(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
-    """The first of each pair whose second is true."""
+    """Yield the first of each pair whose second is true."""
     for item, selected in pairs:
         if selected:
             yield item
@@ -72,7 +72,7 @@ def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
 
 
 def repeated(iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items again and again."""
+    """Yield the items, then all of them again, for ever."""
     saved = []
     for item in iterator:
         yield item
@@ -87,7 +87,7 @@ def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 
 def items_from(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items from the first one on that the predicate refuses."""
+    """Yield the items from the first one on that the predicate rejects."""
     for item in iterator:
         if not predicate(item):
             yield item
@@ -101,7 +101,7 @@ def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> It
 
 
 def items_up_to(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items before the first one that the predicate refuses."""
+    """Yield the items before the first one that the predicate rejects."""
     for item in iterator:
         if not predicate(item):
             break
@@ -114,7 +114,7 @@ def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any],
 
 
 def items_without(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items that the predicate refuses."""
+    """Yield the items that the predicate rejects."""
     for item in iterator:
         if not (item if predicate is None else predicate(item)):
             yield item
@@ -126,7 +126,7 @@ def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) 
 
 
 def results(function: Callable[..., Any], rows: Iterator[Iterable[Any]]) -> Iterator[Any]:
-    """What the function gives for each row of arguments."""
+    """Yield the results of the function for each row of arguments."""
     for args in rows:
         yield function(*args)
 
@@ -137,7 +137,7 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[tuple[Any, Any]]:
 
 
 def neighbours(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each item with the one behind it."""
+    """Yield each item with the next one."""
     for previous in iterator:
         for item in iterator:
             yield previous, item
@@ -152,7 +152,7 @@ def batched(iterable: Iterable[Any], n: int) -> Iterator[tuple[Any, ...]]:
 
 
 def batches(iterator: Iterator[Any], n: int) -> Iterator[tuple[Any, ...]]:
-    """Tuples of n items."""
+    """Yield tuples of n items."""
     batch: list[Any] = []
     for item in iterator:
         batch.append(item)
@@ -169,7 +169,7 @@ def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tu
 
 
 def filled_rows(iterators: list[Iterator[Any] | None], fillvalue: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of the iterators' items until the last one has ended."""
+    """Yield rows of the iterators' items until the last one has ended."""
     live = len(iterators)
     while live:
         row = []
@@ -202,7 +202,7 @@ def islice(iterable: Iterable[Any], first: Any, second: Any = missing, third: An
 
 
 def index_or_none(bound: int | None) -> int | None:
-    """A bound of a slice as an integer; -1, which is refused, for what is none or is too large for C."""
+    """Return a bound of a slice as an integer; -1, which is invalid, for other objects and numbers too large for C."""
     if bound is None:
         return None
     try:
@@ -213,7 +213,9 @@ def index_or_none(bound: int | None) -> int | None:
 
 
 def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
-    """The items of an islice: none is taken at `stop` or behind it, but all before it, those that `step` skips too."""
+    """Yield the items of an islice: none is taken from `stop` on, but all before it, including those that
+    `step` skips.
+    """
     position = 0
     wanted = start
     while stop is None or position < stop:
@@ -227,12 +229,12 @@ def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: in
 
 
 def groupby(iterable: Iterable[Any], key: Callable[[Any], Any] | None = None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """`itertools.groupby`, for groups that are used before the next one is asked for (the documented use)."""
+    """`itertools.groupby`, for groups that are used before the next one is taken (the documented use)."""
     return groups(iter(iterable), key)
 
 
 def groups(iterator: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Keys with their items."""
+    """Yield keys with their items."""
     pending: list[Any] = list(take(iterator))
     while pending:
         current = pending[0] if key is None else key(pending[0])
@@ -245,7 +247,7 @@ def groups(iterator: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterato
 def group_items(
     iterator: Iterator[Any], pending: list[Any], current: Any, key: Callable[[Any], Any] | None
 ) -> Iterator[Any]:
-    """One group: items until the key changes; the first item of the next group is left in `pending`."""
+    """Yield the items of one group, until the key changes; the first item of the next group is left in `pending`."""
     while pending:
         yield pending.pop()
         for item in iterator:
@@ -256,7 +258,7 @@ def group_items(
 
 
 def take(iterator: Iterator[Any]) -> list[Any]:
-    """The next item in a list, empty at the end."""
+    """Return the next item in a list, which is empty at the end."""
     for item in iterator:
         return [item]
     return []
@@ -273,7 +275,7 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
 
 
 def tee_items(iterator: Iterator[Any], queues: list[list[Any]], position: int) -> Iterator[Any]:
-    """One of the iterators that `tee` gives."""
+    """One of the iterators returned by `tee`."""
     mine = queues[position]
     while True:
         if not mine:
@@ -285,7 +287,7 @@ def tee_items(iterator: Iterator[Any], queues: list[list[Any]], position: int) -
         yield mine.pop(0)
 
 
-# Combinatorics: the inputs are read at once, as the originals do
+# Combinatorics: the inputs are read at once, as by the originals
 
 
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
@@ -301,7 +303,7 @@ def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, .
 
 
 def in_turn(rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The rows, as an iterator that is no list's."""
+    """Yield the rows: an iterator of a type other than list's."""
     yield from rows
 
 
@@ -329,12 +331,12 @@ def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[t
     return chosen(iterable, operator.index(r), 0)
 
 
-def chosen(iterable: Iterable[Any], r: int, apart: int) -> Iterator[tuple[Any, ...]]:
-    """Index tuples of length r whose neighbours differ by at least `apart`, as items of the iterable."""
+def chosen(iterable: Iterable[Any], r: int, gap: int) -> Iterator[tuple[Any, ...]]:
+    """Yield index tuples of length r whose neighbours differ by at least `gap`, as items of the iterable."""
     pool = tuple(iterable)
     if r < 0:
         raise ValueError("r must be non-negative")
     rows: list[tuple[int, ...]] = [()]
     for _ in range(r):
-        rows = [(*row, index) for row in rows for index in range(row[-1] + apart if row else 0, len(pool))]
+        rows = [(*row, index) for row in rows for index in range(row[-1] + gap if row else 0, len(pool))]
     return in_turn([tuple([pool[index] for index in row]) for row in rows])

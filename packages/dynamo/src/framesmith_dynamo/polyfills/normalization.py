@@ -1,4 +1,4 @@
-"""Normalisation that updates running statistics without saying so, written out with operations that do.
+"""Normalisation that updates running statistics without declaring it, in operations that do declare it.
 
 After `at::instance_norm` (aten/src/ATen/native/Normalization.cpp).
 """

@@ -1,4 +1,4 @@
-"""heapq and bisect in plain Python, comparing as the C versions do."""
+"""heapq and bisect in Python, with the comparisons of the C versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sift_up(heap: list[Any], position: int, before: Order = operator.lt) -> None
 
 
 def larger(left: Any, right: Any) -> bool:
-    """The order of heaps that have their largest item first."""
+    """The order of max-heaps."""
     return bool(right < left)
 
 
@@ -95,7 +95,7 @@ def heappushpop(heap: list[Any], item: Any, /) -> Any:
 
 
 def bounds(a: Any, lo: int, hi: int | None) -> tuple[int, int]:
-    """Where bisection begins and ends."""
+    """Return the bounds of a bisection."""
     lo = operator.index(lo)
     if lo < 0:
         raise ValueError("lo must be non-negative")

@@ -1,4 +1,4 @@
-"""Protocols that C code follows for objects of Python classes, written out to be inlined."""
+"""Protocols that C code follows for objects of Python classes, in Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def iterate_by_index(obj: Any) -> Iterator[Any]:
-    """What `iter(obj)` gives for a class with `__getitem__` and no `__iter__`."""
+    """`iter(obj)` for a class with `__getitem__` and no `__iter__`."""
     index = 0
     while True:
         try:
@@ -19,7 +19,7 @@ def iterate_by_index(obj: Any) -> Iterator[Any]:
 
 
 def contains_by_iteration(obj: Any, wanted: Any) -> bool:
-    """What `wanted in obj` means for a class without `__contains__`."""
+    """`wanted in obj` for a class without `__contains__`."""
     try:
         items = iter(obj)
     except TypeError:
@@ -30,12 +30,12 @@ def contains_by_iteration(obj: Any, wanted: Any) -> bool:
 
 
 def reversed_by_index(obj: Any) -> Iterator[Any]:
-    """What `reversed(obj)` gives for a class with `__len__` and `__getitem__`."""
+    """`reversed(obj)` for a class with `__len__` and `__getitem__`."""
     return items_backwards(obj, len(obj))
 
 
 def items_backwards(obj: Any, size: int) -> Iterator[Any]:
-    """The items of `obj` from the last of `size` to the first."""
+    """Yield the items of `obj` from the last of `size` to the first."""
     for index in range(size - 1, -1, -1):
         try:
             item = obj[index]

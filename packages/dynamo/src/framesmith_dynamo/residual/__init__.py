@@ -1,1 +1,1 @@
-"""The code that runs in place of the frame."""
+"""Residual code: the bytecode that runs in place of the frame."""

@@ -1,4 +1,6 @@
-"""Guards that objects which were distinct when something was mutated, or keyed by them, stay so, and memory apart."""
+"""Guards on aliasing: objects that were distinct when one was mutated, or used as keys, and memory of mutated
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Value
     from framesmith_guards import Source
 
-#: Changed inputs up to which each is compared with the others on its own; more are all sorted, once.
+#: Mutated inputs up to which each is compared with the others separately; more are sorted once.
 FEW: Final = 4
 
 
 def alias_guards(state: TraceState) -> Iterator[Guard]:
-    """NOT_ALIASED guards for the trace's mutations: of tensors in the graph, and of Python objects in the journal."""
+    """Return NOT_ALIASED guards for the trace's mutations: of tensors in the graph, and of Python objects in the
+    journal.
+    """
     used = [ref for ref in state.builder.inputs if ref.source is not None]
     if len(used) > 1 and any(ref.is_changed() for ref in used):
         sources = [ref.source for ref in used if ref.source is not None]
@@ -42,7 +46,7 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
                 yield Guard(source, "NOT_ALIASED", rest)
 
 
-#: (sources of mutated objects, sources of all objects that one of them might come to be)
+#: (sources of mutated objects, sources of all objects that may alias one of them)
 AliasCandidates = tuple[list["Source"], list["Source"]]
 
 
@@ -51,7 +55,7 @@ def _is_mutated(state: TraceState, value: Value) -> bool:
 
 
 def _mutated_objects(state: TraceState) -> Iterator[AliasCandidates]:
-    """Objects of one type, for each type with a mutated object."""
+    """Return the objects of one type, for each type with a mutated object."""
     by_type: dict[type, list[tuple[bool, Source]]] = {}
     for obj, value, source in state.by_identity.values():
         if not issubclass(type(obj), torch.Tensor) and not is_settled(source):
@@ -63,14 +67,14 @@ def _mutated_objects(state: TraceState) -> Iterator[AliasCandidates]:
 
 
 def _mutated_dictionaries(state: TraceState) -> Iterator[AliasCandidates]:
-    """Dicts that were found by themselves, and those that hold an object's attributes: one may come to be the other.
+    """Return the dicts found at sources of their own, and the `__dict__`s of objects: one may alias the other.
 
-    Not so what a library keeps in its own modules and classes, and what an `nn.Module` keeps its parts in; nor is the
-    dictionary of such a module looked for, unless the module changes.
+    Dicts that a library keeps in its modules and classes are left out, as are the registries of an `nn.Module` and,
+    unless the module changes, its `__dict__`.
     """
     found: dict[bool, list[Source]] = {True: [], False: []}
     for obj, value, source in state.by_identity.values():
-        if type(obj) is dict and id(obj) not in state.memo.instance_dicts and not _is_kept(source):
+        if type(obj) is dict and id(obj) not in state.memo.instance_dicts and not _is_registry(source):
             found[_is_mutated(state, value)].append(source)
     held: dict[bool, list[Source]] = {True: [], False: []}
     for owner in state.memo.instance_dicts.values():
@@ -85,18 +89,19 @@ def _mutated_dictionaries(state: TraceState) -> Iterator[AliasCandidates]:
         yield found[True], held[False]
 
 
-#: Names under which every module keeps its parts.
+#: Names of the registries of every module.
 PARTS_OF_MODULES: Final = frozenset(vars(torch.nn.Module()))
 
 
-def _is_kept(source: Source) -> bool:
+def _is_registry(source: Source) -> bool:
     return is_in_library(source) or (is_entry(source) and source.key in PARTS_OF_MODULES)
 
 
 def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
-    """Guards that no input of the graph comes to share memory with one that the graph changes.
+    """Return guards that no input shares memory with one that the graph changes.
 
-    Where that is so already, that it stays as it is; none where the graph is not compiled, and right for any layout.
+    Where inputs share memory already, the guards are those of `shared_memory`; there are none for a graph that runs
+    operation by operation.
     """
     used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
     changed = [ref for ref in used if ref.is_changed()]

@@ -1,8 +1,8 @@
-"""Going on inside `with` and `try` blocks: context managers are entered for real, exceptions find their handlers.
+"""Continuations inside `with` and `try` blocks: context managers are entered for real, exceptions reach their handlers.
 
-An open block is a slot of the value stack holding its exit (`handlers.contexts.ExitValue`). Objects whose `__enter__`
-was traced are as they should be once the journal has been replayed; torch's context managers, which the trace only
-noted in the graph, are made and entered anew.
+An open block is a slot of the value stack that holds its exit (`handlers.contexts.ExitValue`). Objects whose
+`__enter__` was traced are in the right state once the journal has been replayed; torch's context managers, which the
+trace only recorded in the graph, are created and entered again.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ BREAK_IN_BLOCK = register_break(
 
 
 def exits_of(stack: Iterable[Value | None]) -> list[ExitValue]:
-    """The open `with` blocks, outermost first."""
+    """Return the open `with` blocks, outermost first."""
     return [value for value in stack if isinstance(value, ExitValue)]
 
 
 def contexts_of(stack: Iterable[Value | None]) -> list[TorchContextValue]:
-    """Those of them that are torch's: entering them anew sets the state of the trace."""
+    """Return those of torch's context managers, whose re-entry sets the state of the trace."""
     managers = [value.manager for value in exits_of(stack)]
     return [manager for manager in managers if isinstance(manager, TorchContextValue)]
 
 
 def check_blocks(state: TraceState, stack: Sequence[Value | None], others: Iterable[Value], reason: GraphBreak) -> None:
-    """Raise GraphBreak when the open blocks cannot be continued. `others` are further values that live on."""
+    """Raise GraphBreak when the open blocks cannot be continued. `others` are further live values."""
     why = why_not_continued(state, stack, others)
     if why is not None:
         raise GraphBreak(BREAK_IN_BLOCK, f"{why}; the break: {reason}")
 
 
 def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: Iterable[Value]) -> str | None:
-    """Why the open blocks cannot be continued, or None."""
+    """Return why the open blocks cannot be continued, or None."""
     if state.handled is not None:
         return "an exception is being handled"
     managers = [value.manager for value in exits_of(stack)]
@@ -69,7 +69,7 @@ def why_not_continued(state: TraceState, stack: Sequence[Value | None], others: 
 
 
 def why_not_reentered(log: GlobalStateLog, contexts: Sequence[TorchContextValue]) -> str | None:
-    """Why entering torch's contexts anew would not give the state of the trace, or None."""
+    """Return why re-entering torch's contexts would not restore the state of the trace, or None."""
     grad = log.grad_before
     for context in contexts:
         if isinstance(context, GradModeValue):
@@ -85,7 +85,7 @@ def why_not_reentered(log: GlobalStateLog, contexts: Sequence[TorchContextValue]
 
 
 def push_exit(codegen: Codegen, manager: Value) -> None:
-    """Push the exit of an open block: of an object, or of a context of torch entered now."""
+    """Push the exit of an open block: that of an object, or of a torch context entered now."""
     if isinstance(manager, TorchContextValue):
         codegen.push_call(reenter, (), (manager.cls, manager.args, tuple(manager.kwargs.items())))
     else:
@@ -93,13 +93,13 @@ def push_exit(codegen: Codegen, manager: Value) -> None:
 
 
 def bound_exit(manager: Any) -> Callable[..., Any]:
-    """Run by compiled code: the `__exit__` that a `with` statement keeps."""
+    """Called by compiled code: return the `__exit__` that a `with` statement saves."""
     exit_function: Callable[..., Any] = type(manager).__exit__.__get__(manager, type(manager))
     return exit_function
 
 
 def reenter(cls: type, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-    """Run by compiled code: make and enter a context manager, and give its exit."""
+    """Called by compiled code: create and enter a context manager, and return its exit."""
     manager = cls(*args, **dict(kwargs))
     type(manager).__enter__(manager)
     return bound_exit(manager)

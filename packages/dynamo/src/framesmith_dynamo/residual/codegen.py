@@ -1,7 +1,7 @@
-"""Residual code: what runs in place of the frame.
+"""Generator of residual code, which runs in place of the frame.
 
-It calls the compiled graph with the inputs that the guards found, makes new objects, carries out mutations, and
-returns, or goes on with the breaking instruction and a continuation.
+Residual code calls the compiled graph with the inputs extracted by the guards, creates new objects, replays mutations,
+and returns, or continues with the breaking instruction and a continuation.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 CompileGraph = Callable[["fx.GraphModule", Sequence["GraphInput"]], "Callable[..., Any] | Runner"]
-#: (graph, how its inputs share memory with those it changes) -> what runs it.
+#: (graph, memory shared among its inputs) -> the callable that runs it
 RunnerOf = Callable[["FinishedGraph", "Sharing | None"], Runner]
 
 CANNOT_REBUILD = register_break(
     "cannot-rebuild",
-    what="an object made in the trace is needed afterwards and cannot be made again by compiled code",
+    what="an object made in the trace is needed afterwards and cannot be reconstructed by compiled code",
     why="its type has no rule for reconstruction",
-    hint="use the object up inside the compiled function",
+    hint="use the object only inside the compiled function",
 )
 
 
 class Residual:
     """The residual code of one frame, under construction.
 
-    Everything after the graph call is generated first, because only then is it known which tensors the graph must
-    return.
+    The code after the graph call is generated first: only then is it known which tensors the graph must return.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -52,23 +51,23 @@ class Residual:
         self.state = frame.state
         self.codegen = Codegen.like(frame.code.bytecode)
         self.codegen.position = frame.code.instrs[max(min(frame.pc, len(frame.code.instrs) - 1), 0)].position
-        #: The first local after the arguments: where the hook leaves the tuple of the sources in `inputs`.
+        #: The first local after the arguments: the hook stores the tuple of the sources in `inputs` there.
         self.inputs_local = self.codegen.new_temp("inputs")
         self.codegen.varnames.insert(len(self.codegen.argnames), self.codegen.varnames.pop())
         self.inputs: tuple[Source, ...] = ()
         self.replay: Replay | None = None
         self.handler: Label | None = None
 
-    # What comes after the graph
+    # After the graph
 
     def begin(self, live: Sequence[Value]) -> None:
-        """Make the new objects that `live` values and surviving mutations need."""
+        """Create the new objects that `live` values and surviving mutations need."""
         self.state.journal.prune(live)
         self.replay = Replay(self.state.journal, self.codegen)
         self.replay.make()
 
     def change(self, *, grad_mode: bool = True) -> None:
-        """Carry out the mutations and, with `grad_mode`, the change of torch's gradient mode."""
+        """Replay the mutations and, with `grad_mode`, the change of torch's gradient mode."""
         assert self.replay is not None
         self.replay.apply()
         grad = self.state.builder.state.grad_after() if grad_mode else None
@@ -77,7 +76,7 @@ class Residual:
             self.codegen.pop()
 
     def return_(self, value: Value) -> None:
-        """The frame's value is returned."""
+        """Return the frame's value."""
         self.begin([value])
         assert self.replay is not None
         if self.replay.pending():
@@ -92,9 +91,9 @@ class Residual:
     # The graph
 
     def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError, whole: bool = False) -> CodeType:
-        """Have the graph compiled, if there is any, and put its call in front. `on_error`, `whole`: see `recovery`."""
+        """Compile the graph, if there is any, and prepend its call. `on_error`, `whole`: see `recovery`."""
         graph = self.state.builder.finish(self.codegen.outputs)
-        self.state.finished()  # the compiler, and the guards on torch's state, are to see the state the call found
+        self.state.finished()  # the compiler and the guards on torch's state must see the state at the call
         if graph is not None:
             compiled, harmless = as_atomic(graph, runner_of(graph, sharing_of(self.state.builder.inputs)))
             recovery = Recovery(EagerGraph(graph.module), harmless=harmless, on_error=on_error, whole=whole)
@@ -112,9 +111,9 @@ class Residual:
         emit_handler()
 
     def _call_with_inputs(self, graph: FinishedGraph, compiled: Callable[..., Any]) -> None:
-        """Call the graph with the tuple that the guards extracted, which nothing else holds then.
+        """Call the graph with the tuple extracted by the guards, to which no other reference exists.
 
-        Where all inputs are arguments there is nothing to find, and they are loaded.
+        Where all inputs are arguments they are loaded instead.
         """
         codegen = self.codegen
         codegen.push_function(compiled)
@@ -130,5 +129,5 @@ class Residual:
 
 
 def cannot_rebuild(error: Exception) -> GraphBreak:
-    """The break of a value without a rule for reconstruction."""
+    """Return the graph break for a value that cannot be reconstructed."""
     return GraphBreak(CANNOT_REBUILD, str(error))

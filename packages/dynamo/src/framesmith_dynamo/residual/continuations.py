@@ -1,4 +1,4 @@
-"""Continuation functions of decoded code, cached: the same place with the same variables is the same code object."""
+"""Continuation functions (resume functions) of decoded code, cached by instruction and live variables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NO_CONTINUATION = register_break(
 def continuation_at(
     code: DecodedCode, index: int, nulls: Collection[int], bound: Collection[str], broken: int
 ) -> Continuation:
-    """The continuation of `code` at instruction `index`, with these stack slots NULL and these locals bound.
+    """Return the continuation of `code` at instruction `index`, with these stack slots NULL and these locals bound.
 
-    It runs as plain Python when it can come to the breaking instruction `broken` again, as in a loop: each round would
-    otherwise add a call. Raises GraphBreak when there can be no continuation.
+    It is skipped if it can reach the breaking instruction `broken` again, as in a loop, since each iteration would add
+    a nested call. Raises GraphBreak if there can be no continuation.
     """
     place = (index, frozenset(nulls), frozenset(bound))
     known: Continuation | None = code.continuations.get(place)
@@ -43,7 +43,7 @@ def continuation_at(
 
 
 def is_continuation(code: CodeType) -> bool:
-    """Whether the code was made here: the function that goes on behind a break."""
+    """Whether the code is a continuation."""
     return RESUMED in code.co_qualname
 
 

@@ -1,8 +1,8 @@
-"""Which inputs of a graph the code behind a graph break may write to, as far as that code itself shows it.
+"""Mutated-input analysis: the graph inputs that the code after a graph break may write to.
 
-Second derivatives need inputs as the graph found them (see `framesmith_aten.meta.MUTATED_INPUT`): of those that are
-marked a copy is kept at each call. Only the frame that goes on is read, with the functions that it makes: what others
-that it calls write to stays unknown, and what objects hold.
+Second derivatives need inputs as the graph found them (see `framesmith_aten.meta.MUTATED_INPUT`); of marked inputs a
+copy is saved at each call. An abstract interpretation reads the frame's remaining code and the functions that it
+defines. Writes by other functions that it calls, and through objects, are not analysed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.values.base import Value
 
-#: Builtins whose results hold what their arguments hold.
+#: Builtins whose results contain the items of their arguments.
 ALIASING_BUILTINS: Final = frozenset({"enumerate", "iter", "list", "next", "reversed", "tuple", "zip"})
 
 
 def mark_mutated_inputs(frame: Frame) -> None:
-    """Mark the inputs of the frame's graph that it may write to from its present instruction on."""
+    """Mark the inputs of the frame's graph that it may write to from the current instruction on."""
     if any(ref.fake.requires_grad for ref in frame.state.builder.inputs):
         for ref in _mutated_inputs(frame):
             MUTATED_INPUT.set(ref.node, True)
@@ -42,9 +42,9 @@ def mark_mutated_inputs(frame: Frame) -> None:
 
 def _mutated_inputs(frame: Frame) -> Iterator[TensorRef]:
     code = frame.code
-    places = [f"stack {at}" for at in range(len(frame.stack))]
-    stack = {place: value for place, value in zip(places, frame.stack, strict=True) if value is not None}
-    names = written_names(code, frame.pc, places)
+    names_of_slots = [f"stack {at}" for at in range(len(frame.stack))]
+    stack = {slot: value for slot, value in zip(names_of_slots, frame.stack, strict=True) if value is not None}
+    names = written_names(code, frame.pc, names_of_slots)
     names |= {name for made in _functions_made(code) for name in _written_outside(made)}
     values = [stack.get(name) or frame.locals.get(name) or frame.cells.get(name) for name in names]
     values += [slot.owner for slot in frame.stack if isinstance(slot, MethodSlot) and _writes(slot.name)]
@@ -55,12 +55,12 @@ def _mutated_inputs(frame: Frame) -> Iterator[TensorRef]:
 
 
 def _functions_made(code: DecodedCode) -> Iterator[CodeType]:
-    """The code of the functions that it makes, at any place: they may run later than they were made."""
+    """Return the code of functions defined anywhere in the code: they may run later than they were defined."""
     return (instr.arg for instr in code.instrs if isinstance(instr.arg, CodeType))
 
 
 def _written_outside(made: CodeType) -> set[str]:
-    """The variables of the code around it whose tensors this one, or code inside it, writes to."""
+    """Return the free variables whose tensors the function, or one inside it, writes to."""
     if not made.co_freevars:
         return set()
     code = decoded(made)
@@ -69,19 +69,19 @@ def _written_outside(made: CodeType) -> set[str]:
 
 
 def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str] = ()) -> set[str]:
-    """The variables whose tensors, or views of them, are written to from instruction `start` on.
+    """Return the variables whose tensors, or views of them, are written to from instruction `start` on.
 
-    `stack` names the slots of the stack there, which count as variables.
+    `stack` names the stack slots there, which count as variables.
     """
     depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
     if not any(_may_write(instr) for item, instr in zip(code.items, code.instrs, strict=True) if item in behind):
         return set()
-    reading = _Reading()
-    #: What comes to an instruction from others than the one before it.
-    arriving = {start: _Known([_Slot(frozenset({name})) for name in stack], {})}
+    reading = _Interpreter()
+    #: The states that reach an instruction by jumps.
+    arriving = {start: _State([_Slot(frozenset({name})) for name in stack], {})}
     rounds = 2 if any(code.targets[label] <= at for at, label in _jumps(code)) else 1
-    for _ in range(rounds):  # what one round of a loop leaves, the next finds
-        before: _Known | None = None
+    for _ in range(rounds):  # an iteration of a loop starts from the state that the previous one has left
+        before: _State | None = None
         for at, (item, instr) in enumerate(zip(code.items, code.instrs, strict=True)):
             depth = depths[item]
             if item not in behind or depth is None:
@@ -99,12 +99,12 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str] = ()) 
 
 
 def _jumps(code: DecodedCode) -> Iterator[tuple[int, Label]]:
-    """The places of jumps, and where they lead."""
+    """Return the indices of jumps, and their targets."""
     return ((at, instr.arg) for at, instr in enumerate(code.instrs) if isinstance(instr.arg, Label))
 
 
 def _may_write(instr: Instr) -> bool:
-    """Whether an instruction writes to a tensor, or finds what does, if it is one."""
+    """Whether an instruction writes to a tensor, or loads a function that does."""
     match instr.op:
         case "LOAD_ATTR" | "LOAD_METHOD" | "LOAD_GLOBAL" | "LOAD_NAME":
             return _writes(instr.arg)
@@ -118,10 +118,10 @@ def _may_write(instr: Instr) -> bool:
 
 @dataclass(frozen=True)
 class _Slot:
-    """What is known of a stack slot.
+    """The abstract value of a stack slot.
 
-    The variables whose tensors it `shows` or holds, the name of the library's `function` that it is, whether it is
-    False.
+    It `shows` the tensors of these variables, or holds them; `function` is the library function that it is; `is_false`
+    whether it is False.
     """
 
     shows: frozenset[str] = frozenset()
@@ -133,34 +133,34 @@ _UNKNOWN: Final = _Slot()
 
 
 @dataclass
-class _Known:
-    """What is known at an instruction: of the stack, and which variables' tensors, of before, others show now."""
+class _State:
+    """The abstract state at an instruction: the stack, and the initial variables whose tensors each variable shows."""
 
     stack: list[_Slot]
     shown: dict[str, frozenset[str]]
 
 
-def _joined(one: _Known | None, other: _Known | None, depth: int) -> _Known:
-    """What is known where both come together, with a stack of this depth."""
+def _joined(one: _State | None, other: _State | None, depth: int) -> _State:
+    """Return the join of two states, with a stack of this depth."""
     ways = [way for way in (one, other) if way is not None]
     stacks = [[*way.stack[:depth], *[_UNKNOWN] * (depth - len(way.stack))] for way in ways]
     if len(ways) < 2:
-        return _Known(stacks[0], dict(ways[0].shown)) if ways else _Known([_UNKNOWN] * depth, {})
+        return _State(stacks[0], dict(ways[0].shown)) if ways else _State([_UNKNOWN] * depth, {})
     merged = [slot if slot == twin else _Slot(slot.shows | twin.shows) for slot, twin in zip(*stacks, strict=True)]
     names = {name for way in ways for name in way.shown}
-    return _Known(merged, {name: _shown_as(ways[0], name) | _shown_as(ways[1], name) for name in names})
+    return _State(merged, {name: _shown_as(ways[0], name) | _shown_as(ways[1], name) for name in names})
 
 
-def _shown_as(known: _Known, name: str) -> frozenset[str]:
-    """What a variable shows: itself, until something is stored in it."""
+def _shown_as(known: _State, name: str) -> frozenset[str]:
+    """Return the variables whose tensors a variable shows: itself, until it is assigned."""
     return known.shown.get(name, frozenset({name}))
 
 
 @dataclass
-class _Reading:
-    """A reading of instructions in their order: what is `known`, and the variables `found` to be written to."""
+class _Interpreter:
+    """The abstract interpreter of straight-line code: the state `known`, and the variables `found` to be written to."""
 
-    known: _Known = field(default_factory=lambda: _Known([], {}))
+    known: _State = field(default_factory=lambda: _State([], {}))
     found: set[str] = field(default_factory=set)
 
     @property
@@ -168,7 +168,7 @@ class _Reading:
         return self.known.stack
 
     def read(self, op: str, arg: Any) -> None:
-        """Go on by one instruction."""
+        """Interpret one instruction."""
         rule = _RULES.get(op)
         if rule is not None:
             rule(self, arg)
@@ -177,17 +177,17 @@ class _Reading:
             self.stack.extend([_UNKNOWN] * pushes(op, arg))
 
     def pop(self, count: int) -> list[_Slot]:
-        """The topmost slots, the deepest first."""
+        """Pop slots, the deepest first."""
         taken = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return taken
 
     def write(self, slots: Iterable[_Slot]) -> None:
-        """Note that what these slots show is written to."""
+        """Record writes to the tensors that these slots show."""
         self.found |= _shown_by(slots)
 
     def called(self, function: str | None, arguments: Sequence[_Slot]) -> frozenset[str]:
-        """Note what a function of a library writes to, and give what its result shows."""
+        """Record the writes of a library function, and return its abstract result."""
         if function is None:
             return frozenset()
         if _writes(function):
@@ -201,33 +201,33 @@ def _shown_by(slots: Iterable[_Slot]) -> frozenset[str]:
     return frozenset[str]().union(*(slot.shows for slot in slots))
 
 
-def _load(reading: _Reading, name: str) -> None:
+def _load(reading: _Interpreter, name: str) -> None:
     reading.stack.append(_Slot(_shown_as(reading.known, name)))
 
 
-def _load_library(reading: _Reading, name: str) -> None:
+def _load_library(reading: _Interpreter, name: str) -> None:
     reading.stack.append(_Slot(function=name))
 
 
-def _load_constant(reading: _Reading, value: Any) -> None:
+def _load_constant(reading: _Interpreter, value: Any) -> None:
     reading.stack.append(_Slot(is_false=value is False))
 
 
-def _store(reading: _Reading, name: str) -> None:
+def _store(reading: _Interpreter, name: str) -> None:
     (value,) = reading.pop(1)
     reading.known.shown[name] = value.shows
 
 
-def _copy(reading: _Reading, depth: int) -> None:
+def _copy(reading: _Interpreter, depth: int) -> None:
     reading.stack.append(reading.stack[-depth])
 
 
-def _swap(reading: _Reading, depth: int) -> None:
+def _swap(reading: _Interpreter, depth: int) -> None:
     stack = reading.stack
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
-def _attribute(reading: _Reading, owner: _Slot, name: str) -> _Slot:
+def _attribute(reading: _Interpreter, owner: _Slot, name: str) -> _Slot:
     if owner.function is not None:
         return _Slot(function=name)
     if _writes(name):
@@ -235,16 +235,16 @@ def _attribute(reading: _Reading, owner: _Slot, name: str) -> _Slot:
     return _Slot(owner.shows) if name in GRAPH_ATTRIBUTES or _shows(name) else _UNKNOWN
 
 
-def _load_attribute(reading: _Reading, name: str) -> None:
+def _load_attribute(reading: _Interpreter, name: str) -> None:
     reading.stack.extend([_attribute(reading, owner, name) for owner in reading.pop(1)])
 
 
-def _load_method(reading: _Reading, name: str) -> None:
+def _load_method(reading: _Interpreter, name: str) -> None:
     _load_attribute(reading, name)
     reading.stack.append(_UNKNOWN)
 
 
-def _call(reading: _Reading, shape: Any) -> None:
+def _call(reading: _Interpreter, shape: Any) -> None:
     arguments = reading.pop(shape.argc)
     named = dict(zip(shape.kwnames, arguments[shape.argc - len(shape.kwnames) :], strict=True))
     if "out" in named:
@@ -254,36 +254,36 @@ def _call(reading: _Reading, shape: Any) -> None:
     _result(reading, arguments)
 
 
-def _call_with_all(reading: _Reading, with_keywords: bool) -> None:
+def _call_with_all(reading: _Interpreter, with_keywords: bool) -> None:
     _result(reading, reading.pop(1 + with_keywords))
 
 
-def _result(reading: _Reading, arguments: Sequence[_Slot]) -> None:
+def _result(reading: _Interpreter, arguments: Sequence[_Slot]) -> None:
     callable_slots = reading.pop(2)
     function = next((slot.function for slot in callable_slots if slot.function is not None), None)
     reading.stack.append(_Slot(_shown_by(callable_slots) | reading.called(function, arguments)))
 
 
-def _subscript(popped: int) -> Callable[[_Reading, Any], None]:
-    """Of what lies under the subscript, a view."""
+def _subscript(popped: int) -> Callable[[_Interpreter, Any], None]:
+    """The subscript's result is a view of the operand."""
 
-    def rule(reading: _Reading, _: Any) -> None:
+    def rule(reading: _Interpreter, _: Any) -> None:
         container = reading.pop(popped)[0]
         reading.stack.append(_Slot(container.shows))
 
     return rule
 
 
-def _store_subscript(popped: int) -> Callable[[_Reading, Any], None]:
-    """Below what lies under the subscript is the value."""
+def _store_subscript(popped: int) -> Callable[[_Interpreter, Any], None]:
+    """The value lies below the subscript and the container."""
 
-    def rule(reading: _Reading, _: Any) -> None:
+    def rule(reading: _Interpreter, _: Any) -> None:
         reading.write(reading.pop(popped)[1:2])
 
     return rule
 
 
-def _binary(reading: _Reading, symbol: str) -> None:
+def _binary(reading: _Interpreter, symbol: str) -> None:
     left, _ = reading.pop(2)
     in_place = symbol.endswith("=")
     if in_place:
@@ -291,29 +291,29 @@ def _binary(reading: _Reading, symbol: str) -> None:
     reading.stack.append(_Slot(left.shows) if in_place else _UNKNOWN)
 
 
-def _iterate(reading: _Reading, _: Any) -> None:
+def _iterate(reading: _Interpreter, _: Any) -> None:
     reading.stack.append(_Slot(reading.stack[-1].shows))
 
 
-def _unpack(reading: _Reading, count: int) -> None:
+def _unpack(reading: _Interpreter, count: int) -> None:
     reading.stack.extend(reading.pop(1) * count)
 
 
-def _build(reading: _Reading, count: int) -> None:
+def _build(reading: _Interpreter, count: int) -> None:
     reading.stack.append(_Slot(_shown_by(reading.pop(count))))
 
 
-def _add_to(reading: _Reading, below: int) -> None:
-    """Put a value, or several, into the container so many slots below it."""
+def _add_to(reading: _Interpreter, below: int) -> None:
+    """Add values to the container so many slots below."""
     (value,) = reading.pop(1)
     reading.stack[-below] = _Slot(_shown_by([reading.stack[-below], value]))
 
 
-def _nothing(reading: _Reading, _: Any) -> None:
-    """What is shown stays what it is."""
+def _nothing(reading: _Interpreter, _: Any) -> None:
+    """The instruction leaves all tensors as they are."""
 
 
-_RULES: Final[Mapping[str, Callable[[_Reading, Any], None]]] = {
+_RULES: Final[Mapping[str, Callable[[_Interpreter, Any], None]]] = {
     "LOAD_FAST": _load,
     "LOAD_FAST_CHECK": _load,
     "LOAD_FAST_AND_CLEAR": _load,
@@ -357,12 +357,12 @@ def _writes(name: str) -> bool:
 
 @functools.cache
 def _shows(name: str) -> bool:
-    """Whether some operator of this name gives a view."""
+    """Whether some operator of this name returns a view."""
     return any(map(is_view, overloads(name)))
 
 
 def _tensors(value: Value) -> Iterator[torch.Tensor]:
-    """The fakes of a tensor, or of those that a container, or a cell with a tensor or a container, holds."""
+    """Return the fakes of a tensor, or of the tensors inside a container or cell."""
     for one in (value, *value.referents()):
         for held in (one, *(() if one is value else one.referents())):
             if isinstance(held, TensorObject) and held.fake.layout is torch.strided:
@@ -370,5 +370,5 @@ def _tensors(value: Value) -> Iterator[torch.Tensor]:
 
 
 def _memory(ref: TensorRef) -> Any:
-    """What identifies the memory of an input."""
+    """Return the identity of an input's memory."""
     return storage_id(ref.fake if ref.real is None else ref.real)

@@ -1,4 +1,4 @@
-"""Whether the graph in front of a loop that breaks is worth an entry: behind it, everything runs as plain Python."""
+"""Whether the graph before a loop that breaks is worth an entry, given that the loop runs eagerly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_unprofitable(code: DecodedCode, graph: fx.Graph, index: int) -> bool:
-    """Whether each call comes to the `for` loop at instruction `index`, which breaks, and computes nothing before."""
+    """Whether the frame computes nothing before the `for` loop at instruction `index`, which breaks in every call."""
     instrs = code.instrs
     if instrs[index].op != "FOR_ITER" or not can_recur(code, index + 1, index):
         return False
@@ -31,16 +31,16 @@ def is_unprofitable(code: DecodedCode, graph: fx.Graph, index: int) -> bool:
 
 
 def _computes(node: fx.Node) -> bool:
-    """Whether a call does more than give views of its operands, or make tensors of none."""
+    """Whether a call does more than return views of its operands or create tensors without any."""
     if node.op not in ("call_function", "call_method") or MODE_CHANGE.on(node):
         return False
     if effects_of(node).forbid_removal:
         return True
-    shown = {place for operand in node.all_input_nodes for place in _places(operand)}
-    return bool(shown) and not all(place in shown for place in _places(node))
+    shown = {place for operand in node.all_input_nodes for place in _storages(operand)}
+    return bool(shown) and not all(place in shown for place in _storages(node))
 
 
-def _places(node: fx.Node) -> list[int]:
-    """The storages of what a node gives."""
+def _storages(node: fx.Node) -> list[int]:
+    """Return the storages of a node's results."""
     strided = (fake for fake in tensors_in(fake_of_node(node)) if fake.layout is torch.strided)
     return [storage_id(fake) for fake in strided]

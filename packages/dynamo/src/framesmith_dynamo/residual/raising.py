@@ -1,7 +1,7 @@
-"""Errors that arise where a frame begins: in a continuation behind what rebuilds the frame, inside its open blocks.
+"""Errors raised where a continuation begins: after it has rebuilt the frame, inside its open blocks.
 
-A `with` or `try` block that was open at a graph break is left by the continuation's own handlers. So what is raised in
-a continuation's place (by the compiler under `strict`, by a graph, by the user's Ctrl-C) is raised there, at RESUME.
+A `with` or `try` block open at a graph break is left by the continuation's own handlers. So an error in place of a
+continuation (of the compiler under `strict`, of a graph, the user's Ctrl-C) is raised at its RESUME.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from framesmith_frames import Entry
 
 
 def emit_plain(codegen: Codegen, body: Bytecode, error: str) -> None:
-    """Emit a function's own instructions; they begin by raising what the local `error` holds, if it is not None."""
+    """Emit a function's own instructions, which begin by raising the error in the local `error`, unless it is None."""
     for item in body.instructions:
         if not _begins(item):
             codegen.extend([item])
             continue
         going_on = Label()
         codegen.load(error)
-        codegen.forget(error)  # held there, the exception would keep the frame, and the frame it
+        codegen.forget(error)  # in the local, the exception would keep the frame alive, and the frame the exception
         codegen.dup()
         codegen.branch(going_on, on="none")
         codegen.raise_()
@@ -32,7 +32,7 @@ def emit_plain(codegen: Codegen, body: Bytecode, error: str) -> None:
 
 
 def raising(code: CodeType, error: BaseException) -> Entry | None:
-    """What raises `error` in place of a call that would run `code`, in its open blocks; None if there are none."""
+    """Return an Entry that raises `error` in the open blocks of `code`, in place of a call; None if it has none."""
     if not is_continuation(code):
         return None
     body = decoded(code).bytecode
@@ -42,7 +42,7 @@ def raising(code: CodeType, error: BaseException) -> Entry | None:
     for item in body.instructions:
         codegen.extend([item])
         if _begins(item):
-            codegen.push_callable(lambda: codegen.load_const([error].pop))  # the code is not to hold it afterwards
+            codegen.push_callable(lambda: codegen.load_const([error].pop))  # the code must not keep the error alive
             codegen.call(0)
             codegen.raise_()
     codegen.regions += body.regions
@@ -54,6 +54,6 @@ def _begins(item: object) -> bool:
 
 
 def _begins_in_block(body: Bytecode) -> bool:
-    places = {item: place for place, item in enumerate(body.instructions) if isinstance(item, Label)}
-    begin = next((place for place, item in enumerate(body.instructions) if _begins(item)), -1)
-    return any(places[region.start] <= begin < places[region.end] for region in body.regions)
+    labels = {item: index for index, item in enumerate(body.instructions) if isinstance(item, Label)}
+    begin = next((index for index, item in enumerate(body.instructions) if _begins(item)), -1)
+    return any(labels[region.start] <= begin < labels[region.end] for region in body.regions)

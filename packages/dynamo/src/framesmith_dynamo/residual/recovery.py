@@ -1,8 +1,8 @@
-"""When a compiled graph raises, the frame begins again as plain Python, as though the graph had never been tried.
+"""Recovery from an error in a compiled graph: the frame restarts eagerly, as though the graph had not been run.
 
-Residual code holds the frame's own instructions behind its own: the graph call is in an exception region whose
-handler goes on there. Nothing but the graph has run by then, and the graph leaves no trace: one that may fail after it
-changed something is run as a `Transaction`. An error that is to go on is raised where these instructions begin.
+Residual code contains the frame's original instructions after its own: the graph call is in an exception region whose
+handler jumps there. Nothing but the graph has run by then, and it leaves no effects: a graph that may fail after it
+changed something runs as a `Transaction`. An error that must propagate is raised where these instructions begin.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Bytecode, Codegen
     from framesmith_dynamo.graph.builder import FinishedGraph
 
-#: Told of an error that compiled code raises and plain operations do not: it is the compiler's own, or an assumption
-#: about data that fails.
+#: Called with an error that compiled code raises and eager operations do not: the compiler's own, or a failed
+#: assumption about data.
 OnError = Callable[[Exception], object]
 
-#: Nothing is known or gained by trying once more after these.
+#: Errors after which an eager run reveals nothing.
 NOT_REPLAYED = (MemoryError, RecursionError, torch.OutOfMemoryError, Warning)
 
 
 class RolledBack(Exception):
-    """A graph call failed; what it had changed has been put back. Its cause is the error."""
+    """A graph call failed, and its changes are rolled back. Its cause is the error."""
 
 
 class Transaction:
-    """A compiled graph that changes inputs, random states or torch's modes, and puts all back if it fails."""
+    """A compiled graph that changes inputs, random states or torch's modes, and rolls all back if it fails."""
 
     __slots__ = ("changed", "compiled", "random", "state")
 
@@ -55,7 +55,7 @@ class Transaction:
         self.state = state
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """The graph's outputs. Raises RolledBack."""
+        """Return the graph's outputs. Raises RolledBack."""
         written = [inputs[position] for position in self.changed]
         former = [tensor.detach().clone() for tensor in written]
         random = random_state() if self.random else None
@@ -68,16 +68,16 @@ class Transaction:
             if random is not None:
                 restore_random(random)
             for tensor, contents in zip(written, former, strict=True):
-                if not unstable.debug_has_internal_overlap(tensor):  # those refuse to be written to
+                if not unstable.debug_has_internal_overlap(tensor):  # inference tensors refuse writes
                     tensor.data.copy_(contents)
             raise RolledBack from error
 
 
 class Recovery:
-    """Decides what happens to an exception of a graph call: the frame begins again, or the exception goes on.
+    """The handler of exceptions of a graph call: the frame restarts, or the exception propagates.
 
-    `harmless`: the graph leaves no trace when it fails, even without being a `Transaction`. `whole`: only what the
-    program itself raises is raised by plain Python; other errors of the graph go on.
+    `harmless`: the graph leaves no effects when it fails, even without a `Transaction`. `whole`: eager code raises the
+    program's own errors only; other errors of the graph propagate.
     """
 
     __slots__ = ("harmless", "on_error", "plain", "whole")
@@ -89,9 +89,9 @@ class Recovery:
         self.whole = whole
 
     def __call__(self, error: BaseException, *inputs: torch.Tensor) -> BaseException | None:
-        """None to begin again, or what is raised instead, in the frame's open blocks.
+        """Return None to restart the frame, or the exception to raise in the frame's open blocks.
 
-        Told of errors that are not the program's, `on_error` may raise.
+        `on_error` is called with errors that are not the program's, and may raise.
         """
         if isinstance(error, RolledBack):
             cause = error.__cause__
@@ -104,21 +104,21 @@ class Recovery:
             return cause
         try:
             if isinstance(cause, AssumptionFailed) and not self.plain.assumes:
-                self.on_error(cause)  # of the compiler's below, which the program is not run for to tell
+                self.on_error(cause)  # the compiler's, for which the program need not run
             elif not isinstance(cause, NOT_REPLAYED):
                 self._report(cause, error_of(self.plain, inputs))
-        except BaseException as told:
-            return told
+        except BaseException as reported:
+            return reported
         return None
 
     def _report(self, cause: Exception, raised: Exception | None) -> None:
-        """Tell of an error that is not the program's. As a local of the caller's, `raised` would keep the inputs."""
+        """Report an error that is not the program's. A local `raised` in the caller would keep the inputs alive."""
         if raised is None or isinstance(raised, AssumptionFailed):
             self.on_error(raised or cause)
 
 
 def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Exception | None:
-    """The error, if any, of the graph run operation by operation on copies of its inputs."""
+    """Return the error, if any, of the graph run operation by operation on copies of its inputs."""
     random = random_state()
     try:
         with ambient.preserved(), torch.no_grad(), deactivated():
@@ -131,10 +131,10 @@ def error_of(plain: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Excep
 
 
 class EagerGraph:
-    """A graph run operation by operation, as the program runs them: what rules for sizes assume is not checked.
+    """A graph run operation by operation, as the program does, without its runtime assertions.
 
-    An operator checks that itself, or does without. At a choice of the tracer's that is not the program's,
-    AssumptionFailed is raised, for the program goes another way from there. `assumes`: whether the graph has either.
+    Where a choice of the tracer, not of the program, does not hold, AssumptionFailed is raised, since the program takes
+    another path. `assumes`: whether the graph has assertions or choices.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -157,25 +157,25 @@ def _without_rules(module: fx.GraphModule) -> Callable[..., Any]:
 
 
 def random_state() -> list[torch.Tensor]:
-    """The state of the default generators: the CPU's, then those of CUDA devices in use."""
+    """Return the state of the default generators: the CPU's, then those of CUDA devices in use."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [torch.get_rng_state(), *cuda]
 
 
 def restore_random(state: Sequence[torch.Tensor]) -> None:
-    """Put back what `random_state` gave."""
+    """Restore the result of `random_state`."""
     torch.set_rng_state(state[0])
     if len(state) > 1:
         torch.cuda.set_rng_state_all(state[1:])
 
 
 def calls_in(graph: FinishedGraph) -> list[fx.Node]:
-    """The operations of the graph."""
+    """Return the operations of the graph."""
     return [node for node in graph.module.graph.nodes if node.op in ("call_function", "call_method")]
 
 
 def transaction(graph: FinishedGraph, runner: Runner) -> Callable[..., Any]:
-    """Return the runner's function, made to put back what it changes if it fails."""
+    """Return `run`, which runs the graph, made to roll back its changes if it fails."""
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
     state = any(MODE_CHANGE.on(node) for node in nodes)
@@ -186,7 +186,7 @@ def transaction(graph: FinishedGraph, runner: Runner) -> Callable[..., Any]:
 
 
 def as_atomic(graph: FinishedGraph, runner: Runner) -> tuple[Callable[..., Any], bool]:
-    """The compiled graph, which, if it may fail on some data, leaves no trace then; and whether it never leaves any."""
+    """Return the compiled graph, made to leave no effects if it fails; and whether it never leaves any by itself."""
     if not runner.assumes:
         run = raising_assumptions(runner.run, graph.module.graph.nodes)
         runner = replace(runner, run=run)
@@ -201,7 +201,7 @@ def as_atomic(graph: FinishedGraph, runner: Runner) -> tuple[Callable[..., Any],
 def emit_protected_call(
     codegen: Codegen, graph: FinishedGraph, body: Bytecode, call: Callable[[], object], recovery: Recovery
 ) -> Callable[[], None]:
-    """Emit `call` in an exception region; gives what emits the region's handler, to be run at the end of the code."""
+    """Emit `call` in an exception region; return the emitter of the region's handler, for the end of the code."""
     caught = Label("graph failed")
     with codegen.protected(caught, depth=0):
         call()

@@ -1,4 +1,6 @@
-"""After a graph break: the breaking instruction runs for real, and a continuation function goes on behind it."""
+"""The code after a graph break: the breaking instruction runs, and a continuation function (resume function)
+is called.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ Built = Literal["list", "set", "map"]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way on behind the breaking instruction: how many stack slots were there before it, and what runs on the spot.
+    """One successor of the breaking instruction: the stack slots below its operands, and the code inlined after it.
 
-    Then a continuation is called, which finds these stack slots NULL, if anything is left to do.
+    Then a continuation, if anything is left to do, is called; it finds the slots `nulls` NULL.
     """
 
     nulls: tuple[bool, ...]
@@ -43,7 +45,7 @@ class Arm:
     inlined_tail: tuple[Instr, ...] = ()
 
 
-#: Instructions that put something into a container under construction: its kind, and how many values they pop.
+#: Instructions that add to a container under construction: its kind, and how many values they pop.
 BUILT: Final[dict[str, tuple[Built, int]]] = {
     "LIST_APPEND": ("list", 1),
     "LIST_EXTEND": ("list", 1),
@@ -53,13 +55,13 @@ BUILT: Final[dict[str, tuple[Built, int]]] = {
     "DICT_UPDATE": ("map", 1),
     "DICT_MERGE": ("map", 1),
 }
-#: How a container under construction is filled.
+#: The instruction that fills a container of each kind.
 FILLED: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
-#: Instructions whose results may hold NULL, and those that run in their place: what they push is then known.
+#: Instructions whose results may hold NULL, and their replacements, whose results do not.
 INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
 
-#: What `next` gives at the end of an iterator.
+#: The default of `next` at the end of an iterator.
 END = object()
 
 
@@ -69,12 +71,12 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     index = frame.pc
     if frame.code.analyses.observes_locals or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
-    for generator in frame.state.suspended:  # also one that is not needed: it will be closed, we would not know when
+    for generator in frame.state.suspended:  # even an unused one: its close would come at an unknown time
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)
     if residual.state.is_empty() and all(way.continuation is None for way in ways):
-        raise reason  # nothing before, nothing behind: there is nothing to compile
+        raise reason  # nothing before and nothing after: there is nothing to compile
     if is_unprofitable(frame.code, residual.state.builder.graph, index):
         raise reason
     caught = handler_arm(frame, index)
@@ -102,7 +104,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
 
 
 def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
-    """Where the instruction leads: behind it, and to its label if it branches."""
+    """Return the successors of the instruction: the next one, and its label if it branches."""
     row = OPS[instr.op]
     if row.flow in ("return", "raise"):
         return []
@@ -117,7 +119,7 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
 
 
 def handler_arm(frame: Frame, index: int) -> Arm | None:
-    """The way to the handler of an exception of the breaking instruction, if it is in a block."""
+    """Return the successor for an exception of the breaking instruction, if it is in a block."""
     protection = frame.code.protections[index]
     if protection is None:
         return None
@@ -127,7 +129,7 @@ def handler_arm(frame: Frame, index: int) -> Arm | None:
 
 @contextmanager
 def protection(residual: Residual, caught: Arm | None) -> Iterator[None]:
-    """The region of the breaking instruction, if it is in a block. Looking up the method it calls is a part of it."""
+    """Emit the exception region of the breaking instruction, if it is in a block; it includes the method's look-up."""
     if caught is None:
         yield
         return
@@ -141,7 +143,7 @@ def emit(codegen: Codegen, instr: Instr) -> None:
     codegen.position = instr.position
     if instr.op == "CALL_FUNCTION_EX":  # its dict comes from a variable, and must be one made in the same code
         codegen.call_ex(instr.arg)
-    elif instr.op == "FOR_ITER":  # its iterator likewise
+    elif instr.op == "FOR_ITER":  # so does its iterator
         emit_for_iter(codegen, instr.arg)
     elif instr.op in INSTEAD:
         codegen.emit(INSTEAD[instr.op], instr.arg)
@@ -151,7 +153,7 @@ def emit(codegen: Codegen, instr: Instr) -> None:
 
 
 def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
-    """FOR_ITER over any object: `next` with a default that tells the end."""
+    """FOR_ITER over any object: `next` with a default that marks the end."""
     going_on = Label()
     iterator = codegen.new_temp("iterator")
     codegen.store(iterator)
@@ -172,9 +174,9 @@ def emit_for_iter(codegen: Codegen, exhausted: Label) -> None:
 
 
 def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> None:
-    """Where an exception of the breaking instruction comes: its handler goes on in a continuation.
+    """Emit the handler of exceptions of the breaking instruction, which continues in a continuation.
 
-    The offset that some handlers want is that of the continuation's first instruction, which stands for the same line.
+    The offset that some handlers read is that of the continuation's first instruction, which has the same line.
     """
     codegen = residual.codegen
     assert residual.handler is not None
@@ -186,12 +188,14 @@ def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> 
 
 
 def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
-    """Which slots are NULL in residual code."""
+    """Return which slots are NULL in residual code."""
     return tuple(slot is None for slot in stack_slots(stack))
 
 
 def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
-    """The way from the breaking instruction `index` to `target`: slots left alone, slots pushed (is NULL, each)."""
+    """Return the successor from the breaking instruction `index` to `target`: slots below, slots pushed (is NULL,
+    each).
+    """
     nulls = below + pushed
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
     stretch = straight_line_code_at(frame, target, nulls, bound)
@@ -203,7 +207,7 @@ def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: 
 
 
 def needed(ways: Sequence[Arm]) -> list[str]:
-    """The locals that continuations take or code on the spot reads, and the free variables of the continuations."""
+    """Return the live locals of continuations and inlined code, and the free variables of continuations."""
     continuations = [way.continuation for way in ways if way.continuation is not None]
     names = [str(p.source) for one in continuations for p in one.parameters if p.kind == "local"]
     names += [name for one in continuations for name in one.freevars]
@@ -216,8 +220,8 @@ def save(
 ) -> tuple[list[Reconstructable | None], dict[str, str]]:
     """Read the stack and the named variables into temporaries, before anything changes.
 
-    Gives the slots of the stack, to be pushed when everything has changed, and the variable that holds each local.
-    Arguments the trace never looked at stay where they are. Raises GraphBreak when an open block cannot be continued.
+    Returns the slots of the stack, to be pushed when everything has changed, and the variable that holds each local.
+    Arguments never read by the trace stay in their locals. Raises GraphBreak when an open block cannot be continued.
     """
     frame, codegen = residual.frame, residual.codegen
     untouched = [name for name in names if name in frame.unread_arguments()]
@@ -236,7 +240,7 @@ def save(
 
 
 def stack_slots(stack: Sequence[Value | None]) -> list[Reconstructable | None]:
-    """What to push for each slot. A method waiting for its call is looked up then: a callable and NULL."""
+    """Return the values to push for each slot. A pending method call becomes a callable and NULL."""
     slots: list[Reconstructable | None] = [OpenBlock(v) if isinstance(v, ExitValue) else v for v in stack]
     for slot, value in enumerate(stack):
         if isinstance(value, MethodSlot):
@@ -245,7 +249,7 @@ def stack_slots(stack: Sequence[Value | None]) -> list[Reconstructable | None]:
 
 
 def kept(stack: Iterable[Value | None]) -> Iterator[Value]:
-    """The values that the slots of the stack are made of and that may change, or be others, after the replay."""
+    """Return the values of the stack slots that the replay may change or replace."""
     for value in stack:
         if isinstance(value, ExitValue):
             if not isinstance(value.manager, TorchContextValue):
@@ -255,7 +259,7 @@ def kept(stack: Iterable[Value | None]) -> Iterator[Value]:
 
 
 def is_literal(value: Value) -> bool:
-    """Whether residual code has the object itself among its constants."""
+    """Whether the object itself is a constant of residual code."""
     return value.is_constant() and value.source is None and not any(True for _ in value.referents())
 
 
@@ -272,7 +276,7 @@ class OpenBlock:
 
 
 class RebuiltContainer:
-    """A container under construction: nothing but the stack holds it, so one made anew where its kind shows will do."""
+    """A container under construction, referenced only by the stack, so that a new one can replace it."""
 
     __slots__ = ("content", "kind")
 
@@ -288,7 +292,7 @@ class RebuiltContainer:
 
 
 def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
-    """Run what is to run on the spot; call the continuation, if any, with the stack and the live variables."""
+    """Emit the inlined code; call the continuation, if any, with the stack and the live variables."""
     codegen = residual.codegen
     continuation = way.continuation
     position = codegen.position
@@ -313,9 +317,9 @@ def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
 def function_maker(
     codegen: Codegen, continuation: Continuation, variables: dict[str, str]
 ) -> Callable[[], object] | None:
-    """What pushes the function of a continuation within a comprehension whose variable is a cell; else None.
+    """Return an emitter of the continuation's function, in a comprehension whose variable is a cell; else None.
 
-    The residual code has the cell of the function's own variable of that name in its place.
+    Residual code has the cell of the function's own variable of that name instead.
     """
     if variables.keys().isdisjoint(continuation.freevars):
         return None
@@ -338,7 +342,7 @@ def function_maker(
 
 
 def argument(parameter: Parameter, stack: Sequence[str], variables: dict[str, str]) -> str:
-    """The variable of the residual code that holds an argument of a continuation."""
+    """Return the variable of the residual code that holds an argument of a continuation."""
     if isinstance(parameter.source, int):
         return stack[parameter.source]
     return variables[parameter.source] if parameter.kind == "local" else parameter.source

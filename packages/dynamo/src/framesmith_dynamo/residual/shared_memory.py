@@ -1,9 +1,9 @@
-"""Graphs whose inputs share memory with one that the graph changes: compiled over the memory, not over the inputs.
+"""Graphs with a mutated input that shares memory with another input: compiled over the memory, not over the inputs.
 
-Note [Shared memory]: a compiler may reorder a write to one input and a read of another, for it takes inputs to be
-apart. So such inputs become views, taken in the graph, of one input that spans them all (a *synthetic base*); what the
-graph does to one view then shows in the others by the rules that hold within graphs. Guards say that the inputs lie in
-the memory as they did. Where no base can be made, the graph runs operation by operation, which is right for any layout.
+Note [Shared memory]: a compiler may reorder a write to one input and a read of another, since it assumes that inputs do
+not overlap. So overlapping inputs become views, taken in the graph, of one input that spans them all (a *synthetic
+base*); a write to one view then appears in the others by the rules within graphs. Guards check that the inputs lie in
+the memory as before. Where no base is possible, the graph runs operation by operation, which is right for any layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
 
 
-#: Elements of memory that are read and written though no input shows them: so many, and so many for each that one does.
+#: Elements read and written that no input shows: a constant, and a factor for each element that one does show.
 SMALL, PART = 4096, 8
 
 
@@ -35,8 +35,8 @@ SMALL, PART = 4096, 8
 class Base:
     """The first `length` elements of a storage, of which the inputs at `positions` are views.
 
-    It begins where the storage does, so that `as_strided` means the same for it and for what is computed in its place.
-    Where the program writes to one of the inputs, the first is one of these: writes to the base count as such to it.
+    It begins where the storage does, so that `as_strided` means the same for it and for its replacement. Where the
+    program writes to one of the inputs, the first position is one of these: writes to the base count as writes to it.
     """
 
     positions: tuple[int, ...]
@@ -45,9 +45,9 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How inputs share memory with those that the graph changes; without bases, `why_not` says why there are none.
+    """The memory shared by inputs with those that the graph changes; `why_not` is the reason if there are no bases.
 
-    `written`: the positions of those that it writes to, by themselves or by views of the same tensor.
+    `written`: the positions of inputs that the graph writes to, directly or by views.
     """
 
     bases: tuple[Base, ...] = ()
@@ -55,12 +55,12 @@ class Sharing:
     written: tuple[int, ...] = ()
 
     def base_of(self, position: int) -> int | None:
-        """The number of the base that an input is a view of."""
+        """Return the number of the base that an input is a view of."""
         return next((number for number, base in enumerate(self.bases) if position in base.positions), None)
 
 
 def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
-    """How the inputs of a graph share memory, or None where none does with one that the graph changes."""
+    """Return the sharing among the inputs of a graph, or None if none shares memory with a mutated one."""
     strided = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
     if all_apart(*(ref.real for ref in strided)) or not any(
         _overlapped(ref, strided) for ref in strided if ref.is_changed()
@@ -82,7 +82,7 @@ def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
 
 
 def _is_written(ref: TensorRef) -> bool:
-    """Whether operations write to the tensor or its views: what shares its memory alone has another version."""
+    """Whether operations write to the tensor or its views; a tensor that only shares its memory has another version."""
     return any(_viewed(one) is _viewed(ref.fake) for one in ref.written())
 
 
@@ -91,7 +91,7 @@ def _viewed(fake: torch.Tensor) -> torch.Tensor:
 
 
 def _overlapped(ref: TensorRef, all_refs: Sequence[TensorRef]) -> bool:
-    """Whether an input's memory meets that of another, one of the two being changed."""
+    """Whether an input's memory overlaps that of another, one of the two being mutated."""
     others = [other for other in all_refs if other is not ref and (ref.is_changed() or other.is_changed())]
     return not no_overlap(ref.real, *(other.real for other in others))
 
@@ -102,8 +102,8 @@ def _why_no_base(group: Sequence[TensorRef], all_refs: Sequence[TensorRef]) -> s
     kinds = {(ref.fake.dtype, ref.real is not None and ref.real.is_inference()) for ref in group}
     if len(kinds) > 1:
         return "they are of several types"
-    if not all(share_storage(ref.fake, group[0].fake) for ref in group):  # a view and its memory would be taken for two
-        return "they are traced apart, for dynamic shapes"
+    if not all(share_storage(ref.fake, group[0].fake) for ref in group):  # a view and its base would count as two
+        return "they are traced as separate tensors, for dynamic shapes"
     if max(_end(ref.real) for ref in group) > SMALL + PART * sum(ref.fake.numel() for ref in group):
         return "they are a small part of their memory, all of which a compiled graph would read"
     return next((reason for ref in group for reason in _obstacles(ref)), None)
@@ -126,7 +126,7 @@ def _obstacles(ref: TensorRef) -> Iterator[str]:
 
 
 def _end(real: torch.Tensor | None) -> int:
-    """Of a tensor's storage, the first element behind all that it shows."""
+    """Return the end of the elements that a tensor shows, in its storage."""
     if real is None or not real.numel():
         return 0
     last = sum((size - 1) * stride for size, stride in zip(real.shape, real.stride(), strict=True))
@@ -134,7 +134,7 @@ def _end(real: torch.Tensor | None) -> int:
 
 
 def sharing_guards(refs: Sequence[TensorRef], sharing: Sharing) -> Iterator[Guard]:
-    """Guards that the inputs lie in the bases' memory as they did, and that nothing else comes to lie there."""
+    """Return guards that the inputs lie in the bases' memory as before, and that no other input does."""
     for base in sharing.bases:
         members = [refs[at] for at in base.positions]
         others = tuple(ref.source for ref in refs if ref not in members and _is_strided(ref) and ref.source is not None)
@@ -158,7 +158,7 @@ def _is_strided(ref: TensorRef) -> bool:
 
 
 def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
-    """The same graph over the bases, which come first, and the inputs that are in none."""
+    """Return the same graph over the bases, which come first, and the inputs that are in none."""
     placeholders = [node for node in graph.module.graph.nodes if node.op == "placeholder"]
     made = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
@@ -166,7 +166,7 @@ def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
     memory = [made.placeholder(f"memory_{number}") for number in range(len(firsts))]
     inputs = []
     for node, first, base in zip(memory, firsts, sharing.bases, strict=True):
-        # The fakes of the members lie in one fake storage; that of the memory is to lie there, too.
+        # The fakes of the members lie in one fake storage; so must that of the base.
         EXAMPLE.set(node, _whole(EXAMPLE.of(placeholders[first]), base))
         inputs.append(GraphInput(graph.inputs[first].source, _whole(graph.inputs[first].example, base)))
     for position, (node, given) in enumerate(zip(placeholders, graph.inputs, strict=True)):
@@ -180,7 +180,7 @@ def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
     for node in graph.module.graph.nodes:
         if node.op != "placeholder":
             nodes[node] = made.node_copy(node, nodes.__getitem__)
-    changed = list(range(len(memory)))  # which others are changed does not matter to whoever compiles
+    changed = list(range(len(memory)))  # the compiler need not know which others are changed
     return FinishedGraph(new_module(graph.module, made), inputs, changed)
 
 
@@ -192,12 +192,12 @@ def _view(graph: fx.Graph, memory: fx.Node, node: fx.Node, example: torch.Tensor
 
 
 def _whole(member: torch.Tensor, base: Base) -> torch.Tensor:
-    """All of a base, given a tensor that shows some of it."""
+    """Return a view of the whole base, given a tensor that shows a part of it."""
     return member.as_strided((base.length,), (1,), 0)
 
 
 def running_over_memory(compiled: Runner, graph: FinishedGraph, sharing: Sharing) -> Runner:
-    """What runs a graph compiled over memory with the inputs of the graph as it was traced."""
+    """Return a callable that runs a graph compiled over bases with the inputs of the traced graph."""
     kept = [position for position in range(len(graph.inputs)) if sharing.base_of(position) is None]
 
     def run(*inputs: torch.Tensor) -> Any:
@@ -205,7 +205,7 @@ def running_over_memory(compiled: Runner, graph: FinishedGraph, sharing: Sharing
         versions = [inputs[at]._version for at in sharing.written]
         results = compiled.run(*memory, *[inputs[at] for at in kept])
         for at, version in zip(sharing.written, versions, strict=True):
-            if inputs[at]._version == version:  # it has a count of its own, as `tensor.data` has
+            if inputs[at]._version == version:  # it has a version counter of its own, as `tensor.data` has
                 torch.autograd.graph.increment_version(inputs[at])
         return results
 

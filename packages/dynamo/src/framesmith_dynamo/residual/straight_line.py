@@ -1,7 +1,7 @@
-"""Code behind a break for which no continuation is called: it runs on the spot, for there is nothing in it to compile.
+"""Straight-line code after a break, inlined into residual code because it has nothing to compile.
 
-Straight-line code of loads and of tensors' methods that compute nothing (`loss.detach()`), to the frame's end; or to
-behind a call that runs the autograd engine, in front of which a continuation would only break again.
+It consists of loads and of tensor methods that compute nothing (`loss.detach()`), up to the frame's end; or up to and
+including a call that runs the autograd engine, before which a continuation would only break again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.values.base import Value
 
-#: Instructions too cheap to call a continuation for, when they are all that is left.
+#: Instructions too cheap for a continuation when nothing else is left.
 CHEAP: Final = frozenset({"LOAD_CONST", "LOAD_FAST", "NOP", "POP_TOP", "RETURN_VALUE", "BUILD_TUPLE"})
 #: Methods of tensors that compute nothing, whatever else has a method of the name.
 NO_COMPUTATION: Final = frozenset(op_name(op) for op in IDENTITY_VIEWS)
@@ -29,7 +29,7 @@ LONGEST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class StraightLineCode:
-    """Instructions to run on the spot, where the code goes on (None: it has returned), which stack slots are NULL."""
+    """Inlined instructions, the index at which the code continues (None: it has returned), and the NULL stack slots."""
 
     instrs: tuple[Instr, ...]
     end: int | None
@@ -37,9 +37,10 @@ class StraightLineCode:
 
 
 class _Stack:
-    """The stack along a stretch: the slots left of those that were there, and above them what is known of new ones.
+    """The stack along straight-line code: the NULL slots left of the original ones, and facts about new ones above
+    them.
 
-    `engine`: whether the autograd engine has run, since somebody has asked last.
+    `engine`: whether the autograd engine has run since the flag was reset.
     """
 
     def __init__(self, nulls: Sequence[bool]) -> None:
@@ -51,7 +52,7 @@ class _Stack:
         self.above.append(known)
 
     def pop(self, count: int = 1) -> list[Value | str | None]:
-        """Take so many slots off: the facts known of each, from the bottom up."""
+        """Pop slots and return the facts known of each, from the bottom up."""
         taken: list[Value | str | None] = []
         for _ in range(count):
             if self.above:
@@ -63,7 +64,9 @@ class _Stack:
 
 
 def straight_line_code_at(frame: Frame, start: int, nulls: Sequence[bool], bound: Sequence[str]) -> StraightLineCode:
-    """The stretch from `start` on, often an empty one, with these stack slots NULL and these locals bound."""
+    """Return the straight-line code from `start` on, often empty, with these stack slots NULL and these
+    locals bound.
+    """
     stack = _Stack(nulls)
     instrs = frame.code.instrs
     found = StraightLineCode((), start, tuple(nulls))
@@ -82,7 +85,9 @@ def straight_line_code_at(frame: Frame, start: int, nulls: Sequence[bool], bound
 
 
 def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
-    """Whether an instruction is one that stretches have; one that may raise is outside of all `with` and `try`."""
+    """Whether an instruction can be part of straight-line code; one that may raise must be outside of `with`
+    and `try`.
+    """
     instr = frame.code.instrs[index]
     if instr.op in CHEAP:
         return instr.op != "LOAD_FAST" or instr.arg in bound
@@ -90,7 +95,7 @@ def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
 
 
 def _follow(stack: _Stack, instr: Instr, frame: Frame) -> bool:
-    """Apply an instruction to the stack; False where it calls what stretches do not, and one ends."""
+    """Apply an instruction to the stack; False if it calls something that ends straight-line code."""
     if instr.op in ("LOAD_CONST", "LOAD_FAST"):
         stack.push(frame.locals.get(instr.arg) if instr.op == "LOAD_FAST" else None)
     elif instr.op == "LOAD_METHOD":

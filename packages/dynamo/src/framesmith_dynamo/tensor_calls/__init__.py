@@ -1,1 +1,1 @@
-"""Calls into the graph, and what they may do on real tensors."""
+"""Calls of torch recorded in the graph, and their effects on real tensors."""

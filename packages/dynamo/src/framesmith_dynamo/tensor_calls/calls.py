@@ -1,4 +1,4 @@
-"""Calls into the graph: values to graph arguments, fakes run, results back to values."""
+"""Calls of torch: values become graph arguments, fakes are run, results become values."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 
 class TracingFrame(Tracer, Protocol):
-    """The frame on whose behalf a call goes into the graph."""
+    """The interface of the frame that makes a call."""
 
     @property
     def state(self) -> TraceState:
-        """What all frames of the trace share."""
+        """The state shared by all frames of the trace."""
 
     def location(self) -> Location:
-        """Where in the user's program the frame is."""
+        """The frame's location in the user's program."""
 
 
 OPERATION_FAILED = register_break(
     "operation-failed",
     what="a tensor operation raises an error",
     why="the operation was tried on fake tensors of the same dtypes and shapes and refused them",
-    hint="look at the error; in plain Python the same call raises it too",
+    hint="look at the error; in eager mode the same call raises it too",
 )
 FAKE_UNSUPPORTED = register_break(
     "no-fake-rule",
@@ -87,56 +87,57 @@ EAGER_REFUSES = register_break(
     "refused-on-real-data",
     what="a tensor operation that torch refuses although fake tensors took it",
     why="its kernel has no such dtype, writes to memory it also reads, or takes a number that its dtype cannot hold",
-    hint="look at the error: in plain Python the same call raises it too",
+    hint="look at the error: in eager mode the same call raises it too",
 )
 UNTRACED_WRITES = register_break(
     "custom-mutation",
-    what="a custom operator writes to its arguments in a way that a graph cannot tell",
+    what="a custom operator writes to its arguments in a way that a graph cannot express",
     why="another argument shows the memory, autograd may want to know of it, or the result shows an argument's memory",
     hint="give the operator a copy; call it without gradients; return new tensors",
 )
 register_break(
     OVERLAPPING_MUTATION,
-    what="memory is written to that a view shows more than once, or unfolds",
-    why="in a graph a view is made again after a write; which of an element's copies counts would be lost, or what an "
-    "unfolded view leaves out",
+    what="an operation writes to memory that a view shows more than once, or unfolds",
+    why="in a graph a view is made again after a write; the copies of an element would be ambiguous, "
+    "and so would the elements that an "
+    "unfolded view omits",
     hint="write to a copy of the expanded or unfolded view, or before the view is taken",
 )
 register_break(
     OUTSIDE_VIEW,
-    what="an input is changed, and a view by strides shows memory around it, or is what the change goes through",
+    what="an input is changed, and a view by strides shows memory around it, or the change is made through one",
     why="a graph computes with the contents of its inputs, which do not show that memory",
     hint="make the view of the whole tensor that owns the memory",
 )
 register_break(
     READ_LATE,
     what="an operation writes to memory that it reads at another element",
-    why="what it gives depends on the order in which torch's kernel goes through the elements",
-    hint="give the operation a clone of what it reads",
+    why="the result depends on the order in which torch's kernel visits the elements",
+    hint="give the operation a clone of the tensor that it reads",
 )
 register_break(
     VIEW_OR_COPY,
-    what="an operation gives a view for some sizes and a copy for others, and data tell the sizes",
-    why="what is written to the one is seen in what it is a view of, and a graph would have to be of one kind",
-    hint="ask for a copy (`x.clone()`) or a view (`x.view`), whichever is meant",
+    what="an operation gives a view for some sizes and a copy for others, and the sizes are unbacked",
+    why="a write to a view changes its base, and a graph has to be compiled for one of the two",
+    hint="ask for a copy (`x.clone()`) or a view (`x.view`), whichever is intended",
 )
 register_break(
     RNG_ORDER,
     what="normal random numbers are drawn into memory with gaps",
-    why="a graph fills dense memory, in which torch draws them in another way",
-    hint="draw them with `torch.randn` and copy them to where they belong",
+    why="a graph fills dense memory, for which torch consumes the RNG stream differently",
+    hint="draw them with `torch.randn` and copy them to their destination",
 )
 STRIDED_FROM_INSIDE = register_break(
     "strided-from-inside",
     what="a view by strides of an input with symbolic sizes that does not begin where its storage does, from a given "
     "element of the storage or with a gradient",
-    why="which elements both show depends on where the input begins, and the trace does not know that",
+    why="the shared elements depend on the input's storage offset, which the trace does not know",
     hint="make the view of the whole tensor that owns the memory, or mark the input static",
 )
 PINNED_MEMORY = register_break(
     "pinned-memory",
     what="a tensor is made in pinned memory (`pin_memory=True`), or torch's operator is asked whether one is",
-    why="a graph makes tensors in memory of its own, which is not pinned, and fake tensors do not tell",
+    why="a graph makes tensors in memory of its own, which is not pinned, and fake tensors cannot answer",
     hint="make the tensor outside the compiled function, and copy to it inside",
 )
 OUT_RESIZED = register_break(
@@ -148,7 +149,7 @@ OUT_RESIZED = register_break(
 SPARSE = register_break(
     SPARSE_GRADIENT,
     what="an operation asks autograd for a sparse gradient (`nn.Embedding(sparse=True)`, `gather(sparse_grad=True)`)",
-    why="how many elements such a gradient has is known only when it is there, and a graph's gradients are dense",
+    why="the number of its elements is known only at run time, and a graph's gradients are dense",
     hint="call it outside the compiled function, or without `sparse=True`; without gradients it is taken",
 )
 NEW_LEAF = register_break(
@@ -160,17 +161,17 @@ NEW_LEAF = register_break(
 LEAF_VIEW = register_break(
     "leaf-view",
     what="a view of what has gradients, taken without recording them, is used where they are recorded",
-    why="it says that it requires gradients, and gets none: eager mode keeps less beside it than beside other tensors",
+    why="it has requires_grad and receives no gradient: eager mode saves less for it than for other tensors",
     hint="detach the view, or take it where gradients are recorded",
 )
 INPUT_RESHAPED = register_break(
     "input-reshaped",
     what="a tensor that was there before the call gets another shape or other strides in place",
-    why="a graph is compiled for the layouts of its inputs; what follows is traced anew with the tensor's new one",
+    why="a graph is compiled for the layouts of its inputs; later code is traced again with the new layout",
     hint="take the result of the operation without underscore, or reshape the tensor outside of the compiled function",
 )
 
-#: What fakes raise at an operation, by which its operators tell that they cannot be in the graph.
+#: Exceptions of fakes that mean that an operation cannot be in the graph, and their breaks.
 ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
     (NotExpressible, ARGUMENT_WITHOUT_TEXT),
     (KernelRefuses, EAGER_REFUSES),
@@ -184,7 +185,7 @@ ERRORS: Final[tuple[tuple[type[Exception], BreakKind], ...]] = (
 )
 
 
-#: What fakes raise at an operation that gives a number, or a tensor whose size is data, while there are no symbols.
+#: Exceptions of fakes at an operation with an unbacked result, while the trace has no symbols.
 NEEDS_SYMBOLS: Final = (unstable.DataDependentOutputException, unstable.DynamicOutputShapeException)
 
 
@@ -197,16 +198,16 @@ class OnFakes(threading.local):
 on_fakes = OnFakes()
 
 
-#: Torch's own Python beneath an operation, which only fakes reach: its kernels warn of the same.
+#: torch's Python reference implementations, which only fakes run; the real kernels give the same warnings.
 REFERENCES: Final = "torch._"
 
 
-def is_news(record: logging.LogRecord) -> bool:
-    """A filter for torch's log: that fakes refuse an operation is no news, the program's own run says it."""
+def is_own_warning(record: logging.LogRecord) -> bool:
+    """A filter for torch's log that drops reports of failures on fakes: the program's own run reports them."""
     return not on_fakes.running
 
 
-logging.getLogger(FakeTensorMode.__module__).addFilter(is_news)
+logging.getLogger(FakeTensorMode.__module__).addFilter(is_own_warning)
 
 
 def _kind(error: Exception) -> BreakKind:
@@ -218,7 +219,7 @@ def _kind(error: Exception) -> BreakKind:
 
 
 def graph_argument(arg: Any) -> Any:
-    """The FX argument for a value or a nested container of values."""
+    """Return the FX argument for a value or a nested container of values."""
     if isinstance(arg, Value):
         return arg.as_proxy()
     if isinstance(arg, tuple | list):
@@ -229,7 +230,7 @@ def graph_argument(arg: Any) -> Any:
 
 
 def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
-    """Run a torch call on fakes, record it, and wrap what it gives."""
+    """Run a torch call on fakes, record it, and return the value of its result."""
     graph_args = [graph_argument(arg) for arg in args]
     graph_kwargs = {name: graph_argument(arg) for name, arg in kwargs.items()}
     if concerns_pinning(target, graph_kwargs):
@@ -257,16 +258,16 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
         changed = [fake_of_node(item) for item in graph_args[0]]
         if len(changed) == len(result) and all(map(operator.is_, changed, result)):
             given: Value = args[0]
-            return given  # changed in place, the list or tuple itself is given back
+            return given  # an in-place operation returns the list or tuple itself
     value = _result_value(frame, result, node)
     builder.check_assumptions()
     return value
 
 
 def _on_fakes(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Effects]:
-    """The call run on fakes. Breaks the graph where the operation raises; errors in noting what it does pass.
+    """Run the call on fakes. Breaks the graph where the operation raises; errors in recording it pass through.
 
-    What it warns of is told at the user's line, by the first attempt to trace it.
+    Warnings are reported at the user's line, by the first attempt to trace the call.
     """
     on_fakes.running = True
     try:
@@ -319,19 +320,19 @@ def _describe(target: Any, error: Exception) -> str:
 
 
 def tensor_value(frame: TracingFrame, fake: torch.Tensor, node: fx.Node) -> Value:
-    """The value of a tensor an operation gave; the known one when it gave back a tensor seen before."""
+    """Return the value of a result tensor; that of an earlier tensor if the operation returned it."""
     ref = frame.state.builder.ref(fake, node)
     known = frame.state.tensors.get(ref)
     if known is None:
-        if fake.requires_grad and fake.is_leaf and not _is_mere_view(frame.state.builder, fake):
+        if fake.requires_grad and fake.is_leaf and not _is_view_without_grad(frame.state.builder, fake):
             raise GraphBreak(NEW_LEAF, _name(node.target))
         cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
         known = frame.state.tensors[ref] = TensorValue(ref, cls=cls)
     return known
 
 
-def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
-    """Whether a leaf is a view of an input, taken without gradients: as long as they stay off, it needs none."""
+def _is_view_without_grad(builder: GraphBuilder, fake: torch.Tensor) -> bool:
+    """Whether a leaf is a view of an input taken without gradients, which needs none while they stay off."""
     if torch.is_grad_enabled() or not builder.is_view_of_input(fake):
         return False
     builder.leaf_views.append(fake)
@@ -339,7 +340,7 @@ def _is_mere_view(builder: GraphBuilder, fake: torch.Tensor) -> bool:
 
 
 def accumulates_nothing(tensor: torch.Tensor) -> bool:
-    """Whether a real tensor is a view taken without gradients: it says that it requires some, as its base does."""
+    """Whether a real tensor is a view taken without gradients: it has `requires_grad`, as its base does."""
     if not (tensor.requires_grad and tensor.is_leaf and tensor._is_view()):
         return False
     with torch.enable_grad():
@@ -360,7 +361,7 @@ def _result_value(frame: TracingFrame, result: Any, node: fx.Node) -> Value:
         return tensor_value(frame, result, node)
     if isinstance(result, tuple | list) and not isinstance(result, torch.Size):
         items = [_item_value(frame, item, node, index) for index, item in enumerate(result)]
-        if isinstance(result, list):  # fx hands lists on as a class of its own
+        if isinstance(result, list):  # fx returns lists as a class of its own
             return new_list(frame, items)
         return TupleValue(items) if type(result) is tuple else NamedTupleValue(items, type(result))
     if type(result) is dict:

@@ -1,4 +1,4 @@
-"""Whether a graph that fails on its data can be undone, so that its frame may begin again; see docs/design/0006."""
+"""Whether a graph that fails on its data can be rolled back, so that its frame may restart; see docs/design/0006."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 CANNOT_ROLL_BACK = register_break(
     "cannot-undo",
-    what="one graph would do what cannot be undone, and hold another operation that can fail on its data",
-    why="a graph that fails is run again as plain Python; an input's history cannot be put back, nor what an operator "
-    "does outside of tensors",
+    what="one graph would have an effect that cannot be rolled back, and another operation that can fail on its data",
+    why="the frame of a failed graph is run again eagerly; an input's history cannot be restored, "
+    "nor the effects of an "
+    "operator outside of tensors",
     hint="change the input in place, or call the operator, before or after a call of its own",
 )
 
 
 def check_rollback(builder: GraphBuilder, node: fx.Node, name: str) -> None:
-    """Break before a call with which the graph could fail after it did what cannot be undone.
+    """Break before a call with which the graph could fail after an effect that cannot be rolled back.
 
-    An operator that acts outside of tensors can fail, but others of its kind may stand beside it. What a call takes for
-    granted of numbers that data tell can fail as well: it is checked behind the call.
+    An operator with effects outside of tensors can fail, but several of them may follow each other. The runtime
+    assertions of a call can fail as well: they are checked after the call.
     """
     builder.lasts |= bool(changed_histories(builder, node))
     builder.may_fail |= builder.has_assumed
@@ -39,13 +40,13 @@ def check_rollback(builder: GraphBuilder, node: fx.Node, name: str) -> None:
 
 
 def changed_histories(builder: GraphBuilder, node: fx.Node) -> list[TensorRef]:
-    """The inputs of which the call changes more than their elements: the history that autograd keeps of them."""
+    """Return the inputs whose autograd history the call changes, not only their elements."""
     changed = [one for one in effects_of(node).written if one.requires_grad] if torch.is_grad_enabled() else []
     return [ref for ref in builder.inputs if any(share_storage(one, ref.fake) for one in changed)] if changed else []
 
 
 def guard_change(tr: Tracer, ref: TensorRef) -> None:
-    """Guard what autograd asks of a tensor that is written to: neither a leaf nor a view of one may be."""
+    """Guard the properties on which autograd decides about a write: the tensor is no leaf and no view of one."""
     assert ref.source is not None, "an input has a source"
     assert ref.real is not None, "an input is a tensor of the call"
     base = AttrSource(ref.source, "_base")

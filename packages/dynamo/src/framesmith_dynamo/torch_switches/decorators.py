@@ -1,4 +1,4 @@
-"""What torch's decorators leave on functions: attributes, and the identities of functions in its tables."""
+"""Marks that torch's decorators leave on functions: attributes, and identities in torch's tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framesmith_dynamo.torch_switches import torch_names
 DISABLED: Final = "_torchdynamo_disable"
 DISABLED_CALLS: Final = "_torchdynamo_disable_recursive"
 REASON: Final = "_torchdynamo_disable_msg"
-#: Where a wrapper that torch makes keeps what it wraps.
+#: The attribute in which a wrapper made by torch stores the wrapped function.
 WRAPPED: Final = "_torchdynamo_orig_callable"
 WRAPPER: Final = "_torchdynamo_wrapper_id"
 CONSTANT: Final = "_dynamo_marked_constant"
@@ -22,7 +22,9 @@ NESTED_REGION: Final = "__marked_compile_region_fn__"
 
 @dataclass(frozen=True)
 class Disabled:
-    """That a function runs eagerly: with all it calls, or alone. `inner` is what a wrapper of torch's calls."""
+    """Marks a function that runs eagerly: with all its callees, or alone. `inner` is the function inside torch's
+    wrapper.
+    """
 
     reason: str
     calls_too: bool
@@ -30,9 +32,9 @@ class Disabled:
 
 
 def disabled(function: FunctionType) -> Disabled | None:
-    """What `torch.compiler.disable` or `torch._dynamo.skip` has said of a function, or None.
+    """Return the mark of `torch.compiler.disable` or `torch._dynamo.skip` on a function, or None.
 
-    `functools.wraps` copies the marks to a wrapper of the user's, of which they say nothing.
+    `functools.wraps` copies these attributes to a user's wrapper, which they do not mark.
     """
     marks = function.__dict__
     if not marks or not marks.get(DISABLED) or marks.get(WRAPPER, id(function)) != id(function):
@@ -43,9 +45,9 @@ def disabled(function: FunctionType) -> Disabled | None:
 
 
 def innermost(target: Any) -> Any:
-    """What the wrappers of torch's `compile` and `disable` were made of, and anything else as it is.
+    """Return the function inside torch's `compile` and `disable` wrappers; other objects unchanged.
 
-    The wrapper that is applied last counts, as for torch.compile: compiling a disabled function compiles the function.
+    The wrapper applied last counts, as for torch.compile: compiling a disabled function compiles the function.
     """
     while not isinstance(target, MethodType):  # a method reads the attributes of its function
         attributes = getattr(target, "__dict__", {})
@@ -57,7 +59,7 @@ def innermost(target: Any) -> Any:
 
 
 def decorating(function: FunctionType) -> Any:
-    """The context manager of torch's that has decorated a function, of those that work in a trace; None for others."""
+    """Return the context manager of torch that decorates a function, if it can be traced; else None."""
     if function.__code__.co_qualname != "wrap_dunder_call_ctx_manager.<locals>.inner":
         return None
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -65,7 +67,7 @@ def decorating(function: FunctionType) -> Any:
 
 
 def is_nested_region(function: FunctionType) -> bool:
-    """Whether `nested_compile_region` has made it."""
+    """Whether `nested_compile_region` made it."""
     made_in = function.__globals__.get("__name__")
     return NESTED_REGION in function.__dict__ and made_in == "torch._higher_order_ops.invoke_subgraph"
 
@@ -81,12 +83,12 @@ def is_constant(function: Any) -> bool:
 
 
 def is_forbidden(function: Any) -> bool:
-    """Whether it acts on the compiler, and must not be traced: `set_stance`, `mark_dynamic` and their like."""
+    """Whether it acts on the compiler and must not be traced: `set_stance`, `mark_dynamic` and their like."""
     return bool(getattr(function, FORBIDDEN, False))
 
 
 def is_disallowed(function: Any) -> bool:
-    """Whether the graph is to break at a call: `graph_break` itself, or what `disallow_in_graph` was called for."""
+    """Whether a call breaks the graph: `graph_break` itself, or a function passed to `disallow_in_graph`."""
     return _is_in(torch_names.DISALLOWED, function)
 
 
@@ -96,22 +98,22 @@ def is_allowed(function: Any) -> bool:
 
 
 def is_nonstrict(function: Any) -> bool:
-    """Whether `nonstrict_trace` has made it."""
+    """Whether `nonstrict_trace` made it."""
     return _is_in(torch_names.NONSTRICT, function)
 
 
 def is_leaf(function: Any) -> bool:
-    """Whether `leaf_function` has made it."""
+    """Whether `leaf_function` made it."""
     return _is_in(torch_names.LEAVES, function)
 
 
 def substitute(function: Any) -> FunctionType | None:
-    """What the program has put in a function's place with `substitute_in_graph`; torch's own polyfills do not count."""
+    """Return the program's replacement by `substitute_in_graph`; torch's own polyfills do not count."""
     kind = torch_names.read(torch_names.POLYFILLED)
     handlers: dict[Any, Any] = getattr(kind, "_get_polyfill_handlers", dict)()
     try:
         polyfill = getattr(handlers.get(function), "__torch_dynamo_polyfill__", None)
-    except TypeError:  # it cannot be hashed
+    except TypeError:  # unhashable
         return None
     own = isinstance(polyfill, FunctionType) and not polyfill.__module__.startswith("torch.")
     return polyfill if own else None

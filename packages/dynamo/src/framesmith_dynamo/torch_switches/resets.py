@@ -1,8 +1,8 @@
-"""`torch.compiler.reset()` heard: what torch's compiler does to forget, Framesmith does with it.
+"""`torch.compiler.reset()` also resets Framesmith.
 
-Note [Loading]: torch imports its compiler when one of its switches is first used, and the first may be `reset` itself.
-A finder in front of `sys.meta_path` waits for that import, and goes once it has come. What is put in place then: an
-object among the backends that torch resets, and the stance as the setting by which frames are diverted.
+Note [Loading]: torch imports its compiler when one of its switches is first used, which may be `reset` itself. A finder
+in `sys.meta_path` waits for that import and removes itself afterwards. It then installs an object among the backends
+that torch resets, and the stance as the setting by which frames are diverted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESET_LISTENERS: Final[list[Callable[[], object]]] = [framesmith_frames.reset]
 
 
 class ResetBackend:
-    """An object among the backends of torch's compiler, each of which a reset calls, and then forgets."""
+    """An object among the backends of torch's compiler; a reset calls and then drops each backend."""
 
     def reset(self) -> None:
         """Call every listener."""
@@ -35,7 +35,7 @@ RESET_BACKEND: Final = ResetBackend()
 
 
 def register() -> None:
-    """Put `RESET_BACKEND` among the backends that the next reset calls, where torch's compiler is loaded."""
+    """Put `RESET_BACKEND` among the backends of torch's compiler, if that is loaded."""
     _join(torch_names.read(torch_names.BACKENDS))
 
 
@@ -45,7 +45,7 @@ def _join(backends: object) -> None:
 
 
 def connect(module: ModuleType) -> None:
-    """Hear what is said to torch's compiler, of which `module` is the one with the stance."""
+    """Connect to torch's compiler, of which `module` holds the stance."""
     framesmith_frames.divert_by(vars(module), torch_names.STANCE.name, stances.diversion)
     for place in (torch_names.STANCE, torch_names.BACKENDS):
         if not hasattr(module, place.name):
@@ -54,7 +54,7 @@ def connect(module: ModuleType) -> None:
 
 
 class _Connecting(Loader):
-    """A module's own loader, and `connect` once it is loaded."""
+    """A module's own loader, which calls `connect` once the module is loaded."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -76,7 +76,7 @@ class _Connecting(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Waits for the import of one module; all others are found as ever."""
+    """A finder that waits for the import of one module and declines all others."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -96,7 +96,7 @@ FINDER: Final = _Finder()
 
 
 def listen() -> None:
-    """Hear what is said to torch's compiler from now on, or from when it is loaded."""
+    """Connect to torch's compiler now, or as soon as it is loaded."""
     module = sys.modules.get(torch_names.EVAL_FRAME)
     if module is not None:
         connect(module)

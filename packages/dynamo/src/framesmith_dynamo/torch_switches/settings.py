@@ -1,6 +1,6 @@
-"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that count here, and warnings of others.
+"""Names of `torch._dynamo.config` and `torch.compiler.config`: those that have an effect here, and warnings for others.
 
-Nothing is listed that does not count: torch is asked which of its settings the program has changed.
+Names without effect are not listed: torch is asked which settings the program has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from framesmith_dynamo.torch_switches import torch_names
 from framesmith_guards import warn_user
 
-#: Settings of torch._dynamo.config that are heard, and where.
+#: Settings of torch._dynamo.config that have an effect here, and which.
 HONOURED: Final[Mapping[str, str]] = {
     "recompile_limit": "entries per code object, where compile() was given no recompile_limit",
     "cache_size_limit": "recompile_limit by its former name",
@@ -33,17 +33,17 @@ HONOURED: Final[Mapping[str, str]] = {
     "suppress_errors": "failures of the compiler run the code eagerly with a warning, unless compile() has strict=True",
     "disable": "compile() gives back its target",
 }
-#: Modules with settings of torch's compiler, by name, and what to do instead of setting them.
+#: Modules with settings of torch's compiler, and the alternative to each.
 MODULES: Final[Mapping[str, str]] = {
     torch_names.CONFIG: "see docs/torch-switches.md for those that have one",
     "torch.compiler.config": "see docs/torch-switches.md for those that have one",
     "torch._inductor.config": "it is of torch's Inductor; see the options of framesmith's backends",
 }
-#: Settings that torch changes by itself, with a switch of its own that counts here; and what gives that switch's state.
+#: Settings that torch derives from a switch that has an effect here, and the getter of that switch.
 FOLLOWING: Final[Mapping[str, Callable[[], object]]] = {
     "torch._inductor.config.deterministic": torch.are_deterministic_algorithms_enabled,
 }
-#: Environment variables by which compiling is switched off.
+#: Environment variables that switch compiling off.
 OFF: Final = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 _warned: set[str] = set()
@@ -53,33 +53,33 @@ class SwitchWarning(UserWarning):
     """A switch of torch's compiler was set that has no effect here."""
 
 
-def tell(message: str) -> None:
-    """Warn of a switch without effect, once in the process."""
+def warn_once(message: str) -> None:
+    """Warn of a switch without effect, once per message."""
     if message not in _warned:
         _warned.add(message)
         warn_user(SwitchWarning(message))
 
 
 def setting(name: str, default: Any) -> Any:
-    """The value of a name in torch._dynamo.config; the default where the program has not loaded it."""
+    """Return the value of a name in torch._dynamo.config; the default if the program has not loaded it."""
     return getattr(torch_names.module(torch_names.CONFIG), name, default)
 
 
 def is_off() -> bool:
-    """Whether the program, or its environment, has switched compiling off altogether."""
+    """Whether the program or its environment has switched compiling off."""
     if torch_names.module(torch_names.CONFIG) is not None:
         return bool(setting("disable", False)) or os.environ.get(OFF[1], "") == "1"
     return any(os.environ.get(name, "") == "1" for name in OFF)
 
 
 def recompile_limit(asked: int | None) -> int:
-    """Entries per code object: what was asked for, else what torch's configuration says."""
+    """Return the entries allowed per code object: the option, else torch's configuration."""
     limit = asked if asked is not None else int(setting("recompile_limit", 8))
     return max(1, min(limit, int(setting("accumulated_recompile_limit", 256))))
 
 
 def changed_in(name: str) -> Iterator[str]:
-    """The names of a configuration's settings that the program has changed."""
+    """Return the names of the settings that the program has changed."""
     module = torch_names.module(name)
     entries = getattr(module, "_config", None)
     is_default = getattr(module, "_is_default", None)
@@ -91,14 +91,14 @@ def changed_in(name: str) -> Iterator[str]:
         value = getattr(module, key, None)
         followed = FOLLOWING.get(f"{name}.{key}")
         if value != vars(entry).get("default") and (followed is None or value != followed()):
-            yield key  # patch() leaves what was there before: that is no change
+            yield key  # patch() restores the previous value, which is no change
 
 
 def warn_of_ignored_settings() -> None:
-    """Warn, once each, of settings that the program has changed and that have no effect here."""
+    """Warn once of each setting that the program has changed and that has no effect here."""
     if not torch_names.is_loaded():
         return
     for name, instead in MODULES.items():
         for key in changed_in(name):
             if name != torch_names.CONFIG or key not in HONOURED:
-                tell(f"{name}.{key} was set, which has no effect on framesmith.compile: {instead}")
+                warn_once(f"{name}.{key} was set, which has no effect on framesmith.compile: {instead}")

@@ -1,4 +1,4 @@
-"""Where torch keeps what a program has said to its compiler: names in modules that are read, and never imported."""
+"""The names in torch's compiler modules that hold the program's settings; they are read, and never imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG: Final = "torch._dynamo.config"
 
 @dataclass(frozen=True)
 class TorchName:
-    """A name in a module of torch's compiler; `lost` is what is no longer heard without it."""
+    """A name in a module of torch's compiler; `lost` describes the effect of its absence."""
 
     module: str
     name: str
@@ -43,18 +43,18 @@ _missing: set[TorchName] = set()
 
 
 def is_loaded() -> bool:
-    """Whether torch's compiler is imported: a program that has said something to it has done so."""
+    """Whether torch's compiler is imported, as it is in a program that has used one of its switches."""
     return DYNAMO in sys.modules
 
 
 def module(name: str) -> ModuleType | None:
-    """A module of torch's that the program has imported whole, or None."""
+    """Return a fully imported module of torch, or None."""
     found = sys.modules.get(name)
     return None if found is None or getattr(found.__spec__, "_initializing", False) else found
 
 
-def holder(place: TorchName) -> ModuleType | None:
-    """The module of a place; None where it is not loaded, or has no such name: that is logged."""
+def owner_module(place: TorchName) -> ModuleType | None:
+    """Return the module of a name; None if it is not loaded, or has no such name, which is logged."""
     found = module(place.module)
     if found is not None and not hasattr(found, place.name):
         warn_of_missing(place)
@@ -63,13 +63,13 @@ def holder(place: TorchName) -> ModuleType | None:
 
 
 def read(place: TorchName, default: Any = None) -> Any:
-    """What is kept at a place; the default where there is no such place."""
-    found = holder(place)
+    """Return the value of a name; the default if it does not exist."""
+    found = owner_module(place)
     return default if found is None else getattr(found, place.name)
 
 
 def warn_of_missing(place: TorchName) -> None:
-    """Log, once, that this torch has nothing at a place."""
+    """Log once that this torch lacks a name."""
     if place not in _missing:
         _missing.add(place)
         needs.report_missing(f"there is no {place.module}.{place.name}", place.lost)

@@ -1,1 +1,1 @@
-"""Values: Python objects as the tracer sees them, one module per family of types."""
+"""Values: stand-ins for Python objects while tracing, one module per family of types."""

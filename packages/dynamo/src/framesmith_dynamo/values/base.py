@@ -1,8 +1,8 @@
-"""The value protocol: what the interpreter knows about a Python object while tracing.
+"""The value protocol: the interpreter's knowledge of a Python object while tracing.
 
-Methods are named after Python's data model and take the tracer first. The defaults here refuse with a graph
-break; a family of types overrides what it can do. Values never touch the interpreter's frames: everything
-they may ask for is in `Tracer`.
+Methods are named after Python's data model and take the tracer first. The defaults here break the graph; a family of
+types overrides the operations it supports. Values never access the interpreter's frames: their interface to it is
+`Tracer`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from framesmith_guards import ShapeExpr, Source
     from framesmith_sideeffects import Journal, Mutation
 
-#: Instructions that one trace interprets at most: ten seconds' worth.
+#: Instructions that one trace interprets at most: about ten seconds.
 MAX_STEPS = 1_000_000
 TOO_LONG = register_break(
     "trace-too-long",
-    what="a function is traced that runs for very long, or for ever",
-    why=f"a trace follows loops round by round; this one has come to {MAX_STEPS:,} instructions",
-    hint="compute what loops over numbers outside the compiled function, or do in tensor operations what it does",
+    what="the trace is very long, or has no end",
+    why=f"a trace unrolls loops; this one has reached {MAX_STEPS:,} instructions",
+    hint="run loops over numbers outside the compiled function, or write them as tensor operations",
 )
 
 Args = Sequence["Value"]
@@ -47,7 +47,7 @@ Kwargs = Mapping[str, "Value"]
 
 @dataclass(slots=True)
 class CacheUse:
-    """What a trace has asked one cached function for: the results by their keys, and whether one was not there."""
+    """The calls of one cached function in the trace: results by key, and whether a key was missing."""
 
     results: dict[Any, Value] = field(default_factory=dict)
     missed: bool = False
@@ -55,101 +55,103 @@ class CacheUse:
 
 @dataclass(slots=True)
 class Memo:
-    """What a trace has found out beside its guards and its journal. One trace, one memo; a restart begins a new one."""
+    """Facts found by a trace, besides its guards and its journal. A restarted trace begins a new one."""
 
     #: The path to each module and class of a trusted library; None for others.
     library_paths: dict[ModuleType | type, Source | None] = field(default_factory=dict)
-    #: Where each class is found, and the classes whose layout is guarded.
+    #: The source of each class, and the classes whose layout is guarded.
     class_sources: dict[type, Source | None] = field(default_factory=dict)
     guarded_classes: set[type] = field(default_factory=set)
-    #: Where each module's dictionary is found, by its id; and the values whose attribute dictionaries these are.
+    #: The source of each module's dictionary, by id; and the values whose attribute dictionaries these are.
     namespaces: dict[int, Source] = field(default_factory=dict)
     instance_dicts: dict[int, Value] = field(default_factory=dict)
-    #: Those that several objects have: none of them is changed.
+    #: Dictionaries that several objects share; the trace must not change them.
     shared_dicts: set[int] = field(default_factory=set)
     #: The one value of each class.
     classes: dict[type, Value] = field(default_factory=dict)
-    #: Existing objects used as keys that are told apart by identity.
+    #: Existing objects used as keys that are distinguished by identity.
     identity_keys: dict[int, Value] = field(default_factory=dict)
     #: Modules, with one of their hook dictionaries, whose hooks are counted; and whether the global ones are.
     counted_hooks: set[tuple[int, str]] = field(default_factory=set)
     counted_global_hooks: bool = False
-    #: What entering an existing autocast context gave, by the id of its value.
+    #: Results of entering existing autocast contexts, by the id of the context's value.
     entered_autocast: dict[int, list[Any]] = field(default_factory=dict)
-    #: What a call into C code holds while it runs the program's code: the iterators that it takes items from.
+    #: Values referenced by a call into C code while it runs the program's code: the iterators that it consumes.
     working: list[Value] = field(default_factory=list)
-    #: Texts met at sources of which only the type is relied on so far.
+    #: Strings found at sources of which only the type is guarded so far.
     unread_strings: dict[Source, type] = field(default_factory=dict)
-    #: Whether tensors without dimensions are places in subscripts, as in functions of single elements.
+    #: Whether 0-d tensors are indices in subscripts, as in a function of single elements.
     elementwise_subscripts: bool = False
-    #: How many bodies of function transforms are being traced, each within the one before.
+    #: The number of nested bodies of function transforms being traced.
     transforms: int = 0
-    #: How many of them are differentiated: their tensors have histories that the trace's have not.
+    #: The number of those that are differentiated: their tensors have histories that the trace's have not.
     differentiated: int = 0
-    #: The numbers that tensors without dimensions are known to hold: by the id of the tensor's ref, as of a version.
+    #: The items of 0-d tensors, where known: by the id of the tensor's ref, for one version.
     tensor_items: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
-    #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with what is
-    #: expected of their caches, by the value's id; and how many such bodies are open.
+    #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with the
+    #: expected state of their caches, by the value's id; and the number of such bodies being interpreted.
     caches: dict[int, CacheUse] = field(default_factory=dict)
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
     in_cached_call: int = 0
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
     called_for_real: set[int] = field(default_factory=set)
-    #: How many instructions the trace has interpreted, and items it has taken of iterators for functions written in C.
+    #: The count of interpreted instructions, and of items that C functions have taken of iterators.
     steps: int = 0
 
     def step(self) -> None:
-        """Count one instruction or item. Breaks where the trace may have no end."""
+        """Count one instruction or item. Breaks at MAX_STEPS."""
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise GraphBreak(TOO_LONG)
 
 
 class Tracer(Protocol):
-    """What a value may ask of the interpreter that is running it."""
+    """The interface of the interpreter for values."""
 
     @property
     def journal(self) -> Journal:
-        """Mutations seen so far in this trace."""
+        """The mutations of this trace so far."""
 
     @property
     def globals(self) -> dict[str, Any]:
-        """The globals of the Python frame now being interpreted."""
+        """The globals of the Python frame being interpreted."""
 
     def wrap(self, obj: object, source: Source) -> Value:
-        """The value standing for `obj`, found at `source`; guards what the trace relies on. Same object, same value."""
+        """Return the value of `obj`, found at `source`, guarded. The same object has the same value."""
 
     def constant(self, obj: object) -> Value:
-        """A value for a Python object made while tracing or known immutable (int, str, dtype, tuple of those...)."""
+        """Return the value of a Python object made while tracing or known immutable (int, str, dtype, tuple of
+        those...).
+        """
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
-        """Make the compiled code apply only while this holds; nothing is noted where that is settled already."""
+        """Add a guard to the compiled code, unless it is implied by another."""
 
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
-        """Call any value: the interpreter's single entry for calls (records the current call for messages)."""
+        """Call any value: the single entry for calls (records the current call for messages)."""
 
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
-        """Interpret a Python function's body in a child frame and give what it returns.
+        """Interpret a Python function's body in a child frame and return its result.
 
-        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has
-        bound them, defaults filled in. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`.
+        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has bound
+        them, defaults included. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`.
         """
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
-        """The value of a real tensor found at `source`: guarded, with a fake, and a placeholder once it is used."""
+        """Return the value of a real tensor found at `source`: guarded, with a fake, and a placeholder on first use."""
 
     def super_arguments(self) -> tuple[Value, Value]:
-        """What `super()` without arguments uses here: the `__class__` cell's contents, the first argument."""
+        """Return the operands of `super()` without arguments: the `__class__` cell's contents, the first argument."""
 
     @property
     def operations(self) -> int:
-        """How many operations the graph has."""
+        """The number of operations in the graph."""
 
     def own_variables(self) -> dict[str, Value] | None:
-        """The variables of the running function that have a value; None where it has asked for them before."""
+        """The bound variables of the running function; None if the program has read them before."""
 
     def exception_now(self) -> Value | None:
-        """The exception that the program is handling, or None, which is relied on to be so around the call, too."""
+        """The exception that the program handles, or None, which is guarded for the callers as well."""
 
     @property
     def root_globals(self) -> dict[str, Any]:
@@ -157,40 +159,40 @@ class Tracer(Protocol):
 
     @property
     def memo(self) -> Memo:
-        """What the trace has found out so far, shared by all its frames."""
+        """The facts found by the trace, shared by all its frames."""
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:
-        """Put a call into the graph: `target` is a torch function, or a str naming a tensor method (self first).
+        """Record a call in the graph: `target` is a torch function, or a str naming a tensor method (self first).
 
-        Arguments are values or nested lists/tuples/dicts of values; runs on fake tensors to learn the result; tensors
-        (also inside tuples and lists) come back as values, non-tensor results as constants. Every tensor value is a
-        `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`).
+        Arguments are values or nested lists/tuples/dicts of values. The call is run on fake tensors; tensors in the
+        result (also inside tuples and lists) are returned as values, other results as constants. Every tensor value is
+        a `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`).
         """
 
     def number_input(self, obj: int | float, source: Source) -> Value | None:
-        """The value of a number found at `source` that changes from call to call; None of one that stays."""
+        """Return the value of a symbolic number found at `source`; None of a static one."""
 
     def symbol(self, number: Any) -> Value:
-        """The value of a symbolic number of this trace; the same symbol, the same value."""
+        """Return the value of a symbolic number of this trace; the same symbol has the same value."""
 
     def expression(self, number: Any) -> ShapeExpr | None:
-        """A symbolic integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
+        """Return a symbolic integer as an expression of the inputs' sizes and numbers; None of an unbacked one."""
 
     def hint_at(self, source: Source) -> int | float | bool | None:
-        """What is at the source of a symbol in the call compiled for."""
+        """Return the value at the source of a symbol in the traced call."""
 
     def compute_number(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Value | None:
-        """The number that a function gives when the graph runs, for numbers some of which are symbolic.
+        """Return the result of a function of numbers, some symbolic, to be computed when the graph runs.
 
-        `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where it raises for the numbers
-        of this call, or gives none: then the numbers have to be known.
+        `name` is that of the function in `framesmith_guards.kinds.shapes.EXACT`. None where the function raises for the
+        numbers of this call, or returns no number: then the numbers must be specialised.
         """
 
     def emit_state(self, target: Any, *args: Any) -> Any:
-        """Put a call that changes torch's global state into the graph, and make it now.
+        """Record a call that changes torch's global state, and make it now.
 
         `target` is `torch._C._set_grad_enabled` and the like; arguments are plain, or results of earlier `emit_state`
-        calls; the real result comes back. The state before the trace is restored when the trace ends.
+        calls. Returns the real result. The state is restored when the trace ends.
         """
 
     def raise_(self, exc_type: type[BaseException], *args: object) -> NoReturn:
@@ -199,14 +201,14 @@ class Tracer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry of a class dictionary: the class that has it and the raw object (descriptors not called)."""
+    """An entry of a class dictionary: the class that holds it and the raw object (descriptors not called)."""
 
     owner: type
     raw: Any
 
 
 class TracedRaise(Exception):
-    """An exception of the traced program, on its way through interpreted frames. `value` is the exception's value."""
+    """An exception of the traced program, propagating through interpreted frames. `value` is the exception's value."""
 
     def __init__(self, value: Value) -> None:
         super().__init__(value)
@@ -216,13 +218,13 @@ class TracedRaise(Exception):
 class Value:
     """A Python object as the tracer sees it.
 
-    `source`: where the object can be loaded from when the compiled code runs, or None when it was made in the trace.
-    `mutation`: the journal's record when this object may be mutated (containers, objects, cells), else None.
+    `source`: the path by which compiled code loads the object, or None when it was made in the trace. `mutation`: the
+    journal's record when this object may be mutated (containers, objects, cells), else None.
     """
 
-    #: Python types this family stands for, when they are fixed. `python_type` gives the first unless it is overridden.
+    #: Python types of this family, if fixed. `python_type` returns the first unless it is overridden.
     python_types: ClassVar[tuple[type, ...]] = ()
-    #: Whether None from an operator method is Python's NotImplemented (both: TypeError), not a gap of the tracer's.
+    #: Whether None from an operator method is Python's NotImplemented (both: TypeError), not a gap of the tracer.
     exact_operators: ClassVar[bool] = False
     #: Counts the changes of a container that an iterator over it notices.
     version: int = 0
@@ -236,47 +238,46 @@ class Value:
     # What it is
 
     def python_type(self) -> type:
-        """The type `type(obj)` would give."""
+        """The result of `type(obj)`."""
         return self.python_types[0]
 
     def is_constant(self) -> bool:
-        """Whether the object is known whatever the call: `as_constant` gives it and relies on nothing more."""
+        """Whether the object is the same at every call: `as_constant` returns it without a guard."""
         return False
 
     def can_be_constant(self) -> bool:
-        """Whether `as_constant` gives the object: of a number that changes, the one at this call, and a guard."""
+        """Whether `as_constant` returns the object; a symbolic number is then specialised to its value at this call."""
         return self.is_constant()
 
     def as_constant(self) -> Any:
-        """The real Python object, when it is known at compile time or `can_be_constant`."""
+        """The real Python object, if it is known at compile time or `can_be_constant`."""
         self.refuse("as a constant", kind=NOT_CONSTANT)
 
     def is_symbolic(self) -> bool:
-        """Whether this is a number that changes from call to call, which becomes known when it is asked for."""
+        """Whether this is a symbolic number, which is specialised when its value is read."""
         return False
 
     def is_none(self) -> bool:
-        """Whether this is None."""
         return self.python_type() is type(None)
 
     def as_plain(self) -> Any:
-        """A real object equal to this one when everything in it is known; containers come as copies.
+        """A real object equal to this one if all of it is known; containers are copies.
 
         For pure functions only.
         """
         return self.as_constant()
 
     def as_proxy(self) -> Any:
-        """The FX argument standing for this value (a Node, a constant, or nested containers of them)."""
+        """The FX argument for this value (a Node, a constant, or nested containers of them)."""
         self.refuse("as an argument of a graph operation")
 
     def describe(self) -> str:
-        """A short text for messages."""
+        """A short description for messages."""
         where = f" from {self.source.name}" if self.source is not None else ""
         return f"{self.python_type().__name__}{where}"
 
     def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
-        """Break the graph: this value does not support what was asked."""
+        """Break the graph: this value does not support the operation."""
         raise GraphBreak(kind, f"{doing} on {self.describe()}")
 
     # Python's data model
@@ -302,7 +303,7 @@ class Value:
         return tr.call(self.getattr_(tr, name), args, kwargs)
 
     def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """`call_method` as the first thing that an instruction does: its breaks may be `before_effects`."""
+        """`call_method` as the first effect of an instruction: its breaks may be `before_effects`."""
         return self.call_method(tr, name, args, kwargs)
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
@@ -334,7 +335,7 @@ class Value:
         self.refuse("len()")
 
     def bool_(self, tr: Tracer) -> bool:
-        """Truth, when it is known while tracing. What has neither `__bool__` nor `__len__` is true."""
+        """Truth, if known while tracing. An object without `__bool__` and `__len__` is true."""
         if any(not vars(base).keys().isdisjoint(("__bool__", "__len__")) for base in self.python_type().__mro__):
             self.refuse("truth testing")
         return True
@@ -364,11 +365,13 @@ class Value:
         return None
 
     def hash_key(self, tr: Tracer) -> object:
-        """A real hashable object standing for this value as a dict key or set member; equal keys mean equal values."""
+        """A real hashable object that represents this value as a dict key or set member; equal keys mean
+        equal values.
+        """
         self.refuse("hashing")
 
     def pin(self, tr: Tracer) -> None:
-        """Rely on meeting this very object again, where guards only tell what it does."""
+        """Guard the identity of the object, where other guards only check its behaviour."""
 
     def enter(self, tr: Tracer) -> Value:
         """`__enter__` of a context manager."""
@@ -378,26 +381,26 @@ class Value:
         """`__exit__(*args)` of a context manager."""
         return self.call_method(tr, "__exit__", args, {})
 
-    # What some families offer; asking relies on nothing
+    # Optional operations of some families; asking adds no guard
 
     def real_object(self) -> Any:
-        """The object itself, of those met at a source that may have several values. None of all others."""
+        """The object itself, of those found at a source that may have several values. None of all others."""
         return None
 
     def builtin_contents(self) -> Value:
-        """The builtin container in it, of an object whose class extends one; of all others the value itself."""
+        """The builtin container inside an object whose class extends one; for other objects the value itself."""
         return self
 
     def is_same(self, other: Value) -> bool:
-        """Whether two values of a trace stand for one object, whatever is known of its place."""
+        """Whether two values of a trace represent one object."""
         return self is other
 
     def real_slice(self, tr: Tracer) -> slice | None:
-        """The slice itself, to index with, or None of what is no slice; the program's TypeError for wrong parts."""
+        """The slice itself, to index with; None of other objects; the program's TypeError for wrong parts."""
         return None
 
     def has_known_order(self) -> bool:
-        """Whether the order in which it is iterated over is the same at every call."""
+        """Whether its iteration order is the same at every call."""
         return True
 
     def has_changed(self) -> bool:
@@ -405,35 +408,37 @@ class Value:
         return False
 
     def size_now(self) -> int:
-        """The present number of items, for iterators over items that are guarded."""
+        """The current number of items, for iterators over items that are guarded."""
         self.refuse("iteration")
 
     def item_now(self, tr: Tracer, index: int) -> Value:
-        """The item at a real, valid index, for iterators by position."""
+        """The item at a valid index, for iterators by position."""
         self.refuse("iteration by position")
 
-    # What C code keeps of an object, and does with it
+    # C slots and methods of an object
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """A method implemented in C, whatever the object's own class overrides; `found` says which class has it."""
+        """Call a method implemented in C, whatever the object's own class overrides; `found` names the class that has
+        it.
+        """
         raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
-        """A slot, or an attribute that C code computes."""
+        """Read a slot, or an attribute that C code computes."""
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"{name!r} of {self.describe()}")
 
     def store_own(self, tr: Tracer, name: str, value: Value) -> None:
-        """Store into the instance dictionary or slot, past descriptors and `__setattr__`."""
+        """Store into the instance dictionary or slot, bypassing descriptors and `__setattr__`."""
         raise GraphBreak(OPAQUE_DESCRIPTOR, f"storing {name!r} into {self.describe()}")
 
-    # Back to bytecode
+    # Reconstruction
 
     def referents(self) -> Iterable[Value]:
-        """The values `reconstruct` pushes on the way (items, cells, defaults); not attributes in the journal."""
+        """The values that `reconstruct` pushes as parts (items, cells, defaults); not attributes in the journal."""
         return ()
 
     def reconstruct(self, codegen: Codegen) -> None:
-        """Push the real object when the compiled code runs. The default loads it from its source."""
+        """Push the real object in residual code. The default loads it from its source."""
         if self.source is None:
             raise NotImplementedError(f"{type(self).__name__}.reconstruct")
         load_source(codegen, self.source)

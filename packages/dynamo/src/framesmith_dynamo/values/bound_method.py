@@ -1,4 +1,4 @@
-"""A method of a builtin object, loaded but not called yet: `xs.append`, `"".join`."""
+"""A pending method call of a builtin object: `xs.append`, `"".join`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BuiltinMethodValue(Value):
-    """`owner.name`, where calling it asks the owner's `call_method`."""
+    """`owner.name`; a call is the owner's `call_method`."""
 
     python_types = (BuiltinMethodType,)
     exact_operators = True

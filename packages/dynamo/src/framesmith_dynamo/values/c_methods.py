@@ -1,4 +1,4 @@
-"""What methods written in C mean for the values that have no method of their own for them: by owner and name."""
+"""C methods of values that do not implement them themselves, by owner and name."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ C_METHODS: dict[tuple[type, str], CMethod] = {}
 
 
 def c_method(name: str, *owners: type) -> Callable[[CMethod], CMethod]:
-    """Register what `owner.name` means. Raises ValueError for one that is registered already."""
+    """Register the handler of `owner.name`. Raises ValueError for one that is registered already."""
     return register(C_METHODS, *((owner, name) for owner in owners))

@@ -1,6 +1,6 @@
-"""What calls mean that the tracer answers itself: of functions, in Python or C, and of classes, by the object called.
+"""Handlers of calls of functions, in Python or C, and of classes, by the object called.
 
-What is not in the table is interpreted when it is written in Python, and breaks the graph when it is not.
+Other callables are interpreted if they are written in Python, and break the graph otherwise.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ HANDLERS: dict[Any, Handler] = {}
 
 
 def handles(*callables: Any) -> Callable[[Handler], Handler]:
-    """Register what calling functions or classes means. Raises ValueError for one that has a handler already."""
+    """Register the handler of calls of functions or classes. Raises ValueError for one that has a handler already."""
     return register(HANDLERS, *callables)
 
 
 def find_handler(function: Any) -> Handler | None:
-    """The handler of a callable, or None."""
+    """Return the handler of a callable, or None."""
     return HANDLERS.get(function)
 
 
-# Handlers of a kind
+# Common handlers
 
 
 def breaking(kind: BreakKind, name: str) -> Handler:
-    """The handler that ends the graph."""
+    """Return a handler that breaks the graph."""
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(kind, f"{name}({', '.join(arg.describe() for arg in args)})")
@@ -43,19 +43,19 @@ def breaking(kind: BreakKind, name: str) -> Handler:
 
 
 def answering(answer: Any) -> Handler:
-    """The handler that gives a constant whatever the arguments are."""
+    """Return a handler that returns a constant for all arguments."""
     return lambda tr, args, kwargs: tr.constant(answer)
 
 
 def folding(function: Callable[..., Any]) -> Handler:
-    """The handler that calls a pure function of constants, or of guarded state, now."""
+    """Return a handler that calls a pure function of constants, or of guarded state, now."""
     return lambda tr, args, kwargs: fold(tr, function, args, kwargs)
 
 
 def inlining(function: Callable[..., Any], polyfill: Callable[..., Any], at: int = 0, *methods: str) -> Handler:
-    """The handler that interprets a Python function in place of one in C.
+    """Return a handler that interprets a Python function in place of one in C.
 
-    `methods`: the argument in position `at` must have one of these, or is refused in the C function's own words.
+    `methods`: the argument in position `at` must have one of these; otherwise the C function's own error is raised.
     """
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -72,12 +72,12 @@ def inlining(function: Callable[..., Any], polyfill: Callable[..., Any], at: int
 
 
 def one(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
-    """The only argument of a call; the program's TypeError otherwise."""
+    """Return the only argument of a call; raises the program's TypeError otherwise."""
     return between(tr, function, args, kwargs, 1, 1)[0]
 
 
 def between(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs, least: int, most: int) -> Args:
-    """The positional arguments of a call that takes no keywords; the program's TypeError when their number is wrong."""
+    """Return the positional arguments of a call without keywords; raises the program's TypeError for a wrong number."""
     if kwargs or not least <= len(args) <= most:
         refuse(tr, function, args, kwargs)
     return args
@@ -86,7 +86,7 @@ def between(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs
 def named(
     tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs, names: Sequence[str], least: int
 ) -> dict[str, Value]:
-    """The arguments of a call by name, positional ones too; the program's TypeError when they do not fit."""
+    """Return the arguments of a call by name; raises the program's TypeError when they do not fit."""
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     repeated = set(names[: len(args)]) & set(kwargs)
     if repeated or set(given) - set(names) or len(args) > len(names) or not set(names[:least]) <= set(given):

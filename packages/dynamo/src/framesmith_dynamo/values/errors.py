@@ -1,7 +1,7 @@
-"""Errors in Python's own words: where the tracer knows that Python refuses something, Python is asked how it says so.
+"""Python's own error messages: where Python rejects an operation, Python itself is made to raise the error.
 
 The operation runs on stand-ins: known objects of builtin types as they are, an empty object of a class of the same name
-for all others. No code of the program's runs.
+for all others. None of the program's code runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.lookup import type_lookup
 
-#: Builtin types whose objects may be worked on: they run no code but their own.
+#: Builtin types whose objects are safe operands: they run no code but their own.
 PLAIN: Final = (
     int,
     float,
@@ -34,23 +34,23 @@ PLAIN: Final = (
     types.BuiltinFunctionType,
     types.ModuleType,
 )
-#: Builtin containers, which are emptied: what is in them may be anything.
+#: Builtin containers, whose stand-ins are empty: their items may be anything.
 EMPTY: Final = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
-#: Dicts, and the views of them, which are made of one alone.
+#: Dicts, and their views, which exist with a dict only.
 _MAPPINGS: Final[Sequence[dict[Any, Any]]] = ({}, OrderedDict())
 VIEWS: Final[Mapping[type, Any]] = {
     type(view): view for mapping in _MAPPINGS for view in (mapping.keys(), mapping.values(), mapping.items())
 }
-#: Special methods that Python asks of what another one answered.
+#: Special methods that Python calls on the result of another one.
 CONVERSIONS: Final = ("__index__", "__float__")
 
 
-#: What the methods that make numbers of an object are to give.
+#: The required result types of conversions to numbers.
 _NUMBERS_OF: Final = frozenset({("__int__", int), ("__index__", int), ("__float__", float), ("__len__", int)})
 
 
 def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwargs: Mapping[str, Value]) -> NoReturn:
-    """The program raises what `function(*args, **kwargs)` raises. Breaks the graph if Python does not refuse it."""
+    """Raise in the program the error of `function(*args, **kwargs)`. Breaks the graph if Python raises none."""
     try:
         function(*map(stand_in, args), **{name: stand_in(arg) for name, arg in kwargs.items()})
     except Exception as error:
@@ -60,17 +60,18 @@ def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwar
 
 
 def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
-    """`refuse` of positional arguments."""
+    """Return a handler that calls `refuse` with positional arguments."""
     refuse(tr, function, args, {})
 
 
-def left_to_python(tr: Tracer, method: Callable[..., Any], *args: Value) -> Value:
-    """What a special method of a builtin type gives for arguments it does nothing with: NotImplemented, or its error.
+def not_implemented_by(tr: Tracer, method: Callable[..., Any], *args: Value) -> Value:
+    """Return the result of a builtin type's special method for arguments that it does not support: NotImplemented, or
+    its error.
 
-    Breaks the graph where the method would go by what the argument's own class says, or gives something.
+    Breaks the graph where the method would depend on the argument's own class, or return something else.
     """
     if isinstance(method, types.FunctionType):
-        return tr.constant(NotImplemented)  # the class's own in its place, which has been interpreted
+        return tr.constant(NotImplemented)  # the class's own method, which has been interpreted
     if not any(_is_converted(arg) for arg in args[1:]):
         try:
             answer = method(*map(stand_in, args))
@@ -82,13 +83,15 @@ def left_to_python(tr: Tracer, method: Callable[..., Any], *args: Value) -> Valu
 
 
 def _is_converted(value: Value) -> bool:
-    """Whether this is an object, and no builtin one, that C code may ask for a number."""
+    """Whether C code may convert this object, of no builtin type, to a number."""
     cls = value.python_type()
     return cls not in PLAIN and any(type_lookup(cls, name) is not None for name in CONVERSIONS)
 
 
 def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoReturn:
-    """What setting or deleting an attribute raises in an object without a dictionary; `in_class`: its class has it."""
+    """Raise the error of setting or deleting an attribute of an object without a dictionary; `in_class`: its class has
+    it.
+    """
     entries = dict.fromkeys([name] if in_class else [])
     try:
         object.__setattr__(object.__new__(type(cls.__name__, (), entries | {"__slots__": ()})), name, None)
@@ -98,7 +101,7 @@ def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoRetur
 
 
 def refuse_empty_slot(tr: Tracer, cls: type, name: str) -> NoReturn:
-    """What reading a slot that holds nothing raises."""
+    """Raise the error of reading an empty slot."""
     entries = {"__slots__": (name,), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
     try:
         getattr(object.__new__(type(cls.__name__, (), entries)), name)
@@ -113,11 +116,11 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
-    """What `function`, `len` say, makes of the answer of `owner`'s own method `name`: some types are refused."""
+    """Check the result of `owner`'s own method `name`, called by `function` (`len`): some types are errors."""
     if answer.is_symbolic() and (name, answer.python_type()) in _NUMBERS_OF:
-        if name != "__len__" or not _relied_on_as_negative(tr, answer):
+        if name != "__len__" or not _is_negative(tr, answer):
             return answer
-        answer = tr.constant(-1)  # each negative length is refused in the same words
+        answer = tr.constant(-1)  # each negative length has the same error
     known = answer.can_be_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
     given = answer.as_constant() if known else stand_in(answer)
     try:
@@ -133,14 +136,14 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
     return answer if result is given else tr.constant(result)
 
 
-def _relied_on_as_negative(tr: Tracer, number: Value) -> bool:
-    """Whether a number that changes between calls is below zero at this one; its sign is relied on from now on."""
+def _is_negative(tr: Tracer, number: Value) -> bool:
+    """Whether a symbolic number is negative at this call; its sign is guarded from now on."""
     negative = number.compare(tr, "<", tr.constant(0))
     return negative is not None and negative.bool_(tr)
 
 
 def iterator(tr: Tracer, owner: Value, answer: Value) -> Value:
-    """What `owner`'s own `__iter__` answered, which must be an iterator."""
+    """Check the result of `owner`'s own `__iter__`, which must be an iterator."""
     if type_lookup(answer.python_type(), "__next__") is None:
         answered(tr, iter, "__iter__", owner, answer)
     return answer
@@ -156,7 +159,7 @@ def takes(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
 
 
 def stand_in(value: Value) -> Any:
-    """An object that Python refuses with the same words as the one a value stands for."""
+    """Return an object for which Python raises the same error as for the one that a value represents."""
     cls = value.python_type()
     if value.can_be_constant() and cls in PLAIN:
         return value.as_constant()

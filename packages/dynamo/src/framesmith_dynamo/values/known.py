@@ -1,4 +1,4 @@
-"""Real objects that are themselves at every call: known by identity, or by what makes them the ones they are."""
+"""Real objects that are the same at every call: known by identity, or by all that identifies them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Known(Value):
-    """What stands for `obj` itself. Compiled code loads it from where a program has it, or has it as a constant."""
+    """Represents `obj` itself. Compiled code loads it from its source, or has it as a constant."""
 
     __slots__ = ()
     obj: Any
@@ -38,7 +38,7 @@ class Known(Value):
 
 
 class KnownValue(Known):
-    """A value that is nothing more than its object."""
+    """A value without further knowledge than its object."""
 
     __slots__ = ("obj",)
 

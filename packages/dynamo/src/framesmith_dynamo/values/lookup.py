@@ -1,8 +1,8 @@
-"""What is found at a holder: a module, a class, an instance, a part of a function. Read without running user code.
+"""Look-up of objects in their owners: modules, classes, instances, parts of functions. No user code runs.
 
-One rule: what is found has a source and is guarded there, or can never change, or breaks the graph. A trusted
-library is a case of it: what its modules and classes hold is guarded in their dictionaries, one guard for each entry
-whoever uses it, and the parts of its functions and classes are guarded with them (`is_settled`).
+An object found in an owner has a source and is guarded there, or is immutable, or breaks the graph. In a trusted
+library, the entries of modules and classes are guarded in their dictionaries, one guard for each entry however often it
+is used, and the parts of its functions and classes are guarded with them (`is_settled`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 NO_SOURCE = register_break(
     "object-without-source",
-    what="a mutable object is met where the compiled code cannot find it again",
-    why="its state could not be checked on the next call",
+    what="a mutable object is used that the compiled code cannot find again",
+    why="its state could not be checked at the next call",
     hint="keep the object in a global, an argument, or an attribute of one",
 )
 
-# Look-ups that trigger neither `type.__getattribute__` nor `object.__getattribute__` of user objects
+# Static look-up: neither `type.__getattribute__` nor `object.__getattribute__` of user objects runs
 
 _type_dict = type.__dict__["__dict__"].__get__
 _type_mro = type.__dict__["__mro__"].__get__
@@ -69,7 +69,7 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | None:
-    """The first entry for `name` along the MRO; with `after`, only behind that class, where `super` looks."""
+    """Return the first entry for `name` along the MRO; with `after`, after that class, as `super` does."""
     classes = mro(cls)
     if after is not None:
         classes = classes[classes.index(after) + 1 :]
@@ -81,7 +81,7 @@ def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | N
 
 
 def instance_dict(obj: object) -> dict[str, Any] | None:
-    """The instance dictionary itself; None when there is none or reading it would run user code."""
+    """Return the instance dictionary; None when there is none or reading it would run user code."""
     found = type_lookup(type(obj), "__dict__")
     if found is None or not (isinstance(found.raw, GetSetDescriptorType) or found.owner is SimpleNamespace):
         return None
@@ -90,18 +90,18 @@ def instance_dict(obj: object) -> dict[str, Any] | None:
 
 
 def user_method(cls: type, name: str) -> Any | None:
-    """The Python function a class or one of its bases (not `object`) defines for a special method, or None."""
+    """Return the Python function that a class or a base (not `object`) defines for a special method, or None."""
     found = type_lookup(cls, name)
     return found.raw if found is not None and isinstance(found.raw, FunctionType) else None
 
 
 def is_compared_by_code(obj: object) -> bool:
-    """Whether an object is a class, or is of one, that is compared or hashed by its metaclass's own code."""
+    """Whether an object is a class, or an instance of one, whose metaclass defines comparison or hash."""
     metas = (meta for meta in (type(obj), type(type(obj))) if meta is not type and issubclass(meta, type))
     return any(user_method(meta, name) is not None for meta in metas for name in ("__eq__", "__hash__"))
 
 
-# What never changes
+# Immutable objects
 
 #: Exact types whose objects never change.
 IMMUTABLE: Final = (
@@ -130,7 +130,7 @@ IMMUTABLE: Final = (
 
 
 def is_immutable(obj: Any) -> bool:
-    """Whether an object and all it holds can never change."""
+    """Whether an object and all its parts are immutable."""
     cls = type(obj)
     if cls in (tuple, frozenset):
         return all(is_immutable(item) for item in obj)
@@ -141,7 +141,7 @@ def is_immutable(obj: Any) -> bool:
 
 # Trusted libraries
 
-#: Distributions whose functions and classes are taken to stay as they are inside, like the standard library's.
+#: Distributions whose functions and classes are assumed not to be patched inside, like the standard library's.
 TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
 _OWN: Final = "sys.modules['framesmith_dynamo"
 #: Parts of a function or class that are guarded with it.
@@ -173,7 +173,7 @@ def is_in_library(source: Source) -> bool:
 
 
 def is_library_code(obj: Any) -> bool:
-    """Whether what a library's dictionary has is the library's own, not something that a program put there."""
+    """Whether an entry of a library's dictionary is the library's own, not one set by a program."""
     cls = type(obj)
     if cls in (classmethod, staticmethod, property):
         obj = obj.fget if cls is property else obj.__func__
@@ -185,10 +185,10 @@ def is_library_code(obj: Any) -> bool:
 
 
 def is_settled(source: Source) -> bool:
-    """Whether a path goes on into what a trusted library's dictionary holds, to a part guarded with the entry itself.
+    """Whether a path leads through an entry of a trusted library to a part guarded with the entry itself.
 
-    Such parts are `PARTS` of functions and classes, and what a class's special entries (`__dataclass_fields__`) hold.
-    All that the tracer itself is made of is settled, too.
+    Such parts are `PARTS` of functions and classes, and the contents of a class's special entries
+    (`__dataclass_fields__`). All parts of the tracer itself are settled as well.
     """
     if not is_in_library(source):
         return False
@@ -219,12 +219,12 @@ def _is_accessor(step: Source | None) -> TypeGuard[AttrSource]:
 
 
 def is_entry(step: Source | None) -> TypeGuard[ItemSource]:
-    """Whether a step of a path names something in a module's, class's or object's dictionary."""
+    """Whether a step of a path names an entry of a module's, class's or object's dictionary."""
     return isinstance(step, ItemSource) and isinstance(step.base, InstanceDictSource)
 
 
 def is_library_entry(source: Source) -> bool:
-    """Whether a path names something in a trusted library's dictionary: what is there is guarded by identity."""
+    """Whether a path names an entry of a trusted library's dictionary, which is guarded by identity."""
     step: Source | None = source
     if not is_in_library(source):
         return False
@@ -235,12 +235,12 @@ def is_library_entry(source: Source) -> bool:
     return step is source.root and step is not source
 
 
-# Where things are
+# Sources
 
 
 def home_source(obj: Any) -> Source | None:
-    """Where a class, function or module can be found again by its own name, or None when it cannot be."""
-    if issubclass(type(obj), ModuleType):  # isinstance would ask obj for its __class__
+    """Return the source of a class, function or module by its own name, or None if it is not found there."""
+    if issubclass(type(obj), ModuleType):  # isinstance would read the object's __class__
         name = obj.__name__
         return ModuleSource(name) if sys.modules.get(name) is obj else None
     module, qualname = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
@@ -259,7 +259,7 @@ def home_source(obj: Any) -> Source | None:
 
 
 def library_path(tr: Tracer, holder: ModuleType | type) -> Source | None:
-    """The one path through dictionaries to a module or class of a trusted library; None for others."""
+    """Return the one path through dictionaries to a module or class of a trusted library; None for others."""
     homes = tr.memo.library_paths
     if holder not in homes:
         name = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
@@ -268,9 +268,9 @@ def library_path(tr: Tracer, holder: ModuleType | type) -> Source | None:
 
 
 def class_source(tr: Tracer, cls: type, instance: Source | None = None) -> Source | None:
-    """Where a class can be found: in its library, through the first instance met, or under its own name.
+    """Return the source of a class: in its library, through the first instance found, or under its own name.
 
-    The same source all through a trace.
+    The same source throughout a trace.
     """
     sources = tr.memo.class_sources
     if cls not in sources:
@@ -286,7 +286,7 @@ def class_source(tr: Tracer, cls: type, instance: Source | None = None) -> Sourc
 
 
 def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Source | None = None) -> Source | None:
-    """Where the raw entry `name` of `found.owner`, a base of `cls`, can be read without descriptors being called."""
+    """Return the source of the raw entry `name` of `found.owner`, a base of `cls`, without calling descriptors."""
     owner = library_path(tr, found.owner) if is_library_code(found.raw) else None
     if owner is not None:
         return ItemSource(InstanceDictSource(owner), name)
@@ -299,11 +299,13 @@ def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Sourc
     return ItemSource(InstanceDictSource(step), name)
 
 
-# The door
+# Values
 
 
 def value_at(tr: Tracer, obj: Any, source: Source | None) -> Value:
-    """The value of an object found at `source` inside a holder; without a source only what never changes."""
+    """Return the value of an object found at `source` in an owner; without a source only immutable objects
+    are allowed.
+    """
     if source is not None:
         return tr.wrap(obj, source)
     if is_immutable(obj):
@@ -311,7 +313,7 @@ def value_at(tr: Tracer, obj: Any, source: Source | None) -> Value:
     raise GraphBreak(NO_SOURCE, f"a {type(obj).__module__}.{type(obj).__qualname__}")
 
 
-#: What a guard on a settled part would say of it; what a container holds is guarded there, too.
+#: Kinds of guards implied on a settled part; the items of a container are guarded there, too.
 SETTLED_KINDS: Final = frozenset({
     "BOOL_MATCH", "CLASS_LAYOUT", "DUPLICATE_INPUT", "EQUALS_MATCH", "FUNCTION_CODE", "ID_MATCH", "NONE_MATCH",
     "NO_HASATTR", "TYPE_MATCH",
@@ -319,7 +321,7 @@ SETTLED_KINDS: Final = frozenset({
 
 
 def guard_same(tr: Tracer, obj: Any, source: Source, first: Source) -> None:
-    """Rely on the object that the trace knows from `first` being at `source`, too."""
+    """Guard that the object known from `first` is at `source`, too."""
     if is_library_entry(source) and isinstance(obj, FunctionType | BuiltinFunctionType | ModuleType | type):
         tr.guard(source, "ID_MATCH", obj)
     else:
@@ -327,12 +329,12 @@ def guard_same(tr: Tracer, obj: Any, source: Source, first: Source) -> None:
 
 
 def at_home(tr: Tracer, obj: Any) -> Value:
-    """The value of a function or module that the tracer comes to by itself: found where its own name says."""
+    """Return the value of a function or module that the tracer itself refers to, found under its own name."""
     return value_at(tr, obj, home_source(obj))
 
 
 def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, step: str = "") -> Value:
-    """The value of a class entry, or of what its attribute `step` (`__func__`, `fget`, ...) holds."""
+    """Return the value of a class entry, or of its attribute `step` (`__func__`, `fget`, ...)."""
     pending = pending_entry(tr, entry.owner, name)
     if pending is not None:
         return pending
@@ -345,7 +347,7 @@ def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source
 
 
 def pending_entry(tr: Tracer, owner: type, name: str) -> Value | None:
-    """What the trace has stored into a class under a name that it has; None where it has not."""
+    """Return the value that the trace has stored into a class under an existing name; None if none."""
     known = tr.memo.classes.get(owner)
     if known is None or known.mutation is None:
         return None
@@ -354,7 +356,7 @@ def pending_entry(tr: Tracer, owner: type, name: str) -> Value | None:
 
 
 def special_method(tr: Tracer, value: Value, name: str) -> Value | None:
-    """The Python function that the type of a value has for a special method, or None."""
+    """Return the Python function of a value's type for a special method, or None."""
     cls = value.python_type()
     entry = type_lookup(cls, name)
     if entry is None or not isinstance(entry.raw, FunctionType):
@@ -363,7 +365,7 @@ def special_method(tr: Tracer, value: Value, name: str) -> Value | None:
 
 
 def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
-    """Rely on a user's class and its bases gaining and losing no entries, and keeping them of the same kinds.
+    """Guard that a user's class and its bases gain and lose no entries, and keep them of the same kinds.
 
     Once per class and trace.
     """
@@ -379,9 +381,9 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
 
 
 def slot_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, *slots: str) -> bool:
-    """Whether the type of a class entry has one of these special methods, `__get__` say; what the type has is guarded.
+    """Whether the type of a class entry has one of these special methods, such as `__get__`; the result is guarded.
 
-    The guard on the class itself says what its entries are, not what their types become.
+    The guard on the class checks its entries, not changes of their types.
     """
     kind = type(entry.raw)
     if not kind.__flags__ & IMMUTABLE_TYPE and kind not in tr.memo.guarded_classes:
@@ -396,13 +398,17 @@ def data_descriptor_check(tr: Tracer, cls: type, entry: Found, name: str, instan
 
 
 def read_first_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
-    """Whether a class entry is read before the instance dictionary is: one with `__set__` alone is not."""
+    """Whether a class entry takes precedence over the instance dictionary in reads: one with `__set__` alone
+    does not.
+    """
     stores = data_descriptor_check(tr, cls, entry, name, instance)
     return stores and type_lookup(type(entry.raw), "__get__") is not None
 
 
-def guard_no_accessor(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, accessor: str) -> None:
-    """Rely on a user's property not having `fget`, `fset` or `fdel`."""
+def guard_absent_accessor(
+    tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, accessor: str
+) -> None:
+    """Guard that a user's property has no `fget`, `fset` or `fdel`."""
     source = None if is_trusted(entry.owner.__module__) else entry_source(tr, cls, entry, name, instance)
     if source is not None:
         tr.guard(AttrSource(source, accessor), "NONE_MATCH")

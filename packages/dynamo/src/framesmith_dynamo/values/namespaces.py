@@ -1,7 +1,7 @@
-"""The dictionaries of modules: names read and stored, whichever way a program spells it.
+"""The dictionaries of modules: names read and stored, in any spelling.
 
-`x` and `global x` in a function, `module.x`, `globals()["x"]`, `vars(module)["x"]`: one dictionary, one place of
-each entry, one journal of its changes.
+`x` and `global x` in a function, `module.x`, `globals()["x"]`, `vars(module)["x"]`: one dictionary, one source of each
+entry, one journal of its changes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Entries = dict[str, Any]
 
 
 def dictionary_of(module: ModuleType) -> Entries:
-    """A module's dictionary, past any attribute look-up of its own."""
+    """Return a module's dictionary, bypassing its own attribute look-up."""
     entries: Entries = ModuleType.__getattribute__(module, "__dict__")
     return entries
 
 
 def import_name(entries: Entries) -> str | None:
-    """The name under which the module with this dictionary is imported, or None when none is."""
+    """Return the name under which the module with this dictionary is imported, or None."""
     for name in (entries.get("__name__"), getattr(entries.get("__spec__"), "name", None)):
         module = sys.modules.get(name) if isinstance(name, str) else None
         if issubclass(type(module), ModuleType) and dictionary_of(module) is entries:  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def import_name(entries: Entries) -> str | None:
 
 
 def namespace_source(tr: Tracer, entries: Entries) -> Source:
-    """Where a module's dictionary is found; the same source all through a trace."""
+    """Return the source of a module's dictionary, the same throughout a trace."""
     sources = tr.memo.namespaces
     if id(entries) not in sources:
         name = import_name(entries)
@@ -73,10 +73,10 @@ def namespace_source(tr: Tracer, entries: Entries) -> Source:
 
 
 def note_owner(tr: Tracer, entries: Entries, function: Source) -> None:
-    """Find the globals of a function that is called by way of it, if no imported module has them.
+    """Record a called function as the source of its globals, if no imported module owns them.
 
-    So have the forward of an `fx.GraphModule`, the `__new__` of a named tuple, whatever a program has exec'd. Functions
-    are known by their code, so that another of the same globals has to have them at the next call, too.
+    Examples are the forward of an `fx.GraphModule`, the `__new__` of a named tuple, and code run by exec. Functions are
+    guarded by their code, so that another function with the same globals must have them at the next call, too.
     """
     if entries is tr.root_globals or import_name(entries) is not None:
         return
@@ -87,17 +87,17 @@ def note_owner(tr: Tracer, entries: Entries, function: Source) -> None:
 
 
 def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:
-    """Where one entry of a module's dictionary is found."""
+    """Return the source of an entry of a module's dictionary."""
     owner = namespace_source(tr, entries)
     if isinstance(owner, GlobalsDictSource):
         return GlobalSource(name)
     if isinstance(owner.base, ModuleSource) and is_trusted(owner.base.module) and not is_library_code(entries[name]):
-        return AttrSource(owner.base, name)  # a program has put it there: no entry of the library's
+        return AttrSource(owner.base, name)  # set by a program: no entry of the library
     return ItemSource(owner, name)
 
 
 def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
-    """What a module's dictionary has under a name now, or None; `rely_on_absence` says that it matters."""
+    """Return the current value of a name in a module's dictionary, or None; `guard_absence` guards the latter."""
     pending = tr.journal.load_global(entries, name)
     if pending is DELETED:
         return None
@@ -107,30 +107,30 @@ def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
     return value_at(tr, entries[name], entry_source(tr, entries, name)) if name in entries else None
 
 
-def rely_on_absence(tr: Tracer, entries: Entries, name: str) -> None:
-    """Rely on a user's module having no such entry."""
+def guard_absence(tr: Tracer, entries: Entries, name: str) -> None:
+    """Guard that a user's module has no such entry."""
     if tr.journal.load_global(entries, name) is None and not is_trusted(entries.get("__name__")):
         tr.guard(namespace_source(tr, entries), "DICT_NOT_CONTAINS", name)
 
 
 def store(tr: Tracer, entries: Entries, name: str, value: Value) -> None:
-    """Store an entry: a note in the journal."""
+    """Record the store of an entry in the journal."""
     tr.journal.store_global(entries, name, value, journal_source(tr, entries))
 
 
 def delete(tr: Tracer, entries: Entries, name: str) -> None:
-    """Delete an entry, which must be there: a note in the journal. Whether it was there before the trace matters."""
+    """Record the deletion of an existing entry in the journal; its presence before the trace is guarded."""
     tr.guard(namespace_source(tr, entries), "DICT_CONTAINS" if name in entries else "DICT_NOT_CONTAINS", name)
     tr.journal.delete_global(entries, name, journal_source(tr, entries))
 
 
 def journal_source(tr: Tracer, entries: Entries) -> Source | None:
-    """Where the residual code finds the dictionary: None for its own globals."""
+    """Return the source of the dictionary in residual code: None for its own globals."""
     return None if entries is tr.root_globals else namespace_source(tr, entries)
 
 
 def load_builtin(tr: Tracer, entries: Entries, name: str) -> Value | None:
-    """The value of a builtin as functions with these globals see it, or None."""
+    """Return the value of a builtin as functions with these globals see it, or None."""
     namespace = builtins_of(entries)
     if namespace is not vars(builtins):
         return load_foreign_builtin(tr, namespace, name)
@@ -141,7 +141,7 @@ def load_builtin(tr: Tracer, entries: Entries, name: str) -> Value | None:
 
 
 def load_foreign_builtin(tr: Tracer, namespace: Entries, name: str) -> Value | None:
-    """The value of a builtin in a dictionary that a program has given its code as `__builtins__`."""
+    """Return the value of a builtin in a dictionary that a program has set as `__builtins__`."""
     if namespace is not builtins_of(tr.root_globals):
         raise GraphBreak(FOREIGN_GLOBALS, "builtins of a module of its own")
     if name in namespace:
@@ -151,6 +151,6 @@ def load_foreign_builtin(tr: Tracer, namespace: Entries, name: str) -> Value | N
 
 
 def builtins_of(entries: Entries) -> Entries:
-    """The builtins that functions with these globals see."""
+    """Return the builtins that functions with these globals see."""
     own = entries.get("__builtins__", builtins)
     return own if isinstance(own, dict) else dictionary_of(own)

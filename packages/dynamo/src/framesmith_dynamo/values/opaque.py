@@ -1,4 +1,4 @@
-"""Objects the tracer has no value for: they can be passed along, stored and returned; any use breaks the graph."""
+"""Objects without a value family: they can be passed along, stored and returned; any use breaks the graph."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 SHARED_BUFFER = register_break(
     "shared-buffer",
     what="a bytearray, an array or a memoryview is used",
-    why="its memory may be a tensor's or another object's too, which no guard and no journal can tell",
-    hint="use a list of numbers or bytes, or do it outside the compiled function",
+    why="its memory may be shared with a tensor or another object, which neither guards nor the journal can follow",
+    hint="use a list of numbers or bytes, or use it outside the compiled function",
 )
 
 
 class OpaqueValue(Value):
-    """An object found at a source, of which only the type is known (and guarded). `reason` is why there is no more."""
+    """An object found at a source, of which only the type is known (and guarded). `reason` is the break of its first
+    use.
+    """
 
     __slots__ = ("cls", "reason")
 

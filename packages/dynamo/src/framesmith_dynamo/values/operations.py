@@ -1,6 +1,6 @@
-"""Python's operator protocol over values: who is asked first, what a refusal means, identity, equality.
+"""Python's operator protocol over values: order of operands, NotImplemented, identity, equality.
 
-Handlers, containers and builtins all go through here: `a < b` means the same in code, in `sorted` and in `list.index`.
+Handlers, containers and builtins all use it: `a < b` means the same in code, in `sorted` and in `list.index`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from framesmith_dynamo.values.lookup import type_lookup, user_method
 EQUAL_OBJECTS = register_break(
     "equal-objects",
     what="`is` compares two equal numbers or strings, one of them from outside the compiled function",
-    why="which of several equal objects a later call brings is no property of its value, so that no guard tells",
-    hint="compare with `==`, or compare with an object that both sides get from the same place",
+    why="equal objects can differ in identity at a later call, which no guard on their values detects",
+    hint="compare with `==`, or compare with an object that both sides take from the same source",
 )
 
-#: The integers of which CPython keeps one object each.
+#: The integers of which CPython has one object each.
 SHARED_INTEGERS: Final = range(-5, 257)
-#: Types whose `+=` extends them only when the other operand's `__radd__` has been asked.
+#: Types whose `+=` extends them only after the other operand's `__radd__` has been tried.
 _WITHOUT_NUMBER_SLOTS: Final = (list, deque)
-#: What `b <op> a` asks when `a <op> b` was refused.
+#: The reflected operator of each comparison.
 SWAPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-#: The special method behind each comparison, without underscores.
+#: The special method of each comparison, without underscores.
 COMPARE_SLOTS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
-#: The special method behind each binary operator, without underscores.
+#: The special method of each binary operator, without underscores.
 BINARY_SLOTS: Final = {
     "+": "add",
     "-": "sub",
@@ -47,7 +47,7 @@ BINARY_SLOTS: Final = {
     "<<": "lshift",
     ">>": "rshift",
 }
-#: The special method behind each unary operator.
+#: The special method of each unary operator.
 UNARY_SLOTS: Final = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 #: The function of the `operator` module for each operator.
 BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -63,7 +63,7 @@ UNARY: Final[Mapping[str, Callable[[Any], Any]]] = {"-": operator.neg, "+": oper
 
 
 def same_object(a: Value, b: Value) -> bool:
-    """`a is b`. One mutable object is one value, mostly; constants are compared as objects."""
+    """`a is b`. A mutable object usually has one value; constants are compared as objects."""
     if a.is_same(b):
         return True
     if not (a.is_constant() and b.is_constant()):
@@ -75,7 +75,7 @@ def same_object(a: Value, b: Value) -> bool:
 
 
 def identity(tr: Tracer, a: Value, b: Value) -> bool:
-    """The answer of `a is b`; two objects found at two sources are guarded to stay two, or to stay one."""
+    """The result of `a is b`; two objects found at two sources are guarded to remain distinct, or identical."""
     if a is not b and a.python_type() is b.python_type():
         a.pin(tr)
         b.pin(tr)
@@ -95,9 +95,9 @@ def identity(tr: Tracer, a: Value, b: Value) -> bool:
 
 
 def _same_number(tr: Tracer, a: Value, b: Value) -> bool:
-    """`a is b` where one is a number that changes: of equal ones it is asked which objects they are at this call.
+    """`a is b` where one is a symbolic number: if they are equal, the objects at this call decide, and are guarded.
 
-    What arithmetic gives is an object of its own, but for the integers that CPython shares.
+    The result of arithmetic is an object of its own, except for the integers that CPython shares.
     """
     if a.python_type() is not b.python_type() or a.python_type() not in (int, bool, float):
         return False
@@ -113,7 +113,7 @@ def _same_number(tr: Tracer, a: Value, b: Value) -> bool:
 
 
 def _shares_object(tr: Tracer, number: Value) -> bool:
-    """Whether there is one object only of the number's value: CPython shares truth values and small integers."""
+    """Whether all numbers of this value are one object: CPython shares truth values and small integers."""
     if number.python_type() is not int:
         return number.python_type() is bool
     bounds = ((">=", SHARED_INTEGERS.start), ("<", SHARED_INTEGERS.stop))
@@ -121,12 +121,12 @@ def _shares_object(tr: Tracer, number: Value) -> bool:
 
 
 def _object_at(value: Value) -> Any:
-    """The very object of a constant, or of a number that changes and was found; None of one that is computed."""
+    """Return the object of a constant, or of a symbolic number found at a source; None of a computed one."""
     return value.real_object() if value.is_symbolic() else value.as_constant()
 
 
 def _guard_object(tr: Tracer, a: Value, b: Value, same: bool) -> None:
-    """Rely on which object is found at a source, where its value alone does not decide whether it is the other one.
+    """Guard the identity of an object found at a source, where its value does not decide whether it is the other one.
 
     One of the two is a constant of the code, or computed while tracing: no guard says that another object is found.
     """
@@ -141,14 +141,14 @@ def _guard_object(tr: Tracer, a: Value, b: Value, same: bool) -> None:
 
 
 def _are_equal(left: Any, right: Any) -> bool:
-    """Whether two objects are equal numbers or texts of one type."""
+    """Whether two objects are equal numbers or strings of one type."""
     if type(left) is not type(right) or type(left) not in (int, float, complex, str, bytes):
         return False
     return bool(left == right) or (left != left and right != right)
 
 
 def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
-    """`a is b` of tuples, numbers, `__dict__` ... met at two sources, with a value for each. None: another kind."""
+    """`a is b` of tuples, numbers, `__dict__` ... found at two sources, with a value for each. None: another kind."""
     left, right = a.real_object(), b.real_object()
     if a.is_same(b) or a.source is None or b.source is None or type(left) is not type(right) or left is None:
         return None
@@ -160,7 +160,9 @@ def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
 
 
 def hash_key(tr: Tracer, value: Value) -> object:
-    """The key of a value in dicts and sets. Existing objects that are keys by identity are guarded to stay distinct."""
+    """Return the key of a value in dicts and sets. Existing objects that are keys by identity are guarded to be
+    distinct.
+    """
     key = value.hash_key(tr)
     if key is value and value.source is not None:
         tr.memo.identity_keys[id(value)] = value
@@ -192,13 +194,13 @@ def _compare_identity(tr: Tracer, op: str, a: Value, b: Value) -> Value:
 
 
 def _was_asked(cls: type) -> bool:
-    """Whether a class has the default equality, or one written in Python, which has been interpreted and refused."""
+    """Whether a class has the default equality, or one written in Python, which has returned NotImplemented."""
     found = type_lookup(cls, "__eq__")
     return found is not None and (found.owner in (object, type) or isinstance(found.raw, FunctionType))
 
 
 def equal(tr: Tracer, a: Value, b: Value) -> bool:
-    """Whether containers would treat the two as equal: the same object, or `==` is true."""
+    """Whether containers would consider the two equal: the same object, or `==` is true."""
     if _is_nan(a) and _is_nan(b):
         return identity(tr, a, b)
     try:
@@ -230,7 +232,7 @@ def _binary(tr: Tracer, op: str, a: Value, b: Value) -> Value | None:
 
 
 def inplace(tr: Tracer, op: str, a: Value, b: Value) -> Value:
-    """`a <op>= b`: the value that the left side is bound to afterwards. `op` is written without its `=`."""
+    """`a <op>= b`: the value to which the left side is bound. `op` is written without its `=`."""
     result = None
     if (
         a.python_type() in _WITHOUT_NUMBER_SLOTS

@@ -1,4 +1,4 @@
-"""Calls of what a program has marked for torch's compiler: see Note [Switches] in `torch_switches`."""
+"""Calls of functions marked by torch's decorators: see Note [Switches] in `torch_switches`."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from framesmith_dynamo.admission.frame_policy import does_nothing
 from framesmith_dynamo.admission.owners import part_of_torch
 from framesmith_dynamo.breaks import COMPILER_CALL, NOT_CONSTANT, GraphBreak, register_break
 from framesmith_dynamo.torch_switches import decorators, torch_names
-from framesmith_dynamo.torch_switches.settings import tell
+from framesmith_dynamo.torch_switches.settings import warn_once
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, answering
 from framesmith_guards import AttrSource, ItemSource, ModuleSource
 
 DISABLED = register_break(
     "disabled-by-torch",
-    what="a function that torch.compiler.disable was called for is called",
-    why="the program has said that it runs eagerly",
-    hint="take the mark away, or call it outside the compiled function",
+    what="a function marked by torch.compiler.disable is called",
+    why="the program requires that it runs eagerly",
+    hint="remove the mark, or call it outside the compiled function",
 )
 REQUESTED = register_break(
     "requested-break",
     what="the program asks for a graph break",
-    why="torch._dynamo.graph_break() is called, or a function that disallow_in_graph was called for",
-    hint="take the call away",
+    why="torch._dynamo.graph_break() is called, or a function marked by disallow_in_graph",
+    hint="remove the call",
 )
 LEAF = register_break(
     "leaf-function",
     what="a function made with leaf_function is called",
-    why="its Python code is to run at each call, and a graph holds none",
-    hint="it runs as plain Python between two graphs; a custom operator with a fake implementation goes into the graph",
+    why="its Python code must run at each call, and a graph contains none",
+    hint="it runs eagerly between two graphs; a custom operator with a fake implementation is recorded in the graph",
 )
 
 #: The context manager that `override_cudagraphs` makes.
 CUDA_GRAPHS: Final = "CudagraphOverrideContextManager"
 
-#: Functions of torch's compiler, which is not loaded when the tables of torch's functions are made: by module and name.
+#: Functions of torch's compiler, which is not loaded when the tables of torch's functions are built: by module and
+#: name.
 LATE: Final[dict[tuple[str, str], Handler]] = {
     ("torch._dynamo.external_utils", "is_compiling"): answering(True),
 }
 
 
 def handler_of(function: Any) -> Handler | None:
-    """What a call of a function means by the marks that the program has put on it, or None."""
+    """Return the handler of calls of a function by its marks, or None."""
     if not torch_names.is_loaded():
         return None
     if isinstance(function, FunctionType):
@@ -55,7 +56,9 @@ def handler_of(function: Any) -> Handler | None:
         if known is not None or disabled is not None:
             return known or _breaking(DISABLED, function, "" if disabled is None else disabled.reason)
         if type(decorators.decorating(function)).__name__ == CUDA_GRAPHS:
-            tell("torch._dynamo.override_cudagraphs has no effect: mode= of framesmith.compile says what is recorded")
+            warn_once(
+                "torch._dynamo.override_cudagraphs has no effect: mode= of framesmith.compile decides what is captured"
+            )
     for applies, handler in ROWS:
         if applies(function):
             return handler(function)
@@ -75,9 +78,9 @@ def _breaking(kind: Any, function: Any, detail: str = "") -> Handler:
 
 
 def _requested(function: Any) -> Handler:
-    """The handler of a function at which the graph is to break: one that does nothing only where a program asks.
+    """Return the handler of a function that breaks the graph in user code and does nothing in torch's own code.
 
-    Torch's own code (`Optimizer.step`) calls `graph_break` for the sake of torch.compile.
+    torch's own code (`Optimizer.step`) calls `graph_break` for the sake of torch.compile.
     """
     breaks = _breaking(REQUESTED, function)
 
@@ -90,7 +93,7 @@ def _requested(function: Any) -> Handler:
     return handler
 
 
-# Functions that go into the graph as they are
+# Functions recorded in the graph as they are
 
 
 def _into_graph(function: Any) -> Handler:
@@ -102,7 +105,7 @@ _targets: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKe
 
 
 def _named(function: Any) -> Any:
-    """A function that calls this one, under a name that a graph's source can say; the same one each time."""
+    """Return a function that calls this one, under a name that a graph's source can express; the same one each time."""
     if not isinstance(function, FunctionType):
         return function
     known = _targets.get(function)
@@ -122,14 +125,14 @@ def _calling(alive: Callable[[], Any], name: str) -> FunctionType:
     return call
 
 
-# Objects that compiled code finds here
+# Objects that compiled code loads from this module
 
 #: By id.
 KEPT: Final[dict[int, Any]] = {}
 
 
 def _keep(tr: Tracer, obj: Any, owner: Any) -> Value:
-    """The value of an object that compiled code finds here as long as `owner` lives."""
+    """Return the value of an object that compiled code loads from this module while `owner` lives."""
     key = id(obj)
     if key not in KEPT:
         KEPT[key] = obj
@@ -142,11 +145,11 @@ def _substituting(polyfill: FunctionType) -> Handler:
     return lambda tr, args, kwargs: tr.call(_keep(tr, polyfill, polyfill), args, kwargs)
 
 
-# Functions whose results are constants
+# Functions with constant results
 
 
 def _constant_result(function: Any) -> Handler:
-    """The handler of a function that `assume_constant_result` was called for: it is called now."""
+    """Return the handler of a function passed to `assume_constant_result`: it is called now."""
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         result = function(*(_real(tr, arg) for arg in args), **{name: _real(tr, arg) for name, arg in kwargs.items()})
@@ -158,7 +161,7 @@ def _constant_result(function: Any) -> Handler:
 
 
 def _real(tr: Tracer, arg: Value) -> Any:
-    """The real object of an argument: a constant, or an object that the trace has found and not changed."""
+    """Return the real object of an argument: a constant, or an unchanged object found by the trace."""
     if arg.can_be_constant():
         return arg.as_constant()
     obj = getattr(arg, "obj", None)
@@ -170,7 +173,7 @@ def _real(tr: Tracer, arg: Value) -> Any:
 
 Row = tuple[Callable[[Any], bool], Callable[[Any], Handler]]
 
-#: (whether a mark is there, what a call means then): the first that holds.
+#: (test, handler of calls): the first test that holds decides.
 ROWS: Final[tuple[Row, ...]] = (
     (decorators.is_forbidden, lambda function: _breaking(COMPILER_CALL, function)),
     (decorators.is_disallowed, _requested),

@@ -1,4 +1,4 @@
-"""`wrap_object`: the value standing for a Python object found at a source. Importing this module loads every table."""
+"""`wrap_object`: the value of a Python object found at a source. Importing this module loads every table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TABLES = (
 UNKNOWN_OBJECT = register_break(
     "unknown-object",
     what="an object of a type the tracer has no value for",
-    why="no row of the wrap table and no protocol accepts its type",
+    why="no row of the wrap table accepts its type",
     hint="keep the object out of the compiled function, or use it through a plain Python class",
 )
 
@@ -68,10 +68,10 @@ def load_tables() -> None:
 
 
 def wrap_object(tr: Tracer, obj: object, source: Source) -> Value:
-    """The value for `obj`, which the compiled code will find at `source`; guards are installed through `tr`.
+    """Return the value for `obj`, which compiled code will find at `source`; guards are added through `tr`.
 
-    Raises GraphBreak (unknown-object) when no wrapper takes it. `Tracer.wrap` caches what this gives; nobody else
-    calls it.
+    Raises GraphBreak (unknown-object) when no wrapper accepts it. `Tracer.wrap` caches the result and is the only
+    caller.
     """
     if type(obj) is dict and (owned := wrap_attribute_dict(tr, obj, source)) is not None:
         return owned

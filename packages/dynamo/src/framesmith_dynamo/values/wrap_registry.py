@@ -1,6 +1,7 @@
-"""From a Python object to its value: of one met at a source (`wraps_...`), of one made in the trace (`builds_...`).
+"""Tables from Python objects to values: of objects found at a source (`wraps_...`), of objects made in the trace
+(`builds_...`).
 
-First the exact type's row, then the families in order. A wrapper installs the guards its value relies on.
+The exact type's row comes first, then the families in order. A wrapper adds the guards that its value relies on.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 UNKNOWN_RESULT = register_break(
     "unknown-result",
-    what="a folded call gave an object the tracer has no value for",
-    why="no row says how to stand for its type",
-    hint="call it outside the compiled function and pass in plain Python data",
+    what="a folded call returned an object the tracer has no value for",
+    why="no row of the build table accepts its type",
+    hint="call it outside the compiled function and pass its result as builtin data",
 )
 
 Wrapper = Callable[[Tracer, Any, "Source"], Value]
@@ -27,7 +28,7 @@ Builder = Callable[[Tracer, Any], Value]
 Predicate = Callable[[Any], bool]
 
 WRAPPERS: dict[type, Wrapper] = {}
-#: (priority, what it accepts, wrapper); lower priorities are asked first.
+#: (priority, predicate, wrapper); lower priorities come first.
 WRAPPER_FAMILIES: list[tuple[int, Predicate, Wrapper]] = []
 BUILDERS: dict[type, Builder] = {}
 BUILDER_FAMILIES: list[tuple[Predicate, Builder]] = []
@@ -39,7 +40,7 @@ def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
 
 
 def wraps_family(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wrapper]:
-    """Register a wrapper for objects a predicate accepts; it must not run user code (no isinstance on proxies)."""
+    """Register a wrapper for objects that a predicate accepts; it must not run user code (no isinstance on proxies)."""
 
     def enter(wrapper: Wrapper) -> Wrapper:
         WRAPPER_FAMILIES.append((priority, accepts, wrapper))
@@ -50,12 +51,14 @@ def wraps_family(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wr
 
 
 def builds_type(*types: type) -> Callable[[Builder], Builder]:
-    """Register how objects of exact types, made while tracing, become values. Raises ValueError for a type taken."""
+    """Register the builder of values for objects of exact types made while tracing. Raises ValueError for a
+    type taken.
+    """
     return register(BUILDERS, *types)
 
 
 def builds_family(accepts: Predicate) -> Callable[[Builder], Builder]:
-    """Register how objects that a predicate accepts, made while tracing, become values."""
+    """Register the builder of values for objects made while tracing that a predicate accepts."""
 
     def enter(builder: Builder) -> Builder:
         BUILDER_FAMILIES.append((accepts, builder))
@@ -65,13 +68,13 @@ def builds_family(accepts: Predicate) -> Callable[[Builder], Builder]:
 
 
 def find_wrapper(obj: object) -> Wrapper | None:
-    """The registered wrapper for an object, or None."""
+    """Return the registered wrapper for an object, or None."""
     found = WRAPPERS.get(type(obj))
     return found or next((wrapper for _, accepts, wrapper in WRAPPER_FAMILIES if accepts(obj)), None)
 
 
 def build(tr: Tracer, obj: Any) -> Value:
-    """The value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
+    """Return the value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
     if isinstance(obj, Value):
         return obj
     builder = BUILDERS.get(type(obj)) or next((row for accepts, row in BUILDER_FAMILIES if accepts(obj)), None)

@@ -26,8 +26,8 @@ def load_attr(frame: Frame, instr: Instr) -> None:
 def load_method(frame: Frame, instr: Instr) -> None:
     """Replace an object by two call slots: the name to call and the object, or NULL and the attribute.
 
-    Only a method of the class can wait for the call: any other look-up may raise, or run code, before the arguments do.
-    One that breaks waits too: the call breaks then, where it is known which slots the stack has.
+    Only a method of the class can be pending: any other look-up may raise, or run code, before the arguments do. One
+    that breaks is pending too: the call then breaks, where the NULL slots of the stack are known.
     """
     owner = frame.pop()
     attribute = None if _is_method(owner, instr.arg) else _attribute(frame, owner, instr.arg)

@@ -35,12 +35,12 @@ def call(frame: Frame, instr: Instr) -> None:
     kwargs = dict(zip(kwnames, args[split:], strict=True))
     fn, leading = pop_callable(frame)
     if is_function(fn):
-        frame.operands = ()  # they are the callee's variables now, and nobody else's
+        frame.operands = ()  # they are the callee's variables now
     frame.push(frame.call(fn, leading + args[:split], kwargs))
 
 
 def is_function(fn: Value) -> bool:
-    """Whether calling a value is calling a Python function with its arguments as they lie on the stack."""
+    """Whether a call is that of a Python function with the arguments on the stack."""
     if isinstance(fn, MethodValue):
         fn = fn.function
     if isinstance(fn, MethodSlot):
@@ -51,7 +51,7 @@ def is_function(fn: Value) -> bool:
 
 @handler("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, instr: Instr) -> None:
-    """Call with an unpacked sequence and, maybe, an unpacked mapping. Refusing either, Python names the function."""
+    """Call with an unpacked sequence and an optional unpacked mapping. Python's errors for either name the function."""
     kwargs: dict[str, Value] = {}
     if instr.arg:
         mapping = frame.pop()
@@ -66,7 +66,7 @@ def call_function_ex(frame: Frame, instr: Instr) -> None:
 
 
 def keyword(frame: Frame, key: Value) -> str:
-    """The text of a keyword; the program's TypeError when it is no string."""
+    """Return a keyword as a string; the program's TypeError otherwise."""
     if key.python_type() is not str:
         frame.raise_(TypeError, "keywords must be strings")
     text: str = key.as_constant()

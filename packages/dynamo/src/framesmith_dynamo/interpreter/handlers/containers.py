@@ -1,4 +1,4 @@
-"""Building and unpacking containers."""
+"""Construction and unpacking of containers."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def dict_update(frame: Frame, instr: Instr) -> None:
 
 @handler("DICT_MERGE")
 def dict_merge(frame: Frame, instr: Instr) -> None:
-    """As DICT_UPDATE, refusing keys that are there already, in words that name the function to be called."""
+    """DICT_UPDATE that rejects existing keys, with Python's message, which names the function."""
     mapping = frame.pop()
     target = frame.peek(instr.arg)
     if type_lookup(mapping.python_type(), "keys") is None:
@@ -132,7 +132,7 @@ def unpack_ex(frame: Frame, instr: Instr) -> None:
 
 
 def unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
-    """The items of an iterable, no more than `most`."""
+    """Return the items of an iterable, at most `most`."""
     cls = value.python_type()
     if all(type_lookup(cls, name) is None for name in ("__iter__", "__getitem__")):
         refused(frame, unpack_nothing, value)
@@ -147,12 +147,12 @@ def unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]
 
 
 def unpack_nothing(value: Any) -> None:
-    """Unpack what is not iterable."""
+    """Unpack an object that is not iterable: Python's error."""
     (_,) = value
 
 
 def check_count(frame: Frame, found: int, wanted: int, *, exact: bool) -> None:
-    """The program's ValueError when the number of items does not fit."""
+    """Raise the program's ValueError when the number of items is wrong."""
     if found < wanted:
         least = "" if exact else "at least "
         frame.raise_(ValueError, f"not enough values to unpack (expected {least}{wanted}, got {found})")

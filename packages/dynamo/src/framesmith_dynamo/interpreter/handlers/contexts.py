@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExitValue(Value):
-    """The `__exit__` a `with` statement keeps for the end of its block."""
+    """The `__exit__` that a `with` statement saves for the end of its block."""
 
     __slots__ = ("manager",)
 
@@ -42,19 +42,19 @@ class ExitValue(Value):
 
 
 def enter(manager: Any) -> None:
-    """Enter an object that is no context manager."""
+    """Enter an object that is no context manager: Python's error."""
     with manager:
         pass
 
 
 def enter_without_exit(manager: Any) -> None:
-    """Enter an object that is half a context manager."""
+    """Enter an object without `__exit__`: Python's error."""
     enter(type(type(manager).__name__, (), {"__enter__": enter})())
 
 
 @handler("BEFORE_WITH")
 def before_with(frame: Frame, instr: Instr) -> None:
-    """Enter a context manager: push its exit and what `__enter__` gave."""
+    """Enter a context manager: push its exit and the result of `__enter__`."""
     manager = frame.pop()
     for name in ("__enter__", "__exit__"):
         if type_lookup(manager.python_type(), name) is None:
@@ -66,7 +66,7 @@ def before_with(frame: Frame, instr: Instr) -> None:
 
 @handler("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, instr: Instr) -> None:
-    """Call the exit with the exception being handled; push what it answers."""
+    """Call the exit with the exception being handled; push its result."""
     error = frame.peek(1)
     kind = frame.constant(error.python_type())
     frame.push(frame.call(frame.peek(4), (kind, error, TracebackValue()), {}))

@@ -1,4 +1,4 @@
-"""Raising and handling exceptions of the traced program; the loop decides where they go."""
+"""Raising and handling of exceptions of the traced program; the loop routes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def raise_value(frame: Frame, what: Value, cause: Value | None) -> NoReturn:
 
 
 def as_exception(frame: Frame, value: Value) -> Value | None:
-    """The exception a `raise` operand stands for, or None when it is neither an exception nor a class of them."""
+    """Return the exception that a `raise` operand denotes; None if it is neither an exception nor a class of them."""
     cls = value.python_type()
     if issubclass(cls, BaseException):
         return value
@@ -84,7 +84,7 @@ def pop_except(frame: Frame, instr: Instr) -> None:
 
 @handler("CHECK_EXC_MATCH")
 def check_exc_match(frame: Frame, instr: Instr) -> None:
-    """Replace the type by whether the exception below is one."""
+    """Replace the type by whether the exception below matches it."""
     wanted = frame.pop()
     frame.push(frame.constant(matches(frame, frame.peek(1), wanted)))
 

@@ -1,4 +1,4 @@
-"""Functions made while tracing."""
+"""Functions created while tracing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue
 
-#: The order in which the parts of a function lie on the stack.
+#: The order of the parts of a function on the stack.
 PARTS = ("defaults", "kwdefaults", "annotations", "closure")
 
 
@@ -47,7 +47,7 @@ def _kwdefaults(frame: Frame, part: Value) -> dict[str, Value]:
     return {key.as_constant(): part.getitem(frame, key) for key in part.unpack(frame)}
 
 
-#: How each part is read.
+#: The reader of each part.
 READERS = {"defaults": _defaults, "kwdefaults": _kwdefaults, "annotations": _defaults, "closure": _defaults}
 
 

@@ -1,4 +1,4 @@
-"""Generators inside inlined code: made by the frame's first instruction, run on demand (see `generator`)."""
+"""Generators inside inlined code: created by the frame's first instruction, run on demand (see `generator`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import TracedRaise, Value
 
 @handler("RETURN_GENERATOR")
 def return_generator(frame: Frame, instr: Instr) -> None:
-    """Leave the frame with its generator; what is sent first will be on the stack."""
+    """Leave the frame with its generator; the first value sent will be on the stack."""
     frame.result = made = GeneratorValue(frame)
     frame.suspended = frame.stop = True
     if frame.parent is not None:
@@ -20,7 +20,7 @@ def return_generator(frame: Frame, instr: Instr) -> None:
 
 @handler("YIELD_VALUE")
 def yield_value(frame: Frame, instr: Instr) -> None:
-    """Leave the frame for now with the top."""
+    """Suspend the frame with the top as its result."""
     frame.result = frame.pop()
     frame.suspended = True
     frame.stop = True
@@ -28,13 +28,13 @@ def yield_value(frame: Frame, instr: Instr) -> None:
 
 @handler("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame: Frame, instr: Instr) -> None:
-    """The iterator of `yield from`."""
+    """Push the iterator of `yield from`."""
     frame.push(frame.pop().iter_(frame))
 
 
 @handler("SEND")
 def send(frame: Frame, instr: Instr) -> None:
-    """(receiver, value): send; leave the loop with the result when the receiver is done."""
+    """(receiver, value): send; leave the loop with the result when the receiver ends."""
     value = frame.pop()
     receiver = frame.peek(1)
     try:
@@ -74,7 +74,7 @@ def cleanup_throw(frame: Frame, instr: Instr) -> None:
 
 @handler("CALL_INTRINSIC_1")
 def call_intrinsic(frame: Frame, instr: Instr) -> None:
-    """A StopIteration escaping from a generator's body becomes a RuntimeError; the other helpers make types."""
+    """A StopIteration escaping from a generator's body becomes a RuntimeError; other intrinsics make types."""
     if instr.arg != "STOPITERATION_ERROR":
         frame.pop().refuse(f"the interpreter helper {instr.arg}")
     error = frame.pop()

@@ -10,7 +10,6 @@ from framesmith_dynamo.values.base import TracedRaise
 
 @handler("JUMP", "JUMP_NO_INTERRUPT")
 def jump(frame: Frame, instr: Instr) -> None:
-    """Go to the label."""
     frame.jump(instr.arg)
 
 

@@ -10,7 +10,7 @@ from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.containers import TupleValue
 
-#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h, which its loop asks for.
+#: Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING and _Py_TPFLAGS_MATCH_SELF of CPython's object.h.
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
 
 
@@ -58,7 +58,7 @@ def match_class(frame: Frame, instr: Instr) -> None:
 
 
 def attributes(frame: Frame, subject: Value, cls: Any, positional: int, keywords: list[str]) -> list[Value] | None:
-    """The attributes a class pattern asks for, or None when the subject is no such object or lacks one."""
+    """Return the attributes named by a class pattern, or None if the subject is of another class or lacks one."""
     if not issubclass(subject.python_type(), cls):
         return None
     names = getattr(cls, "__match_args__", None)

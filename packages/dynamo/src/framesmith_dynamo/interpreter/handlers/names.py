@@ -1,4 +1,4 @@
-"""Globals, builtins and imports: modules that are imported already are looked up, importing one breaks."""
+"""Globals, builtins and imports: imported modules are looked up, a first import breaks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ IMPORT_RUNS_CODE = register_break(
 
 
 def load_global(frame: Frame, name: str) -> Value:
-    """The value of a global or builtin name; raises the program's NameError. A global may shadow a builtin later."""
+    """Return a global or builtin; raises the program's NameError. A global may shadow a builtin later."""
     value = namespaces.load(frame, frame.globals, name)
     if value is not None:
         return value
-    namespaces.rely_on_absence(frame, frame.globals, name)
+    namespaces.guard_absence(frame, frame.globals, name)
     value = namespaces.load_builtin(frame, frame.globals, name)
     if value is None:
         frame.raise_(NameError, f"name '{name}' is not defined")
@@ -50,13 +50,13 @@ def store_global(frame: Frame, instr: Instr) -> None:
 def delete_global(frame: Frame, instr: Instr) -> None:
     """Delete a global."""
     if namespaces.load(frame, frame.globals, instr.arg) is None:
-        namespaces.rely_on_absence(frame, frame.globals, instr.arg)
+        namespaces.guard_absence(frame, frame.globals, instr.arg)
         frame.raise_(NameError, f"name '{instr.arg}' is not defined")
     namespaces.delete(frame, frame.globals, instr.arg)
 
 
 def resolve(frame: Frame, name: str, level: int) -> str:
-    """The absolute name an import statement means."""
+    """Return the absolute name of an import statement."""
     if level == 0:
         return name
     package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
@@ -65,7 +65,7 @@ def resolve(frame: Frame, name: str, level: int) -> str:
 
 @handler("IMPORT_NAME")
 def import_name(frame: Frame, instr: Instr) -> None:
-    """Push an imported module: the one named, or its top package when nothing is taken from it."""
+    """Push an imported module: the one named, or its top package when nothing is imported from it."""
     level, names = frame.popn(2)
     full = resolve(frame, instr.arg, level.as_constant())
     if not isinstance(sys.modules.get(full), ModuleType):

@@ -1,4 +1,4 @@
-"""Moving values about on the stack, constants, and instructions that do nothing here."""
+"""Stack manipulation, constants, and instructions without effect here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pop_top(frame: Frame, instr: Instr) -> None:
 
 @handler("PUSH_NULL")
 def push_null(frame: Frame, instr: Instr) -> None:
-    """The empty half of a call's two slots."""
+    """Push the empty slot of a call."""
     frame.stack.append(None)
 
 

@@ -51,7 +51,7 @@ def load_fast_and_clear(frame: Frame, instr: Instr) -> None:
 
 @handler("MAKE_CELL")
 def make_cell(frame: Frame, instr: Instr) -> None:
-    """Put the slot's value into a fresh cell."""
+    """Put the slot's value into a new cell."""
     cell = CellValue()
     frame.journal.track_new(cell)
     held = frame.locals.pop(instr.arg, None)

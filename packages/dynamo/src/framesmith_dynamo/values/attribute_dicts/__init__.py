@@ -1,1 +1,1 @@
-"""Dictionaries of attributes (`__dict__`, mapping proxies), and the objects they belong to."""
+"""Dictionaries of attributes (`__dict__`, mapping proxies), and their owners."""

@@ -1,7 +1,7 @@
-"""`__dict__`s as values: dictionaries of attributes, whose entries are read and stored where the attributes are.
+"""`__dict__`s as values: dictionaries of attributes, read and stored through their owner.
 
-An object's own (`instance_dicts`), a module's, a class's (`mapping_proxies`). They are the entries that attribute
-access reads and stores, too.
+An object's own (`instance_dict`), a module's, a class's (`mapping_proxy`): the same entries that attribute access reads
+and stores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AttributeDictValue(MappingValue):
-    """A dictionary of attributes. A subclass says where these are: `own`, `store`, `delete`, `existing`, `present`."""
+    """A dictionary of attributes. A subclass gives access to them: `own`, `store`, `delete`, `existing`, `present`."""
 
     python_types = (dict,)
     __slots__ = ("tracer",)
@@ -30,27 +30,26 @@ class AttributeDictValue(MappingValue):
         self.tracer = tr
 
     def own(self, tr: Tracer, name: str) -> Value | None:
-        """The entry of a name now, or None; guarded either way."""
+        """Return the current entry of a name, or None; guarded either way."""
         raise NotImplementedError
 
     def store(self, tr: Tracer, name: str, value: Value) -> None:
-        """Store an entry."""
         raise NotImplementedError
 
     def delete(self, tr: Tracer, name: str) -> None:
-        """Delete an entry, which is there."""
+        """Delete an existing entry."""
         raise NotImplementedError
 
     def existing(self) -> tuple[str, ...]:
-        """The names there were before the trace."""
+        """The names before the trace."""
         raise NotImplementedError
 
     def present(self) -> list[str]:
-        """All names in order, pending stores included."""
+        """Return all names in order, pending stores included."""
         raise NotImplementedError
 
     def names(self, tr: Tracer) -> list[str]:
-        """All names in order; that there were these before the trace is guarded."""
+        """Return all names in order; those before the trace are guarded."""
         if self.source is not None:
             tr.guard(self.source, "DICT_KEYS", self.existing())
         return self.present()
@@ -62,13 +61,13 @@ class AttributeDictValue(MappingValue):
         return len(self.present())
 
     def name_of(self, key: Value) -> str:
-        """The attribute a key names."""
+        """Return the attribute that a key names."""
         name = key.as_constant()
         if type(name) is not str:
             raise GraphBreak(INSTANCE_DICT, f"the key {name!r} of {self.describe()}")
         return name
 
-    # What a mapping offers
+    # The mapping protocol
 
     def keys_now(self, tr: Tracer) -> list[Value]:
         return [tr.constant(name) for name in self.names(tr)]
@@ -80,7 +79,7 @@ class AttributeDictValue(MappingValue):
         return self.own(tr, self.name_of(key))
 
     def snapshot(self, tr: Tracer) -> DictValue:
-        """A plain dict value with the present contents."""
+        """Return a plain dict value with the current contents."""
         return new_dict(tr, self.pairs_now(tr))
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
@@ -121,7 +120,6 @@ class AttributeDictValue(MappingValue):
         return super().call_method(tr, name, args, kwargs)
 
     def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`pop(key[, default])`."""
         value = self.lookup(tr, key)
         if value is not None:
             self.delitem(tr, key)
@@ -129,7 +127,7 @@ class AttributeDictValue(MappingValue):
         return tr.raise_(KeyError, key) if default is None else default
 
 
-#: Methods that a plain copy of the present contents answers as well.
+#: Methods that can run on a plain copy of the current contents.
 READERS: Final = frozenset({"copy", "__or__", "__reversed__"})
 
 
@@ -151,7 +149,7 @@ class ModuleDictValue(AttributeDictValue):
     def own(self, tr: Tracer, name: str) -> Value | None:
         value = namespaces.load(tr, self.entries, name)
         if value is None:
-            namespaces.rely_on_absence(tr, self.entries, name)
+            namespaces.guard_absence(tr, self.entries, name)
         return value
 
     def store(self, tr: Tracer, name: str, value: Value) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 
-#: Objects with attributes of which there is no InstanceDictValue: what they have beside these is in the journal, too.
+#: Objects with attributes that have no InstanceDictValue: their other state is in the journal, too.
 _WITHOUT_VALUE = (torch.Tensor, FunctionType)
 
 
@@ -59,7 +59,7 @@ class InstanceDictValue(AttributeDictValue):
         return found is not None and isinstance(found.raw, MemberDescriptorType)
 
     def name_of(self, key: Value) -> str:
-        """The attribute a key names. A slot's is refused: its value is not in the dictionary."""
+        """Return the attribute that a key names. A slot breaks: its value is not in the dictionary."""
         name = super().name_of(key)
         if self._is_slot(name):
             raise GraphBreak(INSTANCE_DICT, f"the slot {name!r} of {self.owner.describe()}")
@@ -84,7 +84,9 @@ class InstanceDictValue(AttributeDictValue):
 
 
 def wrap_attribute_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value | None:
-    """The value of a dict that holds the attributes of a module, or of an object that the trace knows; else None."""
+    """Return the value of a dict that holds the attributes of a module, or of an object known to the trace;
+    else None.
+    """
     owner = tr.memo.instance_dicts.get(id(obj))
     if owner is not None:
         assert owner.source is not None

@@ -1,4 +1,4 @@
-"""Mapping proxies: read-only views, of a dict or other mapping, or of the entries of a class (`vars(cls)`)."""
+"""Mapping proxies: read-only views of a dict or other mapping, or of the entries of a class (`vars(cls)`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ClassEntries(AttributeDictValue):
-    """The entries of one class, as its mapping proxy shows them. Classes are not changed while tracing."""
+    """The entries of one class, as its mapping proxy shows them. Classes do not change while tracing."""
 
     __slots__ = ("cls",)
 
@@ -63,7 +63,7 @@ class ClassEntries(AttributeDictValue):
 
 
 class MappingProxyValue(Value):
-    """A read-only view of a mapping: an existing `MappingProxyType`, or the one that `vars(cls)` gives."""
+    """A read-only view of a mapping: an existing `MappingProxyType`, or the result of `vars(cls)`."""
 
     python_types = (MappingProxyType,)
     exact_operators = True
@@ -128,7 +128,7 @@ class MappingProxyValue(Value):
 
 
 def shown(value: Value) -> Value:
-    """The mapping that a proxy shows; anything else as it is."""
+    """Return the mapping behind a proxy; other values unchanged."""
     return value.mapping if isinstance(value, MappingProxyValue) else value
 
 
@@ -140,7 +140,7 @@ def class_proxy(tr: Tracer, cls: type) -> Value:
 
 @wraps_type(MappingProxyType)
 def wrap_mapping_proxy(tr: Tracer, obj: MappingProxyType[Any, Any], source: Source) -> Value:
-    """A mapping proxy met at a source: the mapping behind it is guarded as it is read."""
+    """Wrap a mapping proxy found at a source: the mapping behind it is guarded as it is read."""
     tr.guard(source, "TYPE_MATCH", MappingProxyType)
     return MappingProxyValue(tr.wrap(mapping_behind(obj), ProxiedSource(source)), source=source)
 

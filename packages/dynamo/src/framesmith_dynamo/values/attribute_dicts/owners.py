@@ -1,4 +1,4 @@
-"""Whose attributes a dictionary holds: each owner that is used is noted, should its dictionary be met by itself."""
+"""The owner of each `__dict__` in use, for the case that the program also uses the dictionary by itself."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from framesmith_dynamo.values.base import Tracer
 INSTANCE_DICT = register_break(
     "instance-dict",
     what="an object's __dict__ is used in a way that cannot be followed",
-    why="the tracer keeps attributes in its journal, not in a dictionary",
+    why="the tracer stores attributes in its journal, not in a dictionary",
     hint="use getattr and setattr",
 )
 
 
 def note_instance_dict(tr: Tracer, owner: Any) -> None:
-    """Remember whose attributes a dictionary holds, should it be met by itself."""
+    """Record the owner of an instance dictionary."""
     entries = owner.entries()
     if entries is None:
         return
     if tr.journal.value_of(entries) is not None:
-        raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was, by itself")
+        raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was used by itself")
     other = tr.memo.instance_dicts.setdefault(id(entries), owner)
     if other is not owner:
         tr.memo.shared_dicts.add(id(entries))
@@ -30,5 +30,5 @@ def note_instance_dict(tr: Tracer, owner: Any) -> None:
 
 
 def refuse_shared(owner: Any) -> NoReturn:
-    """Break where an object changes whose attributes are another object's too."""
+    """Break where an object changes that shares its `__dict__` with another object."""
     raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} has the same __dict__ as another object")

@@ -1,1 +1,1 @@
-"""Objects that are known and never change."""
+"""Immutable objects: constants, strings, symbolic numbers, descriptors."""

@@ -1,6 +1,6 @@
-"""Constants: values whose object is known at compile time and cannot change, and how objects become values.
+"""Constants: values whose object is known at compile time and immutable; conversion of objects to values.
 
-`fold` calls pure functions of them.
+`fold` calls pure functions of constants.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_guards import Source
 
-#: Types whose objects are constants wherever they are met: immutable, compared by value or identity.
+#: Types whose objects are constants at any source: immutable, compared by value or identity.
 CONSTANT_TYPES: Final = (
     int,
     float,
@@ -50,12 +50,12 @@ CONSTANT_TYPES: Final = (
 FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
 
 _NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
-#: Folding gives up beyond this many items or characters, so that a trace never builds what it would then have to emit.
+#: Folding gives up beyond this many items or characters, so that a trace builds no huge constants.
 MAX_FOLDED: Final = 1_000_000
 
 
 def raise_like(tr: Tracer, error: Exception) -> NoReturn:
-    """The program raises what folding raised."""
+    """Raise in the program the error raised by folding."""
     tr.raise_(type(error), *error.args)
 
 
@@ -64,8 +64,8 @@ def fold(
 ) -> Value:
     """Call a pure function now; its exception becomes the program's.
 
-    Arguments are real objects, or values, of which the real objects are passed. What comes back as it was given is the
-    value that was given: `s.strip()` may well be `s`.
+    Arguments are real objects, or values, of which the real objects are passed. A result that is one of the arguments
+    has that argument's value: `s.strip()` may be `s`.
     """
     keywords = kwargs or {}
     if not keywords and (computed := _computed(tr, function, args)) is not None:
@@ -85,12 +85,14 @@ def fold(
     return next(same, None) or build(tr, result)
 
 
-#: The functions that are computed in the graph where a number is symbolic, and what guards call them.
+#: Functions computed in the graph for symbolic numbers, by their names in guards.
 COMPUTED_FUNCTIONS: Final[dict[Any, str]] = {function: name for name, function in EXACT.items()}
 
 
 def _computed(tr: Tracer, function: Callable[..., Any], args: Sequence[Any]) -> Value | None:
-    """What a function of numbers gives when the graph runs; None where no number is symbolic, or it is to be known."""
+    """Return the result of a function of numbers computed in the graph; None if no number is symbolic, or it must be
+    known.
+    """
     if not any(isinstance(arg, Value) and arg.is_symbolic() for arg in args) or function not in COMPUTED_FUNCTIONS:
         return None
     numbers = [arg.as_number() if isinstance(arg, ConstantValue) else arg for arg in args]
@@ -100,7 +102,6 @@ def _computed(tr: Tracer, function: Callable[..., Any], args: Sequence[Any]) -> 
 
 
 def all_constant(args: Args, kwargs: Kwargs) -> bool:
-    """Whether every argument is known."""
     return all(arg.can_be_constant() for arg in args) and all(arg.can_be_constant() for arg in kwargs.values())
 
 
@@ -119,7 +120,9 @@ class ConstantValue(Value):
         return type(self.value)
 
     def as_number(self) -> Any:
-        """The number or symbol that graphs compute with; None of what is none, or none that a symbol could be."""
+        """The number or symbol that graphs compute with; None for other objects and for numbers that no symbol can
+        represent.
+        """
         number = self.value
         if type(number) is float:
             return number if math.isfinite(number) else None
@@ -221,7 +224,7 @@ class ConstantValue(Value):
             return fold(tr, BINARY[op], (self, other))
         except TracedRaise as raised:
             if raised.value.python_type() is TypeError:
-                return None  # `+` and `+=` are refused in different words
+                return None  # `+` and `+=` have different messages
             raise
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
@@ -237,12 +240,12 @@ class ConstantValue(Value):
 
 
 def is_singleton(obj: Any) -> bool:
-    """Whether there are no two equal objects of a constant's type with its value: CPython shares small integers."""
+    """Whether all equal constants of this type and value are one object: CPython shares small integers."""
     return type(obj) not in _NO_SINGLETONS or (type(obj) is int and obj in SHARED_INTEGERS)
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """The method as code calls it that loads and calls it at once: its messages name the class that has it."""
+    """Return the function that loads and calls a method at once: its messages name the class that has it."""
 
     def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         found = getattr(type(owner), name)
@@ -272,9 +275,9 @@ def _is_too_large(op: str, left: Any, right: Any) -> bool:
 
 
 def plain(value: Value) -> Any:
-    """The real object of a value made of constants throughout; containers come as copies, for pure functions.
+    """Return the real object of a value made of constants throughout; containers are copies, for pure functions.
 
-    Raises GraphBreak when anything in it is not known.
+    Raises GraphBreak when a part of it is not known.
     """
     if value.can_be_constant():
         return value.as_constant()
@@ -285,7 +288,7 @@ def plain(value: Value) -> Any:
 
 
 def plain_arguments(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
-    """`plain` of each argument."""
+    """Return `plain` of each argument."""
     return [plain(arg) for arg in args], {name: plain(arg) for name, arg in kwargs.items()}
 
 
@@ -297,9 +300,9 @@ def _build_constant(tr: Tracer, obj: Any) -> Value:
     return ConstantValue(obj)
 
 
-@wraps_type(*(kind for kind in CONSTANT_TYPES if kind not in (str, bytes)))  # those: see texts.py
+@wraps_type(*(kind for kind in CONSTANT_TYPES if kind not in (str, bytes)))  # those: see strings.py
 def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A constant met at a source, guarded to be the same at every call."""
+    """Wrap a constant found at a source, guarded by value."""
     if obj is None:
         tr.guard(source, "NONE_MATCH")
     elif type(obj) is bool:
@@ -313,12 +316,12 @@ def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
 
 @wraps_type(*FOLDED_TYPES)
 def wrap_folded(tr: Tracer, obj: Any, source: Source) -> Value:
-    """An immutable object without a comparison that guards may use: the same object at every call."""
+    """Wrap an immutable object without a comparison that guards may use, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     return ConstantValue(obj, source=source)
 
 
-# Methods that take more than constants
+# Methods that accept non-constant arguments
 
 
 @c_method("join", str, bytes)

@@ -1,4 +1,4 @@
-"""Objects that stay as they are once made (typing objects, patterns, C descriptors): every read folds, writes break."""
+"""Immutable objects (typing objects, patterns, C descriptors): every read folds, writes break."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framesmith_guards import AttrSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Exact types whose objects stay as they are once made.
+#: Exact types whose objects never change.
 FOLDED_TYPES: Final = (
     types.GenericAlias,
     types.UnionType,
@@ -41,7 +41,7 @@ FOLDED_TYPES: Final = (
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
 )
-#: What makes an object of those types that cannot be referred to weakly the one it is.
+#: Attributes that identify an object of a type without weak references.
 IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
     types.UnionType: ("__args__",),
     type(typing.Optional): ("_name",),
@@ -91,7 +91,7 @@ class FoldedValue(KnownValue):
         return self._noted_on(tr, tr.call(cls, args, kwargs))
 
     def _noted_on(self, tr: Tracer, made: Value) -> Value:
-        """What a generic alias has made, of which it is the `__orig_class__` where attributes can be set."""
+        """Record `__orig_class__` on an object made by a generic alias, where attributes can be set."""
         cls = made.python_type()
         if not cls.__dictoffset__:
             return made
@@ -123,7 +123,7 @@ class FoldedValue(KnownValue):
         return self._united(tr, op, other, lambda one: one | self.obj)
 
     def _united(self, tr: Tracer, op: str, other: Value, unite: Callable[[Any], Any]) -> Value | None:
-        """The union of two types, as annotations have it, or None of what are none."""
+        """The union of two types, as in annotations, or None of other objects."""
         if op != "|" or not other.can_be_constant():
             return None
         try:
@@ -138,12 +138,12 @@ class FoldedValue(KnownValue):
 
 
 def fold_list(result: Any) -> Any:
-    """Views and iterators of folded mappings become tuples."""
+    """Convert views and iterators of folded mappings to tuples."""
     return tuple(result) if isinstance(result, KeysView | ValuesView | ItemsView) else result
 
 
 def fold_strings(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
-    """Call a function of texts now, unless it is given something that it would call."""
+    """Call a function of strings now, unless an argument is an object whose methods it would call."""
     for arg in (*args, *kwargs.values()):
         if not issubclass(arg.python_type(), (str, bytes, int, re.Pattern, type(None))):
             raise GraphBreak(UNSUPPORTED_CALL, f"{function.__qualname__} of {arg.describe()}")
@@ -152,13 +152,13 @@ def fold_strings(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: K
 
 @builds_type(*FOLDED_TYPES, re.Match)
 def build_folded(tr: Tracer, obj: Any) -> Value:
-    """The value of a folded object."""
+    """Return the value of a folded object."""
     return FoldedValue(obj)
 
 
 @wraps_type(*FOLDED_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """One met at a source: the same object at every call, or one that is the same in all that identifies it."""
+    """Wrap an object found at a source, guarded by identity or by all attributes that identify it."""
     if type(obj).__weakrefoffset__:
         tr.guard(source, "ID_MATCH", obj)
         return FoldedValue(obj, source=source)

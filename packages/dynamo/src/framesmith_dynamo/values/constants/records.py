@@ -1,6 +1,7 @@
-"""Objects of C or slotted types that only hold others: properties, class and static methods, fields, weak references.
+"""Objects of C or slotted types that only refer to others: properties, class and static methods, fields, weak
+references.
 
-Their type is guarded, and each thing that is read of them: most cannot be referred to weakly.
+Their type is guarded, and each part that is read: most cannot be referred to weakly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from framesmith_guards import AttrSource, WeakRefSource
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: What can be read of each type.
+#: The readable attributes of each type.
 FIELDS: Final[dict[type, frozenset[str]]] = {
     property: frozenset({"fget", "fset", "fdel", "__doc__"}),
     staticmethod: frozenset({"__func__", "__wrapped__", "__name__", "__qualname__", "__doc__"}),
@@ -57,13 +58,12 @@ class RecordValue(Value):
 
 @wraps_type(*FIELDS)
 def wrap_record(tr: Tracer, obj: Any, source: Source) -> Value:
-    """One met at a source."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     return RecordValue(obj, source=source)
 
 
 class WeakReferenceValue(Value):
-    """A weak reference that exists."""
+    """An existing weak reference."""
 
     python_types = (weakref.ref,)
     __slots__ = ("ref",)
@@ -82,6 +82,6 @@ class WeakReferenceValue(Value):
 
 @wraps_type(weakref.ref)
 def wrap_weak_reference(tr: Tracer, obj: weakref.ref[Any], source: Source) -> Value:
-    """A weak reference met at a source; the referent is guarded when it is asked for."""
+    """Wrap a weak reference found at a source; the referent is guarded when it is called."""
     tr.guard(source, "TYPE_MATCH", weakref.ref)
     return WeakReferenceValue(obj, source=source)

@@ -1,8 +1,8 @@
-"""Texts met at a source: known to the trace, and relied on once something reads them.
+"""Strings found at a source: known to the trace, and guarded once their value is read.
 
-Note [Unread texts]: a text that is only passed along (an argument of the call that breaks the graph, a variable behind
-it, an attribute stored elsewhere) may be another one at each call: layers of one class, each with a name of its own,
-share an entry. What reads its value has a guard say so, as what asks for a symbolic number does.
+Note [Unread strings]: a string that is only passed along (an argument of the breaking call, a variable after it, an
+attribute stored elsewhere) may differ between calls: layers of one class, each with a name of its own, share an entry.
+Reading the value adds a guard, as reading a symbolic number does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StringValue(ConstantValue):
-    """A `str` or `bytes` found at a source: see Note [Unread texts]."""
+    """A `str` or `bytes` found at a source: see Note [Unread strings]."""
 
     __slots__ = ("_text", "_tr")
 
@@ -32,7 +32,7 @@ class StringValue(ConstantValue):
 
     @property
     def value(self) -> Any:
-        """The text, on which the trace relies from now on."""
+        """The string, guarded from now on."""
         if self._tr is not None:
             assert self.source is not None
             self._tr.memo.unread_strings.pop(self.source, None)

@@ -1,8 +1,8 @@
-"""Numbers that are not known while tracing: sizes and arguments that change from call to call, and what comes of them.
+"""Symbolic numbers: dynamic sizes and arguments, and results computed from them.
 
-See docs/design/0015-numbers-that-change.md. Integers are computed with as torch's symbols; what floats give is a number
-of its own, computed in the graph as the program says. What asks for more than arithmetic and comparison gets the
-number as it is now, and a guard says so: a symbolic number is a constant that has not been asked for yet.
+See docs/design/0015-numbers-that-change.md. Integers use torch's symbols; the result of a float operation is a new
+symbol, computed in the graph. Any operation other than arithmetic and comparison reads the value at this call and adds
+a guard: a symbolic number is a constant that has not been specialised yet.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
     from framesmith_dynamo.graph.builder import NumberRef
 
-#: What each class of torch's symbols stands for.
+#: The Python type of each class of torch's symbols.
 PYTHON_TYPES: Final[dict[type, type]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 #: Operators of integers that sympy computes as Python does.
 EXACT_OF_INTEGERS: Final = frozenset({"+", "-", "*", "//", "%"})
-#: Operators that are computed in the graph, floats being among the operands or the result.
+#: Operators computed in the graph if an operand or the result is a float.
 COMPUTED: Final = frozenset({"+", "-", "*", "/", "//", "%", "**"})
-#: Exponents of which powers of integers are integers that sympy computes.
+#: Exponents of integer powers that sympy computes exactly.
 POWERS: Final = range(2, 5)
-#: Operators of bits that are arithmetic for some constants.
+#: Bit operators that are arithmetic for some constants.
 _OF_BITS: Final = frozenset({"&", "<<", ">>"})
 #: The attributes of an int that are numbers; None is the int itself.
 _PARTS: Final = {"real": None, "imag": 0, "numerator": None, "denominator": 1}
-#: What the special methods of a number take, by its type; of others they give NotImplemented.
+#: The operand types of the special methods of a number, by its type; others give NotImplemented.
 _TAKES: Final[dict[type, tuple[type, ...]]] = {int: (int, bool), float: (int, bool, float)}
-#: What numbers are compared with; all other constants are different from them, and have no order with them.
+#: Types that compare with numbers; all other constants are unequal and have no order.
 _NUMBERS: Final = (int, float, bool, complex)
-#: Integers of this magnitude and less are floats, too.
+#: Integers up to this magnitude are exact as floats.
 _EXACT_FLOATS: Final = 2**53
 _DIVISIONS: Final = frozenset({"/", "//", "%"})
 
 
 class SymbolicNumber(ConstantValue):
-    """A number whose value is a symbol. Asked for as a constant, it becomes one, for this trace's calls alone.
+    """A number whose value is a symbol. Reading it as a constant specialises it for this trace.
 
     `real`: the object itself, of one found at a source.
     """
@@ -66,12 +66,12 @@ class SymbolicNumber(ConstantValue):
 
     @property
     def number(self) -> Any:
-        """The symbol, or the number that it has turned out to be."""
+        """The symbol, or the number once it is specialised."""
         return self.ref.number
 
     @property
     def value(self) -> Any:
-        """The number at this call, on which the trace relies from now on. Breaks where it is made in the graph."""
+        """The number at this call, which is specialised from now on. Breaks for a number computed in the graph."""
         try:
             return PYTHON_TYPES[type(self.number)](self.number)
         except GuardOnDataDependentSymNode as error:
@@ -166,7 +166,7 @@ class SymbolicNumber(ConstantValue):
         return self.compare(tr, op, tr.constant(number.real)) if number.imag == 0 else tr.constant(op == "!=")
 
     def _compare_beyond(self, tr: Tracer, op: str, number: int | float) -> Value | None:
-        """The comparison with a number that graphs do not compute with; None where this one has to be known."""
+        """Compare with a number that graphs cannot compute with; None if this one must be specialised."""
         if math.isnan(number):
             return tr.constant(op == "!=")
         if isinstance(self.number, torch.SymInt):
@@ -208,7 +208,7 @@ _SPECIAL_METHODS: Final = {
 
 
 def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
-    """`left <op> right` where one is symbolic, as a number of the graph; None where it has to be known."""
+    """Return `left <op> right`, where one is symbolic, as a number of the graph; None if it must be specialised."""
     if not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
         return None
     numbers = [left.as_number(), right.as_number()]
@@ -229,7 +229,7 @@ def compute(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
 
 
 def _as_arithmetic(op: str, left: Any, right: Any) -> tuple[str, list[Any]]:
-    """An operator of bits with a constant as one of arithmetic: Python's integers have as many bits as it takes."""
+    """Return arithmetic equal to a bit operator with a constant: Python's integers have unlimited bits."""
     if op == "&" and type(left) is int:
         left, right = right, left
     if isinstance(left, torch.SymInt) and type(right) is int and right >= 0:
@@ -249,6 +249,6 @@ def _is_not_zero(number: Any) -> bool:
 
 @builds_type(torch.SymInt, torch.SymFloat, torch.SymBool)
 def _build_symbolic(tr: Tracer, obj: Any) -> Value:
-    """The value of a symbol; of one that has turned out to be known, the number."""
+    """Return the value of a symbol; of a specialised one, the number."""
     known = known_value(obj)
     return tr.symbol(obj) if known is None else tr.constant(known)

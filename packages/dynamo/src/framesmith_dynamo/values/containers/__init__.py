@@ -1,4 +1,4 @@
-"""Python's containers as values, one module per family. Importing loads every table."""
+"""Python's containers, one module per family. Importing loads every table."""
 
 from framesmith_dynamo.values.containers.deque import new_deque
 from framesmith_dynamo.values.containers.dict import DictValue, new_dict

@@ -1,6 +1,6 @@
-"""What all containers share: methods by name, dunder methods through the protocol, no attributes of their own.
+"""Common base of containers: methods by name, special methods through the protocol, no attributes of their own.
 
-A method `name` of a Python type is the Python method `m_name(self, tr, *args, **kwargs)` of its value class; its
+A method `name` of a Python type is the Python method `m_name(self, tr, *args, **kwargs)` of its value class, whose
 signature decides which calls are errors.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from framesmith_dynamo.breaks import NOT_CONSTANT
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.errors import left_to_python, refuse, refused, takes
+from framesmith_dynamo.values.errors import not_implemented_by, refuse, refused, takes
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ContainerValue(Value):
         return result if isinstance(result, Value) else tr.constant(result)
 
     def refuse_call(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> NoReturn:
-        """Raise what the method raises for these arguments."""
+        """Raise the method's error for these arguments."""
         refuse(tr, getattr(self.python_type(), name), (self, *args), kwargs)
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -101,7 +101,7 @@ class MutableContainer(ContainerValue):
     __slots__ = ()
 
     def changes(self, tr: Tracer) -> None:
-        """Say that the contents change; every mutation calls it first."""
+        """Record a change of the contents; every mutation calls it first."""
         tr.journal.mutate(self)
         self.changed = True
 
@@ -114,7 +114,7 @@ class MutableContainer(ContainerValue):
         raise NotImplementedError
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
-        """Push a fresh plain container with the present contents."""
+        """Push a new plain container with the current contents."""
         raise NotImplementedError
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
@@ -139,25 +139,25 @@ def _nothing(tr: Tracer, result: None) -> Value:
     return tr.constant(None)
 
 
-def _or_python(tr: Tracer, self: Value, name: str, other: Value, result: Value | None) -> Value:
-    """The result, or what the builtin type's own method gives instead: NotImplemented, or its error."""
-    return left_to_python(tr, getattr(self.python_type(), name), self, other) if result is None else result
+def _or_builtin(tr: Tracer, self: Value, name: str, other: Value, result: Value | None) -> Value:
+    """Return the result, or that of the builtin type's own method: NotImplemented, or its error."""
+    return not_implemented_by(tr, getattr(self.python_type(), name), self, other) if result is None else result
 
 
 def _binary(name: str, op: str) -> Dunder:
-    return lambda tr, self, other: _or_python(tr, self, name, other, self.binary_op(tr, op, other))
+    return lambda tr, self, other: _or_builtin(tr, self, name, other, self.binary_op(tr, op, other))
 
 
 def _inplace(name: str, op: str) -> Dunder:
-    return lambda tr, self, other: _or_python(tr, self, name, other, self.inplace_op(tr, op, other))
+    return lambda tr, self, other: _or_builtin(tr, self, name, other, self.inplace_op(tr, op, other))
 
 
 def _reflected(name: str, op: str) -> Dunder:
-    return lambda tr, self, other: _or_python(tr, self, name, other, self.reflected_op(tr, op, other))
+    return lambda tr, self, other: _or_builtin(tr, self, name, other, self.reflected_op(tr, op, other))
 
 
 def _comparison(name: str, op: str) -> Dunder:
-    return lambda tr, self, other: _or_python(tr, self, name, other, self.compare(tr, op, other))
+    return lambda tr, self, other: _or_builtin(tr, self, name, other, self.compare(tr, op, other))
 
 
 def _rows(make: Callable[[str, str], Dunder], prefix: str, slots: Mapping[str, str]) -> dict[str, Dunder]:

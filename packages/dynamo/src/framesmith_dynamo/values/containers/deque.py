@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DequeValue(MutableSequence):
-    """A deque, bounded or not. Make new ones with `new_deque`."""
+    """A deque, bounded or not. Create new ones with `new_deque`."""
 
     python_types = (deque,)
     family = "deque"
@@ -54,7 +54,7 @@ class DequeValue(MutableSequence):
         self._check_index(tr, key)
         where = self.checked(tr, index_of(tr, key), "index out of range")
         self.changes(tr)
-        self.version -= 1  # a replaced item does not disturb iterators
+        self.version -= 1  # replacing an item does not invalidate iterators
         self.items[where] = value
 
     def delitem(self, tr: Tracer, key: Value) -> None:
@@ -68,15 +68,13 @@ class DequeValue(MutableSequence):
             refused(tr, operator.delitem, self, key)
 
     def m___getitem__(self, tr: Tracer, key: Value, /) -> Value:
-        """`__getitem__(key)`, which refuses what is no index in other words than brackets do."""
+        """`__getitem__(key)`, whose errors differ from those of brackets."""
         return self.getitem(tr, self._index(tr, deque.__getitem__, key))
 
     def m___setitem__(self, tr: Tracer, key: Value, value: Value, /) -> None:
-        """`__setitem__(key, value)`."""
         self.setitem(tr, self._index(tr, deque.__setitem__, key, value), value)
 
     def m___delitem__(self, tr: Tracer, key: Value, /) -> None:
-        """`__delitem__(key)`."""
         self.delitem(tr, self._index(tr, deque.__delitem__, key))
 
     def _index(self, tr: Tracer, method: Callable[..., Any], key: Value, *rest: Value) -> Value:
@@ -100,7 +98,6 @@ class DequeValue(MutableSequence):
     # Methods
 
     def m_appendleft(self, tr: Tracer, item: Value, /) -> None:
-        """`appendleft(item)`."""
         self.changes(tr)
         self.items = [item, *self.items][: self.maxlen]
 
@@ -108,7 +105,7 @@ class DequeValue(MutableSequence):
         self.replace(tr, [*self.items, *new])
 
     def m_extendleft(self, tr: Tracer, items: Value, /) -> None:
-        """`extendleft(items)`: they end up reversed; what an iterator gave before it raised stays."""
+        """`extendleft(items)`: they end up reversed; items taken before the iterator raises are added."""
         if items is self:
             items = self.of_same_kind(tr, self.unpack(tr))
         for item in each(tr, items):
@@ -123,11 +120,9 @@ class DequeValue(MutableSequence):
         self.items.insert(where, item)
 
     def m_pop(self, tr: Tracer) -> Value:
-        """`pop()`."""
         return self._take(tr, -1)
 
     def m_popleft(self, tr: Tracer) -> Value:
-        """`popleft()`."""
         return self._take(tr, 0)
 
     def _take(self, tr: Tracer, index: int) -> Value:
@@ -139,7 +134,6 @@ class DequeValue(MutableSequence):
         return item
 
     def m_rotate(self, tr: Tracer, steps: Value | None = None, /) -> None:
-        """`rotate(steps=1)`."""
         count = 1 if steps is None else index_of(tr, steps)
         self.changes(tr)
         if self.items:
@@ -171,7 +165,7 @@ class DequeValue(MutableSequence):
 
 
 def new_deque(tr: Tracer, items: Sequence[Value], maxlen: int | None) -> DequeValue:
-    """A deque made in the trace."""
+    """Return a deque made in the trace."""
     kept = list(items) if maxlen is None else list(items)[max(0, len(items) - maxlen) :]
     value = DequeValue(kept, maxlen)
     tr.journal.track_new(value)
@@ -185,7 +179,7 @@ def _build_deque(tr: Tracer, obj: deque[Any]) -> Value:
 
 @wraps_type(deque)
 def wrap_deque(tr: Tracer, obj: deque[Any], source: Source) -> Value:
-    """A deque met at a source: type, length and bound are guarded, items when they are looked at."""
+    """Wrap a deque found at a source: type, length and bound are guarded, items when they are read."""
     tr.guard(source, "TYPE_MATCH", deque)
     tr.guard(source, "LENGTH", len(obj))
     tr.guard(AttrSource(source, "maxlen"), "EQUALS_MATCH", obj.maxlen)

@@ -1,4 +1,4 @@
-"""Dicts, OrderedDicts and defaultdicts: order kept, keys compared as Python does, guards only on what was looked at."""
+"""Dicts, OrderedDicts and defaultdicts: insertion order, keys compared as Python does, guards only on entries read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _is_clearing_seen() -> bool:
-    """Whether iterators of an OrderedDict see more of a `clear` than the other size, which depends on the Python."""
+    """Whether iterators of an OrderedDict detect a `clear` other than by size, which depends on the Python version."""
     ordered = OrderedDict(a=1)
     iterator = iter(ordered)
     ordered.clear()
@@ -42,18 +42,18 @@ CLEARING_IS_SEEN: Final = _is_clearing_seen()
 
 @dataclass(slots=True)
 class Entry:
-    """A key as the program gave it and its value."""
+    """A key, as the program passed it, and its value."""
 
     key: Value
     value: Value
 
 
 class DictValue(MutableContainer, MappingValue):
-    """A dict. Entries are found by their keys' `hash_key`. Make new ones with `new_dict`.
+    """A dict. Entries are found by their keys' `hash_key`. Create new ones with `new_dict`.
 
-    For a dict found at a source: `found` holds the keys it had, `stored` and `deleted` what happened to single keys,
-    in the program's order and as the program gave them: at another call a key that is stored may be there, or not;
-    `rewritten` says that the order changed too, so that the replay writes everything.
+    For a dict found at a source: `found` holds its original keys, `stored` and `deleted` the changes of single keys, in
+    the program's order and with the program's key objects: at another call a stored key may be present or not;
+    `rewritten` means that the order changed too, so that the replay writes all entries.
     """
 
     python_types = (dict, OrderedDict, defaultdict)
@@ -77,13 +77,13 @@ class DictValue(MutableContainer, MappingValue):
     # Guards
 
     def fix_keys(self, tr: Tracer) -> None:
-        """Guard that the dict has exactly the keys it was found with, in their order."""
+        """Guard that the dict has exactly its original keys, in their order."""
         if self.source is not None and not self.keys_fixed and not (self.rewritten and not self.found):
             tr.guard(self.source, "DICT_KEYS", self.real_keys)
             self.keys_fixed = True
 
     def _fix_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
-        """Guard that a key is or is not there, unless the trace itself decided that."""
+        """Guard the presence or absence of a key, unless the trace itself decided it."""
         if self.source is None or self.keys_fixed or hashed in self.stored or hashed in self.deleted:
             return
         if not key.can_be_constant() or not is_constant(key.as_constant()):
@@ -122,13 +122,13 @@ class DictValue(MutableContainer, MappingValue):
         return self.missing(tr, key) if value is None else value
 
     def missing(self, tr: Tracer, key: Value) -> Value:
-        """What `d[key]` gives for a key that is not there."""
+        """The result of `d[key]` for a missing key."""
         value = self.made_for(tr, key)
         self.setitem(tr, key, value)
         return value
 
     def made_for(self, tr: Tracer, key: Value) -> Value:
-        """What the factory makes for a key; the program's KeyError when there is none."""
+        """The factory's result for a key; the program's KeyError when there is no factory."""
         if self.factory is None or self.factory.is_none():
             tr.raise_(KeyError, key)
         return tr.call(self.factory, [], {})
@@ -149,7 +149,7 @@ class DictValue(MutableContainer, MappingValue):
             tr.raise_(KeyError, key)
 
     def discard(self, tr: Tracer, key: Value) -> Value | None:
-        """Remove a key; its value, or None when it was not there."""
+        """Remove a key; return its value, or None when it was missing."""
         hashed = operations.hash_key(tr, key)
         value = self.lookup(tr, key)
         if value is None:
@@ -158,7 +158,7 @@ class DictValue(MutableContainer, MappingValue):
         self.version += 1
         entry = self.entries.pop(hashed)
         self.stored.pop(hashed, None)
-        self._fix_presence(tr, hashed, key)  # a store does not ask whether the key was there; to undo it does
+        self._fix_presence(tr, hashed, key)  # a store does not depend on the key's presence; its undo does
         if hashed in self.found:
             self.deleted[hashed] = entry.key
         return value
@@ -204,7 +204,7 @@ class DictValue(MutableContainer, MappingValue):
         return None if op != "|" or asked_first else self.united(tr, other, self)
 
     def united(self, tr: Tracer, left: Value, right: Value) -> Value | None:
-        """`left | right` as the type of this dict, which is one of them, makes it."""
+        """`left | right` as the type of this dict, which is one of them, computes it."""
         items = left.builtin_contents()
         if not isinstance(items, DictValue) or not isinstance(right.builtin_contents(), DictValue):
             return None
@@ -220,7 +220,7 @@ class DictValue(MutableContainer, MappingValue):
         return self
 
     def copied(self, tr: Tracer) -> DictValue:
-        """A new dict of the same type with the same items."""
+        """Return a new dict of the same type with the same items."""
         return new_dict(tr, self.pairs_now(tr), self.cls, factory=self.factory)
 
     # Methods
@@ -251,15 +251,14 @@ class DictValue(MutableContainer, MappingValue):
         return super().call_method(tr, name, args, kwargs)
 
     def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`pop(key[, default])`."""
         if not self.entries and is_unhashable(key):
-            self.fix_keys(tr)  # an empty dict does not ask for the hash
+            self.fix_keys(tr)  # an empty dict does not call the key's hash
         elif (value := self.discard(tr, key)) is not None:
             return value
         return self._no_key(tr, key) if default is None else default
 
     def _no_key(self, tr: Tracer, key: Value) -> NoReturn:
-        """An OrderedDict's own methods make a tuple the arguments of the error, not its argument."""
+        """Raise KeyError: an OrderedDict's own methods make a tuple the arguments of the error, not its argument."""
         tr.raise_(KeyError, *(key.unpack(tr) if self.cls is OrderedDict and isinstance(key, TupleValue) else [key]))
 
     def m_popitem(self, tr: Tracer, last: Value | None = None, /) -> Value:
@@ -272,7 +271,6 @@ class DictValue(MutableContainer, MappingValue):
         return TupleValue([key, value])
 
     def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None, /) -> None:
-        """`move_to_end(key, last=True)` of an OrderedDict."""
         self.fix_keys(tr)
         hashed = operations.hash_key(tr, key)
         if hashed not in self.entries:
@@ -287,7 +285,6 @@ class DictValue(MutableContainer, MappingValue):
             self.entries = {hashed: entry, **self.entries}
 
     def m_clear(self, tr: Tracer) -> None:
-        """`clear()`."""
         self.changes(tr)
         self.version += self.cls is not OrderedDict or CLEARING_IS_SEEN
         self.rewritten = True
@@ -297,11 +294,9 @@ class DictValue(MutableContainer, MappingValue):
         self.deleted.clear()
 
     def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
         return self.copied(tr)
 
     def m_fromkeys(self, tr: Tracer, keys: Value, value: Value | None = None, /) -> Value:
-        """`fromkeys(keys, value=None)`."""
         filler = tr.constant(None) if value is None else value
         factory = tr.constant(None) if self.cls is defaultdict else None
         made = new_dict(tr, cls=self.cls, factory=factory)
@@ -309,7 +304,7 @@ class DictValue(MutableContainer, MappingValue):
         return made
 
     def m___missing__(self, tr: Tracer, key: Value, /) -> Value:
-        """What `d[key]` gives when there is none."""
+        """The result of `d[key]` for a missing key."""
         return self.missing(tr, key)
 
     def m___reversed__(self, tr: Tracer) -> Value:
@@ -371,7 +366,7 @@ class DictValue(MutableContainer, MappingValue):
         codegen.call(1 + (self.factory is not None))
 
 
-#: The methods that an OrderedDict has alone, or that take keywords with it.
+#: Methods of OrderedDict only, or with keywords there.
 _ORDERED: Final = {
     "move_to_end": ("key", "last"),
     "popitem": ("last",),
@@ -383,7 +378,7 @@ _ORDERED: Final = {
 def new_dict(
     tr: Tracer, pairs: Iterable[tuple[Value, Value]] = (), cls: type = dict, *, factory: Value | None = None
 ) -> DictValue:
-    """A dict made in the trace; `cls` is dict, OrderedDict or defaultdict (with its factory)."""
+    """Return a dict made in the trace; `cls` is dict, OrderedDict or defaultdict (with its factory)."""
     value = DictValue(cls, factory=factory)
     tr.journal.track_new(value)
     for key, item in pairs:
@@ -398,12 +393,12 @@ def _build_dict(tr: Tracer, obj: dict[Any, Any]) -> Value:
     return new_dict(tr, [(build(tr, key), build(tr, item)) for key, item in obj.items()], type(obj))
 
 
-# Dicts that exist already: their keys are known from the start, their items wrapped when they are looked at
+# Existing dicts: their keys are known from the start, their items wrapped when they are read
 
 
 @wraps_type(dict, OrderedDict, defaultdict)
 def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
-    """A dict met at a source: its type is guarded; keys and items when they are looked at."""
+    """Wrap a dict found at a source: its type is guarded; keys and items when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     value = DictValue(type(obj), source=source)
     if isinstance(obj, defaultdict):
@@ -416,10 +411,10 @@ def wrap_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 def fill_from(
     tr: Tracer, value: DictValue, obj: dict[Any, Any], source: Source, step: Callable[..., Source] = ItemSource
 ) -> None:
-    """Enter an existing dict's items: by key if that is a constant, else by position under a guard on all keys.
+    """Add an existing dict's items: by key if that is a constant, else by position under a guard on all keys.
 
-    The order is the one in which it is iterated over; positions are those of its table, which `move_to_end` leaves.
-    `step` is the way to an item: `StoredItemSource` past the class's own `__getitem__`.
+    The order is that of iteration; positions are those of the hash table, which `move_to_end` leaves unchanged. `step`
+    is the source of an item: `StoredItemSource` bypasses the class's own `__getitem__`.
     """
     rows = list(enumerate(dict.items(obj)))
     value.real_keys = tuple(dict.keys(obj))

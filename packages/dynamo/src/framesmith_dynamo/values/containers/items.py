@@ -1,4 +1,4 @@
-"""Items of containers that exist already: wrapped, and so guarded, only when the trace looks at them."""
+"""Items of existing containers: wrapped, and so guarded, only when the trace reads them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _is_simple(obj: Any) -> bool:
 
 
 class LazyItem(Value):
-    """An item nobody has looked at. It never leaves its container: `resolved` replaces it; pushing loads its source.
+    """An item not yet read. It never leaves its container: `resolved` replaces it; pushing loads its source.
 
-    Its source is `step(base, key)`, made when it is asked for: a container may have many items.
+    Its source, `step(base, key)`, is created on demand: a container may have many items.
     """
 
     __slots__ = ("base", "key", "obj", "step", "tr")
@@ -37,7 +37,7 @@ class LazyItem(Value):
 
     @property
     def source(self) -> Source:  # type: ignore[override]
-        """Where the compiled code finds the item."""
+        """The source of the item in compiled code."""
         return self.step(self.base, self.key)
 
     def python_type(self) -> type:
@@ -48,7 +48,7 @@ class LazyItem(Value):
 
 
 def resolved(item: Value) -> Value:
-    """The item itself, wrapped now if it was not."""
+    """Return the item itself, wrapped now if it was not."""
     if not isinstance(item, LazyItem):
         return item
     return item.tr.wrap(item.obj, item.source)

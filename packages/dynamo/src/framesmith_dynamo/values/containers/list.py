@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ListValue(MutableSequence):
-    """A list. Make new ones with `new_list`."""
+    """A list. Create new ones with `new_list`."""
 
     python_types = (list,)
     family = "list"
@@ -68,7 +68,7 @@ class ListValue(MutableSequence):
     # Methods
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`; what an iterator gave before it raised stays."""
+        """`extend(items)`; items taken before the iterator raises are added."""
         if isinstance(items, SequenceValue):
             self.add_all(tr, items.unpack(tr))
             return
@@ -83,13 +83,11 @@ class ListValue(MutableSequence):
         self.items.extend(new)
 
     def m_insert(self, tr: Tracer, index: Value, item: Value, /) -> None:
-        """`insert(index, item)`."""
         where = insertion_index(tr, index)
         self.changes(tr)
         self.items.insert(where, item)
 
     def m_pop(self, tr: Tracer, index: Value | None = None, /) -> Value:
-        """`pop(index=-1)`."""
         if not self.items:
             tr.raise_(IndexError, "pop from empty list")
         where = self.checked(tr, -1 if index is None else insertion_index(tr, index), "index out of range")
@@ -101,7 +99,7 @@ class ListValue(MutableSequence):
     def m_sort(self, tr: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> None:
         """`sort(key=None, reverse=False)`; stable."""
         rows = [_SortKey(tr, item, item) for item in self.unpack(tr)]
-        emptied: list[Value] = []  # what keys and comparisons see of the list meanwhile
+        emptied: list[Value] = []  # the list's contents during calls of keys and comparisons
         self.changes(tr)
         self.items = emptied
         try:
@@ -122,7 +120,7 @@ class ListValue(MutableSequence):
 
 
 def insertion_index(tr: Tracer, index: Value) -> int:
-    """A real index that a list's methods take."""
+    """Return an index for `insert` and `pop`."""
     where = index_of(tr, index)
     if abs(where) > sys.maxsize:
         refused(tr, [].insert, index, index)
@@ -130,7 +128,7 @@ def insertion_index(tr: Tracer, index: Value) -> int:
 
 
 class _SortKey:
-    """An item under a key that compares as the program would."""
+    """An item with a key that compares as the program would."""
 
     __slots__ = ("item", "key", "tr")
 
@@ -142,14 +140,14 @@ class _SortKey:
 
 
 def sorted_items(tr: Tracer, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-    """The items in order: the same sort as Python's, so comparisons are made in the same order."""
+    """Return the items in order: Python's own sort, so that comparisons are made in the same order."""
     rows = [_SortKey(tr, item, item) for item in items]
     sort_rows(tr, rows, key, reverse)
     return [row.item for row in rows]
 
 
 def sort_rows(tr: Tracer, rows: list[_SortKey], key: Value | None, reverse: Value | None) -> None:
-    """Find each row's key, then sort; a comparison that raises leaves them as far as they were sorted."""
+    """Compute each row's key, then sort; a comparison that raises leaves them partially sorted."""
     if key is not None and not key.is_none():
         for row in rows:
             row.key = tr.call(key, [row.item], {})
@@ -157,7 +155,7 @@ def sort_rows(tr: Tracer, rows: list[_SortKey], key: Value | None, reverse: Valu
 
 
 def new_list(tr: Tracer, items: Iterable[Value]) -> ListValue:
-    """A list made in the trace."""
+    """Return a list made in the trace."""
     value = ListValue(items)
     tr.journal.track_new(value)
     return value
@@ -168,14 +166,14 @@ def _build_list(tr: Tracer, obj: list[Any]) -> Value:
     return new_list(tr, [build(tr, item) for item in obj])
 
 
-#: What `lst[here] = items` appends to, however long the list is.
+#: The slice `lst[here]` to which `lst[here] = items` appends, for any length.
 END: Final = slice(sys.maxsize, None)
 
 
 class FoundList(ListValue):
-    """A list that exists: its length is guarded once something but appending is done with it.
+    """An existing list: its length is guarded once anything but appending is done with it.
 
-    Until then `added` holds what was appended.
+    Until then `added` holds the appended items.
     """
 
     __slots__ = ("_items", "added", "obj", "tr")
@@ -189,7 +187,7 @@ class FoundList(ListValue):
 
     @property
     def items(self) -> list[Value]:
-        """All items: looking at them relies on the length."""
+        """All items; reading them guards the length."""
         if self._items is None:
             source = self.source
             assert source is not None
@@ -216,7 +214,7 @@ class FoundList(ListValue):
 
 @wraps_type(list)
 def wrap_list(tr: Tracer, obj: list[Any], source: Source) -> Value:
-    """A list met at a source: its type is guarded, length and items when they are looked at."""
+    """Wrap a list found at a source: its type is guarded, length and items when they are read."""
     tr.guard(source, "TYPE_MATCH", list)
     value = FoundList(tr, obj, source)
     tr.journal.track_existing(value, obj)

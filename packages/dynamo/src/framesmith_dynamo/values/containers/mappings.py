@@ -1,4 +1,4 @@
-"""What dicts and `__dict__`s share: look-ups, pairs, methods by name, and views, which read the dict each time."""
+"""Common base of dicts and `__dict__`s: look-ups, pairs, methods by name; and views, which read the dict each time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MappingValue(ContainerValue):
-    """A dict, or a `__dict__`: keys that are known once they are asked for, each with its value."""
+    """A dict, or a `__dict__`: keys known on demand, each with its value."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class MappingValue(ContainerValue):
         return list(zip(self.keys_now(tr), self.values_now(tr), strict=True))
 
     def contents_type(self) -> type:
-        """The builtin type in whose words a call is refused."""
+        """The builtin type whose errors a call raises."""
         return dict
 
     def unpack(self, tr: Tracer) -> list[Value]:
@@ -51,14 +51,12 @@ class MappingValue(ContainerValue):
     # Methods
 
     def m_get(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`get(key, default=None)`."""
         value = self.lookup(tr, key)
         if value is not None:
             return value
         return tr.constant(None) if default is None else default
 
     def m_setdefault(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
-        """`setdefault(key, default=None)`."""
         value = self.lookup(tr, key)
         if value is None:
             value = tr.constant(None) if default is None else default
@@ -66,33 +64,28 @@ class MappingValue(ContainerValue):
         return value
 
     def m_update(self, tr: Tracer, other: Value | None = None, /, **kwargs: Value) -> None:
-        """`update([mapping or pairs], **kwargs)`."""
         if other is not None:
             self.merge(tr, pairs_of(tr, other, self.contents_type()))
         self.merge(tr, [(tr.constant(name), value) for name, value in kwargs.items()])
 
     def merge(self, tr: Tracer, pairs: Iterable[tuple[Value, Value]]) -> None:
-        """Store all pairs."""
         for key, value in pairs:
             self.setitem(tr, key, value)
 
     def m_keys(self, tr: Tracer) -> Value:
-        """`keys()`."""
         return KeysView("keys", self)
 
     def m_values(self, tr: Tracer) -> Value:
-        """`values()`."""
         return DictView("values", self)
 
     def m_items(self, tr: Tracer) -> Value:
-        """`items()`."""
         return KeysView("items", self)
 
 
 def pairs_of(tr: Tracer, other: Value, cls: type = dict) -> Iterator[tuple[Value, Value]]:
-    """Key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one, for a `cls`.
+    """Return key-value pairs from a mapping (anything with `keys`) or an iterable of pairs, one by one, for a `cls`.
 
-    A dict reads another one's items past its own methods, unless `__iter__` is one of them; an OrderedDict does not.
+    A dict reads another one's items past its own methods, unless `__iter__` is overridden; an OrderedDict does not.
     """
     found = type_lookup(other.python_type(), "__iter__")
     if isinstance(other, MappingValue):
@@ -122,7 +115,7 @@ def _pair(tr: Tracer, cls: type, position: int, item: Value) -> tuple[Value, Val
 
 
 def is_unhashable(key: Value) -> bool:
-    """Whether a key is of a type without hashes."""
+    """Whether a key is of an unhashable type."""
     found = type_lookup(key.python_type(), "__hash__")
     return found is not None and found.raw is None
 
@@ -159,7 +152,7 @@ class DictView(ContainerValue):
 
     def _value(self, tr: Tracer, key: Value) -> Value:
         value = self.owner.lookup(tr, key)
-        assert value is not None, "a key went away without the length changing"
+        assert value is not None, "a key was removed without a change of length"
         return value
 
     def _pair(self, tr: Tracer, key: Value) -> Value:
@@ -215,14 +208,16 @@ class KeysView(DictView, SetLike):
         return self._common(tr, other) if op == "&" else _changed_set(tr, op, other, self)
 
     def _common(self, tr: Tracer, other: Value) -> Value:
-        """`self & other` on whichever side: a plain set no larger than the view is asked, of others each item."""
+        """`self & other` with the view on either side: a plain set no larger than the view is probed, other operands
+        iterated.
+        """
         if type(other) is SetValue and len(self.members_now(tr)) <= other.size_now():
             return other.call_method(tr, "intersection", (self,), {})
         return new_set(tr, (item for item in each(tr, other) if self.holds(tr, item)))
 
 
 def _changed_set(tr: Tracer, op: str, left: Value, right: Value) -> Value | None:
-    """`left <op> right` where one is a view of keys: a set of what is left, changed by what is right."""
+    """`left <op> right` where one is a view of keys: a set of the left operand's members, changed by the right."""
     if op not in OPERATORS:
         return None
     made = new_set(tr, each(tr, left))

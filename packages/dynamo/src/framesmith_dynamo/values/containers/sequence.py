@@ -1,4 +1,4 @@
-"""Lists, tuples and deques: indexing, slicing, searching and comparing, the same for all."""
+"""Common base of lists, tuples and deques: indexing, slicing, searching, comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SequenceValue(ContainerValue):
     """Items in order; `items` may hold `LazyItem`s, read through `at` and `unpack`."""
 
     __slots__ = ("items",)
-    #: "list" or "tuple": what messages call it and what it may be compared and added to.
+    #: "list" or "tuple": the name in messages, and the type of operands that it may be compared and added to.
     family: str
 
     def __init__(self, items: Iterable[Value], *, source: Source | None = None) -> None:
@@ -37,11 +37,11 @@ class SequenceValue(ContainerValue):
         self.items: list[Value] = list(items)
 
     def of_same_kind(self, tr: Tracer, items: Sequence[Value]) -> Value:
-        """A new plain sequence of this family."""
+        """Return a new plain sequence of this family."""
         raise NotImplementedError
 
     def at(self, index: int) -> Value:
-        """The item at a real index."""
+        """Return the item at a real index."""
         item = self.items[index]
         if isinstance(item, LazyItem):
             item = self.items[index] = resolved(item)
@@ -84,7 +84,7 @@ class SequenceValue(ContainerValue):
         return self.at(self.checked(tr, where, "index out of range"))
 
     def checked(self, tr: Tracer, index: int, message: str) -> int:
-        """A real index within bounds; the program's IndexError otherwise."""
+        """Return a real index within bounds; the program's IndexError otherwise."""
         if not -len(self.items) <= index < len(self.items):
             tr.raise_(IndexError, f"{self.family} {message}")
         return index % len(self.items)
@@ -93,7 +93,6 @@ class SequenceValue(ContainerValue):
         return tr.constant(any(operations.equal(tr, own, item) for own in self.unpack(tr)))
 
     def m_index(self, tr: Tracer, value: Value, start: Value | None = None, stop: Value | None = None, /) -> Value:
-        """`index(value, start, stop)`."""
         first = 0 if start is None else bound_of(tr, start)
         last = len(self.items) if stop is None else bound_of(tr, stop)
         found = self._position(tr, value, range(len(self.items))[first:last])
@@ -102,11 +101,10 @@ class SequenceValue(ContainerValue):
             tr.raise_(ValueError, fixed if self.family == "tuple" else f"{plain(value)!r} is not in {self.family}")
         return tr.constant(found)
 
-    def _position(self, tr: Tracer, value: Value, places: range) -> int | None:
-        return next((place for place in places if operations.equal(tr, self.at(place), value)), None)
+    def _position(self, tr: Tracer, value: Value, indices: range) -> int | None:
+        return next((index for index in indices if operations.equal(tr, self.at(index), value)), None)
 
     def m_count(self, tr: Tracer, value: Value, /) -> Value:
-        """`count(value)`."""
         return tr.constant(sum(operations.equal(tr, own, value) for own in self.unpack(tr)))
 
     # Operators
@@ -141,7 +139,7 @@ class SequenceValue(ContainerValue):
         return None
 
     def repeated(self, tr: Tracer, count: Value) -> list[Value]:
-        """The items of `self * count`."""
+        """Return the items of `self * count`."""
         times = index_of(tr, count)
         if len(self.items) * times > MAX_FOLDED:
             raise GraphBreak(NOT_CONSTANT, f"a {self.family} of more than {MAX_FOLDED} items")
@@ -149,12 +147,12 @@ class SequenceValue(ContainerValue):
 
 
 class MutableSequence(SequenceValue, MutableContainer):
-    """What lists and deques share."""
+    """Common base of lists and deques."""
 
     __slots__ = ()
 
     def replace(self, tr: Tracer, items: list[Value]) -> None:
-        """Put other items in the place of all."""
+        """Replace all items."""
         self.changes(tr)
         self.items = items
 
@@ -172,11 +170,10 @@ class MutableSequence(SequenceValue, MutableContainer):
         return self
 
     def m_append(self, tr: Tracer, item: Value, /) -> None:
-        """`append(item)`."""
         self.add_all(tr, [item])
 
     def m_extend(self, tr: Tracer, items: Value, /) -> None:
-        """`extend(items)`; what an iterator gave before it raised stays, as in Python."""
+        """`extend(items)`; items taken before the iterator raises are added, as in Python."""
         if isinstance(items, SequenceValue) or items.builtin_contents() is self:  # of itself it takes a copy
             self.add_all(tr, items.unpack(tr))
             return
@@ -184,27 +181,23 @@ class MutableSequence(SequenceValue, MutableContainer):
             self.add_all(tr, [item])
 
     def m_remove(self, tr: Tracer, value: Value, /) -> None:
-        """`remove(value)`."""
         index = self._position(tr, value, range(len(self.items)))
         if index is None:
-            if self.family == "deque" and value.can_be_constant():  # which says so in other words, as of Python 3.11
+            if self.family == "deque" and value.can_be_constant():  # whose message differs, as of Python 3.11
                 refused(tr, deque.remove, self, value)
             tr.raise_(ValueError, f"{self.family}.remove(x): x not in {self.family}")
         self.changes(tr)
         del self.items[index]
 
     def m_clear(self, tr: Tracer) -> None:
-        """`clear()`."""
         self.changes(tr)
         self.items.clear()
 
     def m_reverse(self, tr: Tracer) -> None:
-        """`reverse()`."""
         self.changes(tr)
         self.items.reverse()
 
     def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
         return self.of_same_kind(tr, self.unpack(tr))
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
@@ -214,14 +207,14 @@ class MutableSequence(SequenceValue, MutableContainer):
 
 
 def is_count(value: Value) -> bool:
-    """Whether a sequence can be repeated so many times."""
+    """Whether a value is a valid repeat count of a sequence."""
     cls = value.python_type()
     own = type_lookup(cls, "__index__")
     return (value.can_be_constant() and issubclass(cls, int)) or (own is not None and isinstance(own.raw, FunctionType))
 
 
 def index_of(tr: Tracer, value: Value) -> int:
-    """A real index, as `operator.index` gives it; the program's TypeError for what is none."""
+    """Return a real index, as `operator.index` does; the program's TypeError otherwise."""
     found = type_lookup(value.python_type(), "__index__")
     if found is None:
         refused(tr, operator.index, value)
@@ -229,7 +222,7 @@ def index_of(tr: Tracer, value: Value) -> int:
         answer = tr.call(entry_value(tr, value.python_type(), found, "__index__", value.source), (value,), {})
         return index_of(tr, answered(tr, operator.index, "__index__", value, answer))
     if not value.can_be_constant():
-        answer = value.call_method(tr, "__index__", (), {})  # of a tensor that holds a number the trace knows
+        answer = value.call_method(tr, "__index__", (), {})  # of a tensor whose item the trace knows
         if not answer.can_be_constant():
             raise GraphBreak(NOT_CONSTANT, f"{value.describe()} as an index")
         return index_of(tr, answer)
@@ -237,14 +230,14 @@ def index_of(tr: Tracer, value: Value) -> int:
 
 
 def bound_of(tr: Tracer, value: Value) -> int:
-    """As `index_of`, in the words that slices use."""
+    """As `index_of`, with the messages of slices."""
     if type_lookup(value.python_type(), "__index__") is None:
         refused(tr, [].index, value, value)
     return index_of(tr, value)
 
 
 def any_subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
-    """A real slice, or an index of any size, from the value between brackets: a range is as long as it likes."""
+    """Return a real slice, or an index of any size, as a range supports."""
     where = key.real_slice(tr)
     if where is not None:
         return where
@@ -254,7 +247,7 @@ def any_subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
 
 
 def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
-    """A real slice, or an index that memory has, from the value between brackets."""
+    """Return a real slice, or an index-sized integer."""
     index = any_subscript(tr, owner, key)
     if isinstance(index, slice):
         return index

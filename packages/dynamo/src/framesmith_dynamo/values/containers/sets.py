@@ -1,8 +1,8 @@
 """Sets and frozensets.
 
-Iteration order matters to programs, so each value keeps a real set of its members' hash keys and does every operation
-on it as well: a set made in the trace iterates as the program's own would. The order of a set that exists already is
-not guarded; looking at it breaks.
+Iteration order matters to programs, so each value keeps a real set of its members' hash keys and applies every
+operation to it as well: a set made in the trace iterates as the program's own would. The order of an existing set is
+not guarded; reading it breaks.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ SET_OF_OBJECTS = register_break(
 
 
 def _is_left_when_complete() -> bool:
-    """Whether `intersection` takes no more items once all its members are found, which depends on the Python."""
+    """Whether `intersection` takes no more items once all members are found, which depends on the Python version."""
     left = iter((1, 2))
     {1}.intersection(left)
     return next(left, None) is not None
 
 
 STOPS_WHEN_COMPLETE: Final = _is_left_when_complete()
-#: The method of set behind each operator.
+#: The method of set of each operator.
 OPERATORS: Final = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetric_difference"}
 
 
 class SetLike(ContainerValue):
-    """What sets, frozensets and key views share: comparison and operators."""
+    """Common base of sets, frozensets and key views: comparison and operators."""
 
     __slots__ = ()
 
     @property
     def compared_with(self) -> type[SetLike]:
-        """What it compares itself with: views of keys with each other and sets, sets with sets."""
+        """The types of comparable operands: views of keys compare with each other and sets, sets with sets."""
         return SetLike
 
     def members_now(self, tr: Tracer) -> dict[object, Value]:
@@ -83,41 +83,42 @@ class SetLike(ContainerValue):
         return tr.constant(results[op])
 
     def m_isdisjoint(self, tr: Tracer, other: Value, /) -> Value:
-        """`isdisjoint(other)`."""
         if is_set(other):
             return tr.constant(self.members_now(tr).keys().isdisjoint(hashed(tr, other)))
         return tr.constant(not any(self.holds(tr, item) for item in each(tr, other)))
 
     def holds(self, tr: Tracer, item: Value) -> bool:
-        """Whether an item is a member at present."""
+        """Whether an item is a member now."""
         return operations.hash_key(tr, item) in self.members_now(tr)
 
 
 def is_set(other: Value) -> bool:
-    """Whether sets take all members at once: of a set, whatever its class says, or a view of keys."""
+    """Whether C code takes all members at once: of a set, whatever its class overrides, or a view of keys."""
     held = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     return isinstance(held, SetLike)
 
 
 def hashed(tr: Tracer, other: Value) -> dict[object, Value]:
-    """The members of any iterable by hash key, in order; none is taken behind one that has no hash."""
+    """Return the members of any iterable by hash key, in order; stops at one that is unhashable."""
     other = other.builtin_contents() if issubclass(other.python_type(), set | frozenset) else other
     if isinstance(other, SetLike):
         return other.members_now(tr)
     found: dict[object, Value] = {}
     for item in each(tr, other):
-        found.setdefault(operations.hash_key(tr, item), item)  # of equal ones the first stays
+        found.setdefault(operations.hash_key(tr, item), item)  # the first of equal members is retained
     return found
 
 
 def member_key(tr: Tracer, item: Value) -> object:
-    """The hash key of what is looked for in a set: a set stands for the frozenset of its members."""
+    """Return the hash key of an item looked up in a set: a set stands for the frozenset of its members."""
     held = item.builtin_contents()
     return frozenset(held.mirror) if isinstance(held, SetValue) else operations.hash_key(tr, item)
 
 
 def _argument(other: Value, keys: dict[object, Value]) -> Any:
-    """The real object for a method of set in place of `other`: of a kind that sets treat alike when they make room."""
+    """Return a real argument for a method of set in place of `other`, of a kind with the same effect on the table's
+    size.
+    """
     held = other.builtin_contents()
     if isinstance(held, FrozenSetValue):
         return held.mirror
@@ -125,9 +126,9 @@ def _argument(other: Value, keys: dict[object, Value]) -> Any:
 
 
 def _members_of(mirror: Iterable[object], operands: Sequence[dict[object, Value]]) -> dict[object, Value]:
-    """The values of a result's hash keys, in the order of the operands.
+    """Return the values of a result's hash keys, in the order of the operands.
 
-    Of equal keys (1 and True) that of the operand whose key the result kept.
+    Of equal keys (1 and True) that of the operand whose key the result has.
     """
     equal: dict[object, Value] = {}
     same: dict[int, Value] = {}
@@ -204,14 +205,14 @@ class FrozenSetValue(SetLike):
         return tr.constant(member_key(tr, item) in self.mirror)
 
     def make(self, tr: Tracer, mirror: set[object] | frozenset[object], members: dict[object, Value]) -> Value:
-        """A new set of the same type."""
+        """Return a new set of the same type."""
         return FrozenSetValue(frozenset(mirror), members)
 
     # Operators
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         if op not in OPERATORS or not isinstance(other.builtin_contents(), FrozenSetValue):
-            return None  # what views of keys do with sets is their own affair
+            return None  # operators with views of keys are implemented there
         return self.operation(tr, OPERATORS[op], [other])
 
     def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -219,9 +220,9 @@ class FrozenSetValue(SetLike):
         return held.binary_op(tr, op, self) if isinstance(held, FrozenSetValue) else None
 
     def operation(self, tr: Tracer, name: str, others: Sequence[Value]) -> Value:
-        """A new set by a method of set that makes one, done on the real sets of hash keys.
+        """Return a new set by a method of set, applied to the real sets of hash keys.
 
-        Its own members are those before the others' items are taken, unless CPython reads them behind that.
+        Its own members are those before the others' items are taken, unless CPython reads them afterwards.
         """
         copied = self.mirror.copy(), dict(self.members)
         theirs = [hashed(tr, other) for other in others]
@@ -236,11 +237,9 @@ class FrozenSetValue(SetLike):
     # Methods
 
     def m_union(self, tr: Tracer, *others: Value) -> Value:
-        """`union(*others)`."""
         return self.operation(tr, "union", others)
 
     def m_intersection(self, tr: Tracer, *others: Value) -> Value:
-        """`intersection(*others)`."""
         if all(map(is_set, others)):
             return self.operation(tr, "intersection", others)
         result: Value = self
@@ -250,7 +249,9 @@ class FrozenSetValue(SetLike):
         return result
 
     def shared(self, tr: Tracer, iterable: Value) -> Value:
-        """The intersection with what is no set: each item is looked for when it is taken, and is the one that stays."""
+        """Return the intersection with an iterable that is no set: each item is looked up when it is taken, and is
+        retained.
+        """
         members: dict[object, Value] = {}
         mirror: set[object] = set()
         for item in each(tr, iterable):
@@ -263,19 +264,15 @@ class FrozenSetValue(SetLike):
         return self.make(tr, mirror, members)
 
     def m_difference(self, tr: Tracer, *others: Value) -> Value:
-        """`difference(*others)`."""
         return self.operation(tr, "difference", others)
 
     def m_symmetric_difference(self, tr: Tracer, other: Value, /) -> Value:
-        """`symmetric_difference(other)`."""
         return self.operation(tr, "symmetric_difference", [other])
 
     def m_issubset(self, tr: Tracer, other: Value, /) -> Value:
-        """`issubset(other)`."""
         return tr.constant(self.members.keys() <= hashed(tr, other).keys())
 
     def m_issuperset(self, tr: Tracer, other: Value, /) -> Value:
-        """`issuperset(other)`."""
         if is_set(other):
             return tr.constant(self.members.keys() >= hashed(tr, other).keys())
         return tr.constant(all(operations.hash_key(tr, item) in self.members for item in each(tr, other)))
@@ -290,7 +287,7 @@ class FrozenSetValue(SetLike):
         return self.members.values()
 
     def push_members(self, codegen: Codegen) -> None:
-        """Push a plain set of the members, added in the order in which the program added them."""
+        """Push a plain set of the members, added in the program's order."""
         for member in self.members.values():
             codegen(member)
         codegen.build("set", len(self.members))
@@ -307,10 +304,10 @@ class FrozenSetValue(SetLike):
 
 
 class SetValue(FrozenSetValue, MutableContainer):
-    """A set. Make new ones with `new_set`.
+    """A set. Create new ones with `new_set`.
 
-    `found` are the members of one met at a source: it is changed member by member, since its order hangs on how it came
-    to be. None when it was emptied.
+    `found` are the original members of one found at a source: it is changed member by member, since its order depends
+    on its history. None when it was emptied.
     """
 
     python_types = (set,)
@@ -347,18 +344,15 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.version += 1
 
     def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
         return self.operation(tr, "copy", [])
 
     def m_add(self, tr: Tracer, item: Value, /) -> None:
-        """`add(item)`."""
         key = operations.hash_key(tr, item)
         self.changes(tr)
         self.mirror.add(key)
         self.members.setdefault(key, item)
 
     def m_discard(self, tr: Tracer, item: Value, /) -> None:
-        """`discard(item)`."""
         self._drop(tr, member_key(tr, item))
 
     def _drop(self, tr: Tracer, key: object) -> None:
@@ -367,13 +361,12 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.members.pop(key, None)
 
     def m_remove(self, tr: Tracer, item: Value, /) -> None:
-        """`remove(item)`."""
         if member_key(tr, item) not in self.mirror:
             tr.raise_(KeyError, item)
         self.m_discard(tr, item)
 
     def m_pop(self, tr: Tracer) -> Value:
-        """`pop()`: the member that the program's own set would give."""
+        """`pop()`: the member that the program's own set would return."""
         if not self.mirror:
             tr.raise_(KeyError, "pop from an empty set")
         if not self.ordered and len(self.mirror) > 1:
@@ -382,7 +375,6 @@ class SetValue(FrozenSetValue, MutableContainer):
         return self.members.pop(self.mirror.pop())
 
     def m_clear(self, tr: Tracer) -> None:
-        """`clear()`."""
         self.changes(tr)
         self.mirror.clear()
         self.members.clear()
@@ -390,7 +382,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.ordered = True
 
     def in_place(self, tr: Tracer, name: str, others: Sequence[Value]) -> None:
-        """A method of set that changes it, done on the real sets of hash keys."""
+        """Apply a method of set that changes it to the real sets of hash keys."""
         theirs = [hashed(tr, other) for other in others]
         arguments = [_argument(other, keys) for other, keys in zip(others, theirs, strict=True)]
         self.changes(tr)
@@ -405,7 +397,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         return self
 
     def m_update(self, tr: Tracer, *others: Value) -> None:
-        """`update(*others)`; what is no set is taken item by item, and what was taken before an error stays."""
+        """`update(*others)`; iterables other than sets are taken item by item, up to an error."""
         for other in others:
             if is_set(other) or other.python_type() is dict:
                 self.in_place(tr, "update", [other])
@@ -414,7 +406,6 @@ class SetValue(FrozenSetValue, MutableContainer):
                 self.m_add(tr, item)
 
     def m_intersection_update(self, tr: Tracer, *others: Value) -> None:
-        """`intersection_update(*others)`."""
         if all(map(is_set, others)):
             self.in_place(tr, "intersection_update", others)
             return
@@ -424,7 +415,7 @@ class SetValue(FrozenSetValue, MutableContainer):
         self.mirror, self.members, self.ordered = set(common.mirror), dict(common.members), common.ordered
 
     def m_difference_update(self, tr: Tracer, *others: Value) -> None:
-        """`difference_update(*others)`; what is no set is taken item by item."""
+        """`difference_update(*others)`; iterables other than sets are taken item by item."""
         for other in others:
             if is_set(other):
                 self.in_place(tr, "difference_update", [other])
@@ -433,7 +424,6 @@ class SetValue(FrozenSetValue, MutableContainer):
                 self._drop(tr, operations.hash_key(tr, item))
 
     def m_symmetric_difference_update(self, tr: Tracer, other: Value, /) -> None:
-        """`symmetric_difference_update(other)`."""
         self.in_place(tr, "symmetric_difference_update", [other])
 
     # Back to bytecode
@@ -444,7 +434,7 @@ class SetValue(FrozenSetValue, MutableContainer):
     def item_changes(self) -> Any:
         if self.found is None:
             return None
-        # of equal ones (1 and True) it may be another than before: not the keys are compared but the members
+        # of equal ones (1 and True) it may be another than before: members are compared, not keys
         gone = [(member, DELETED) for key, member in self.found.items() if self.members.get(key) is not member]
         return gone + [(member, member) for key, member in self.members.items() if self.found.get(key) is not member]
 
@@ -459,7 +449,7 @@ class SetValue(FrozenSetValue, MutableContainer):
 
 
 def new_set(tr: Tracer, items: Iterable[Value] = ()) -> SetValue:
-    """A set made in the trace, members added in order."""
+    """Return a set made in the trace, members added in order."""
     members: dict[object, Value] = {}
     mirror: set[object] = set()
     for item in items:
@@ -505,13 +495,13 @@ def _build_frozenset(tr: Tracer, obj: frozenset[Any]) -> Value:
 
 
 def _is_known(item: object) -> bool:
-    """Whether an object can be found again by its name: a class, or a function of a library."""
+    """Whether an object can be found by its name: a class, or a function of a library."""
     return type(item) is type or (isinstance(item, FunctionType) and is_trusted(item.__module__))
 
 
 @wraps_type(set, frozenset)
 def wrap_set(tr: Tracer, obj: set[Any] | frozenset[Any], source: Source) -> Value:
-    """A set of constants met at a source: guarded by its contents; one that stays as it is, with classes in it, too."""
+    """Wrap a set of constants found at a source, guarded by its contents; a frozenset may contain classes, too."""
     constant = all(is_constant(item) for item in obj)
     if not constant and isinstance(obj, frozenset) and all(is_constant(item) or _is_known(item) for item in obj):
         tr.guard(source, "ID_MATCH", obj)

@@ -60,7 +60,6 @@ class SliceValue(ContainerValue):
         return super().getattr_(tr, name)
 
     def m_indices(self, tr: Tracer, length: Value, /) -> Value:
-        """`indices(length)`."""
         return fold(tr, slice.indices, (self.real_slice(tr), plain(length)))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -144,11 +143,9 @@ class RangeValue(ContainerValue):
         return fold(tr, self.value.__contains__, (plain(item),))
 
     def m_index(self, tr: Tracer, item: Value, /) -> Value:
-        """`index(item)`."""
         return fold(tr, self.value.index, (plain(item),))
 
     def m_count(self, tr: Tracer, item: Value, /) -> Value:
-        """`count(item)`."""
         return fold(tr, self.value.count, (plain(item),))
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -172,7 +169,6 @@ def _build_range(tr: Tracer, obj: range) -> Value:
 
 @wraps_type(range)
 def wrap_range(tr: Tracer, obj: range, source: Source) -> Value:
-    """A range met at a source, guarded by value."""
     tr.guard(source, "EQUALS_MATCH", obj)
     value = RangeValue(obj, source=source)
     value.real = obj
@@ -181,7 +177,6 @@ def wrap_range(tr: Tracer, obj: range, source: Source) -> Value:
 
 @wraps_type(slice)
 def wrap_slice(tr: Tracer, obj: slice, source: Source) -> Value:
-    """A slice of constants met at a source, guarded by value."""
     tr.guard(source, "EQUALS_MATCH", obj)
     value = SliceValue(build(tr, obj.start), build(tr, obj.stop), build(tr, obj.step))
     value.source = source

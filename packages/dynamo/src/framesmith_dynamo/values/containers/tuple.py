@@ -1,4 +1,4 @@
-"""Tuples, and the tuple subclasses torch gives out as plain data: `torch.Size`."""
+"""Tuples, and torch's subclass of tuple: `torch.Size`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class TupleValue(SequenceValue):
     def getitem(self, tr: Tracer, key: Value) -> Value:
         where = key.real_slice(tr) if type(self) is TupleValue else None
         if where is not None and range(len(self.items))[where] == range(len(self.items)):
-            return self  # a whole slice of a tuple is the tuple
+            return self  # a full slice of a tuple is the tuple itself
         return super().getitem(tr, key)
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         empty = next((value for value in (self, other) if type(value) is TupleValue and not value.items), None)
         if op == "+" and empty is not None and type(self) is type(other) is TupleValue:
-            return other if empty is self else self  # CPython makes no new tuple of one that gets no items
+            return other if empty is self else self  # CPython returns the tuple itself if no items are added
         return self if self._is_repeated_once(op, other) else super().binary_op(tr, op, other)
 
     def reflected_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -72,7 +72,7 @@ class TupleValue(SequenceValue):
         )
 
     def m___getnewargs__(self, tr: Tracer) -> Value:
-        """What `copy` asks of tuples."""
+        """Called by `copy`."""
         return TupleValue([TupleValue(self.items)])
 
     def reconstruct(self, codegen: Codegen) -> None:
@@ -115,7 +115,6 @@ class SizeValue(TupleValue):
         return any(item.is_symbolic() for item in self.items)
 
     def m_numel(self, tr: Tracer) -> Value:
-        """`numel()`."""
         total = tr.constant(1)
         for item in self.unpack(tr):
             total = operations.binary(tr, "*", total, item)
@@ -142,7 +141,7 @@ def _build_size(tr: Tracer, obj: torch.Size) -> Value:
 
 @wraps_type(tuple)
 def wrap_tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
-    """A tuple met at a source: type and length are guarded, items when they are looked at."""
+    """Wrap a tuple found at a source: type and length are guarded, items when they are read."""
     tr.guard(source, "TYPE_MATCH", tuple)
     tr.guard(source, "LENGTH", len(obj))
     value = TupleValue(lazy_items(tr, obj, source), source=source)
@@ -152,11 +151,11 @@ def wrap_tuple(tr: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
 
 @wraps_type(torch.Size)
 def wrap_size(tr: Tracer, obj: torch.Size, source: Source) -> Value:
-    """A `torch.Size` kept somewhere: guarded by value."""
+    """Wrap a `torch.Size` found at a source, guarded by value."""
     tr.guard(source, "EQUALS_MATCH", obj)
     return SizeValue([tr.constant(int(item)) for item in obj], source=source)
 
 
 def lazy_items(tr: Tracer, obj: Sequence[Any], source: Source) -> list[Value]:
-    """Items of an existing sequence."""
+    """Return the lazy items of an existing sequence."""
     return [LazyItem(tr, item, source, index) for index, item in enumerate(obj)]

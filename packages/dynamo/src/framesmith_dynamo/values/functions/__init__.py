@@ -1,1 +1,1 @@
-"""Python functions, what binds their arguments, and what wraps them."""
+"""Python functions, binding of their arguments, and their wrappers."""

@@ -1,4 +1,4 @@
-"""Binding call arguments to a Python function's parameters, by the rules and with the errors of CPython."""
+"""Binding of call arguments to a Python function's parameters, with the rules and errors of CPython."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Default = Callable[[], "Value"]
 def bind(
     tr: Tracer, code: CodeType, name: str, args: Args, kwargs: Kwargs, defaults: Mapping[str, Default]
 ) -> dict[str, Value]:
-    """Parameter name -> value, `*args` and `**kwargs` included; raises the program's TypeError when they do not fit.
+    """Return the value of each parameter, `*args` and `**kwargs` included; raises the program's TypeError.
 
-    `defaults` gives the value of each parameter that has one, made only when it is needed.
+    `defaults` creates the value of each parameter that has a default, on demand.
     """
     positional = code.co_varnames[: code.co_argcount]
     keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -102,7 +102,7 @@ def _fill_defaults(
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names as CPython lists them: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
+    """Return names as CPython lists them: `'a'`, `'a' and 'b'`, `'a', 'b', and 'c'`."""
     quoted = [repr(name) for name in names]
     if len(quoted) < 3:
         return " and ".join(quoted)

@@ -1,4 +1,4 @@
-"""Closure cells, which an outer function shares with the functions it makes."""
+"""Closure cells, shared by an outer function and the functions it defines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 EMPTY_CELL = register_break(
     "empty-cell",
     what="a variable of an enclosing function is read before that function has given it a value",
-    why="nothing that a guard could look at says that a cell is empty, and a later call may find it filled",
+    why="no guard can check that a cell is empty, and it may be filled at a later call",
     hint="give the variable a value before the compiled function is called",
 )
 
 
 class CellValue(Value):
-    """A cell. `contents` is what it held when the trace met it (None: empty); stores go to the journal.
+    """A cell. `contents` are those at the beginning of the trace (None: empty); stores go to the journal.
 
-    `source` names the cell object itself when it exists already (`f.__closure__[i]`); `local_name` is set when it
-    is a variable of the outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
+    `source` is that of the cell object if it exists already (`f.__closure__[i]`); `local_name` is set for a variable of
+    the outermost frame, so that residual code may use LOAD_CLOSURE / STORE_DEREF.
     """
 
     python_types = (CellType,)
@@ -43,18 +43,18 @@ class CellValue(Value):
         self.local_name = local_name
 
     def load(self, tr: Tracer) -> Value | None:
-        """What the cell holds now, or None when it is empty."""
+        """Return the current contents, or None when empty."""
         pending = tr.journal.load_cell(self)
         if pending is None:
             return self.found_contents(tr)
         return None if pending is DELETED else pending
 
     def found_contents(self, tr: Tracer) -> Value | None:
-        """What the cell held before the trace changed it."""
+        """The contents before the trace changed them."""
         return self.contents
 
     def store(self, tr: Tracer, value: Value) -> None:
-        """Put a value into the cell."""
+        """Store the contents."""
         tr.journal.store_cell(self, value)
 
     def delete(self, tr: Tracer) -> None:
@@ -85,7 +85,7 @@ class CellValue(Value):
 
 
 class FoundCellValue(CellValue):
-    """A cell that exists. What it holds, found at `where`, is guarded when it is read."""
+    """An existing cell. Its contents, found at `where`, are guarded when they are read."""
 
     __slots__ = ("cell", "where")
 
@@ -108,7 +108,7 @@ class FoundCellValue(CellValue):
 
 @wraps_type(CellType)
 def wrap_cell(tr: Tracer, obj: CellType, source: Source) -> Value:
-    """A closure cell of a function that exists; the same cell met again is guarded to be the same."""
+    """Wrap a closure cell of an existing function; a cell found at several sources is guarded to remain the same."""
     value = FoundCellValue(obj, CellContentsSource(source), source=source)
     tr.journal.track_existing(value, obj)
     return value

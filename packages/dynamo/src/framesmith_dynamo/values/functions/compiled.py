@@ -1,4 +1,4 @@
-"""Functions compiled already (`framesmith_frames.CompiledFunction`): traced through, as the function they wrap."""
+"""Compiled functions (`framesmith_frames.CompiledFunction`), which are traced as the function they wrap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CompiledFunctionValue(Value):
-    """A compiled function found in the frame: a call of it is a call of what it wraps."""
+    """A compiled function used in the frame: a call of it is a call of the wrapped function."""
 
     python_types = (CompiledFunction,)
     __slots__ = ("wrapped",)
@@ -39,6 +39,6 @@ class CompiledFunctionValue(Value):
 
 @wraps_type(CompiledFunction)
 def wrap_compiled_function(tr: Tracer, obj: CompiledFunction[..., object], source: Source) -> Value:
-    """Guards its type; what it wraps guards itself."""
+    """Wrap a compiled function: its type is guarded; the wrapped function has guards of its own."""
     tr.guard(source, "TYPE_MATCH", CompiledFunction)
     return CompiledFunctionValue(tr.wrap(obj.__wrapped__, AttrSource(source, "__wrapped__")), source=source)

@@ -1,4 +1,6 @@
-"""Python functions: found at a source, known, or made while tracing. Calls bind the arguments and inline the body."""
+"""Python functions: found at a source, known, or defined while tracing. Calls bind the arguments and inline
+the body.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ FUNCTION_ATTRIBUTE = register_break(
     "function-attribute",
     what="an attribute of a function object cannot be followed",
     why="the tracer knows only the attributes that the language defines and plain ones",
-    hint="keep the data beside the function",
+    hint="store the data in another object",
 )
 
 #: Attributes of every function that C code computes.
@@ -78,7 +80,7 @@ class FunctionValue(Value):
         annotations: Sequence[Value] = (),
         cells: Sequence[CellValue] = (),
     ) -> FunctionValue:
-        """The function MAKE_FUNCTION creates: nothing of it exists outside the trace. Annotations as in `annotate`."""
+        """Return the function that MAKE_FUNCTION creates in the trace. Annotations as in `annotate`."""
         stand_in = FunctionType(code, function_globals, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
         if qualname is not None:
             stand_in.__qualname__ = qualname
@@ -93,7 +95,7 @@ class FunctionValue(Value):
         return value
 
     def annotate(self, tr: Tracer, annotations: Sequence[Value]) -> Value:
-        """Give a function that the trace makes its annotations, names and values in turn."""
+        """Set the annotations of a function made in the trace, given as names and values in turn."""
         made = new_dict(tr, zip(annotations[::2], annotations[1::2], strict=True))
         tr.journal.store_attr(self, "__annotations__", made)
         return made
@@ -127,10 +129,10 @@ class FunctionValue(Value):
         same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
         return tr.constant(same == (op == "=="))
 
-    # Parts
+    # Attributes of the function
 
     def get_cells(self, tr: Tracer) -> tuple[CellValue, ...]:
-        """One cell value for each free variable, in order; the same cell object gives the same value everywhere."""
+        """Return one cell value for each free variable, in order; the same cell object has one value."""
         if self.cells is None:
             found = [
                 tr.wrap(cell, ItemSource(self._part("__closure__"), i))
@@ -141,7 +143,7 @@ class FunctionValue(Value):
 
     @property
     def where(self) -> Source:
-        """Where a function that exists is found."""
+        """Return the source of an existing function."""
         assert self.source is not None, f"{self.describe()} exists, and so has a source"
         return self.source
 
@@ -149,7 +151,7 @@ class FunctionValue(Value):
         return AttrSource(self.where, name)
 
     def default_makers(self, tr: Tracer) -> dict[str, Default]:
-        """For each parameter with a default, a function that gives the default's value."""
+        """Return, for each parameter with a default, a function that returns the default's value."""
         code = self.function.__code__
         names = code.co_varnames[: code.co_argcount]
         count = len(self.defaults if self.defaults is not None else self.function.__defaults__ or ())
@@ -160,8 +162,8 @@ class FunctionValue(Value):
             makers[name] = functools.partial(self._kwdefault, tr, name)
         return makers
 
-    def rely_on_defaults(self, tr: Tracer) -> None:
-        """Rely on the same parameters having defaults."""
+    def guard_defaults(self, tr: Tracer) -> None:
+        """Guard which parameters have defaults."""
         if self.made or is_settled(self._part("__defaults__")):
             return
         for part, kind, of in (("__defaults__", "LENGTH", len), ("__kwdefaults__", "DICT_KEYS", tuple)):
@@ -171,8 +173,8 @@ class FunctionValue(Value):
             else:
                 tr.guard(self._part(part), kind, of(found))
 
-    def rely_on_absence(self, tr: Tracer, name: str) -> None:
-        """Rely on the function having no such attribute of its own; a library's gets none."""
+    def guard_absence(self, tr: Tracer, name: str) -> None:
+        """Guard that the function has no such attribute of its own; a library's is assumed not to get one."""
         if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
             note_instance_dict(tr, self)
             tr.guard(InstanceDictSource(self.where), "DICT_NOT_CONTAINS", name)
@@ -193,7 +195,7 @@ class FunctionValue(Value):
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self.made:
-            inner = self._behind_torch_compile(tr)
+            inner = self._patched_by_torch_compile(tr)
             if inner is not None:
                 return tr.call(inner, args, kwargs)
             answered = self._call_marked(tr, args, kwargs)
@@ -206,19 +208,19 @@ class FunctionValue(Value):
         return self.interpret(tr, args, kwargs)
 
     def interpret(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """A call, of which the tracer has no answer of its own."""
+        """Bind the arguments and inline the body, without looking for a handler."""
         code = self.function.__code__
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise GraphBreak(GENERATOR_FUNCTION, self.describe())
         try:
             bound = bind(tr, code, self.function.__qualname__, args, kwargs, self.default_makers(tr))
         except TracedRaise:
-            self.rely_on_defaults(tr)
+            self.guard_defaults(tr)
             raise
         return tr.inline(self.function, bound, self.get_cells(tr))
 
-    def _behind_torch_compile(self, tr: Tracer) -> Value | None:
-        """The function of torch that torch.compile has put this one in front of, for its own sake."""
+    def _patched_by_torch_compile(self, tr: Tracer) -> Value | None:
+        """Return the function of torch that torch.compile has wrapped in this one, or None."""
         attribute = wrapped_by_torch(self.function)
         if attribute is not None:
             return value_at(tr, vars(self.function)[attribute], self._part(attribute))
@@ -226,7 +228,7 @@ class FunctionValue(Value):
         return None if cell is None else self.get_cells(tr)[cell].load(tr)
 
     def _call_marked(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value | None:
-        """The call of a function that the program has marked for torch's compiler; None for any other."""
+        """Call a function marked by torch's decorators; None for others."""
         handler = torch_decorators.handler_of(self.function)
         if handler is not None:
             self.pin(tr)
@@ -263,7 +265,7 @@ class FunctionValue(Value):
             return special(tr, self)
         if hasattr(FunctionType, name):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"{name!r} of {self.describe()}")
-        self.rely_on_absence(tr, name)
+        self.guard_absence(tr, name)
         return tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
 
     def _own_part(self, tr: Tracer, name: str) -> Value:
@@ -288,11 +290,11 @@ class FunctionValue(Value):
         tr.journal.store_attr(self, name, value)
 
     def entries(self) -> dict[str, Any] | None:
-        """The function's `__dict__`; None for one that the trace makes."""
+        """The function's `__dict__`; None for one made in the trace."""
         return None if self.made else self.function.__dict__
 
     def own_attributes(self, tr: Tracer) -> list[tuple[str, Value]]:
-        """The contents of the function's `__dict__`, which are relied on to be all."""
+        """Return the contents of the function's `__dict__`, whose names are guarded."""
         found = () if self.made else tuple(self.function.__dict__)
         if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
             note_instance_dict(tr, self)
@@ -302,7 +304,7 @@ class FunctionValue(Value):
         names += [name for name in pending if name not in found and name not in vars(FunctionType)]
         return [(name, self.getattr_(tr, name)) for name in names]
 
-    # Back to bytecode
+    # Reconstruction
 
     def referents(self) -> Iterable[Value]:
         if not self.made:
@@ -333,7 +335,7 @@ def build_function(
     cells: tuple[Any, ...],
     kwnames: tuple[str, ...],
 ) -> FunctionType:
-    """Run by compiled code: a fresh function like `stand_in`, with the call's own defaults and cells."""
+    """Called by compiled code: return a new function like `stand_in`, with the call's own defaults and cells."""
     made = FunctionType(stand_in.__code__, stand_in.__globals__, stand_in.__name__, defaults or None, cells)
     made.__qualname__ = stand_in.__qualname__
     made.__kwdefaults__ = dict(zip(kwnames, kwdefaults, strict=True)) or None
@@ -348,7 +350,7 @@ def _type_of(tr: Tracer, self: FunctionValue) -> Value:
     return tr.constant(FunctionType)
 
 
-#: What may be stored in the attributes of a function that C code checks.
+#: The types that C code accepts for attributes of a function.
 _TYPES: dict[str, tuple[type, ...]] = {
     "__name__": (str,),
     "__qualname__": (str,),
@@ -403,7 +405,7 @@ class MethodValue(Value):
 
 @wraps_type(FunctionType)
 def wrap_function(tr: Tracer, obj: FunctionType, source: Source) -> Value:
-    """A Python function: guarded by its code object, a library's by its identity, which vouches for its parts too."""
+    """Wrap a Python function: guarded by its code object, a library's by its identity, which includes its parts."""
     if is_library_entry(source):
         tr.guard(source, "ID_MATCH", obj)
     else:
@@ -414,7 +416,7 @@ def wrap_function(tr: Tracer, obj: FunctionType, source: Source) -> Value:
 
 @wraps_type(MethodType)
 def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
-    """A bound method object: its function and its owner, each guarded as what it is."""
+    """Wrap a bound method object: its function and its owner have guards of their own."""
     tr.guard(source, "TYPE_MATCH", MethodType)
     function = tr.wrap(obj.__func__, AttrSource(source, "__func__"))
     return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)

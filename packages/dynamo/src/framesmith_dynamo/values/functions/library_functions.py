@@ -1,4 +1,4 @@
-"""Python functions of the standard library that the tracer answers itself: introspection, wrappers."""
+"""Python functions of the standard library with handlers: introspection, wrappers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from framesmith_dynamo.values.functions.functions import FunctionValue
 
 INTROSPECTION = register_break(
     "introspection",
-    what="a function's signature or source is asked for while tracing",
+    what="a function's signature or source is read while tracing",
     why="the function was made in the trace, or is not a plain Python function",
-    hint="ask outside the compiled function",
+    hint="read it outside the compiled function",
 )
 
 
 @handles(functools.update_wrapper)
 def update_wrapper(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`functools.update_wrapper(wrapper, wrapped)`: attributes of any callable, given to a function."""
+    """`functools.update_wrapper(wrapper, wrapped)`: copies attributes of any callable to a function."""
     given = dict(zip(("wrapper", "wrapped", "assigned", "updated"), args, strict=False)) | dict(kwargs)
     wrapper, wrapped = given["wrapper"], given["wrapped"]
     assigned = plain(given["assigned"]) if "assigned" in given else functools.WRAPPER_ASSIGNMENTS
@@ -54,7 +54,7 @@ def _attribute(tr: Tracer, value: Value, name: str) -> Value | None:
 
 
 def _own_attributes(tr: Tracer, value: Value) -> list[tuple[str, Value]]:
-    """What is in the `__dict__` of a callable, if it has one."""
+    """Return the contents of the `__dict__` of a callable, if it has one."""
     if isinstance(value, FunctionValue):
         return value.own_attributes(tr)
     entries = _attribute(tr, value, "__dict__")
@@ -96,7 +96,7 @@ def _folding_strings(function: Callable[..., Any]) -> Handler:
     return lambda tr, args, kwargs: fold_strings(tr, function, args, kwargs)
 
 
-#: Functions of `re` that have no effect: they look up and fill a cache of patterns.
+#: Functions of `re` without effects other than a cache of patterns.
 STRING_FUNCTIONS: Final = (re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall)
 for _of_texts in STRING_FUNCTIONS:
     handles(_of_texts)(_folding_strings(_of_texts))
@@ -104,7 +104,7 @@ for _of_texts in STRING_FUNCTIONS:
 
 @handles(os.fspath)
 def _fspath(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`os.fspath(path)`: a text is itself."""
+    """`os.fspath(path)`: a string is returned unchanged."""
     if kwargs or len(args) != 1 or not issubclass(args[0].python_type(), str | bytes):
         raise GraphBreak(UNSUPPORTED_CALL, "os.fspath of a path")
     return args[0]

@@ -1,4 +1,4 @@
-"""`functools.partial` objects, found or made while tracing."""
+"""`functools.partial` objects, existing or made while tracing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PartialValue(Value):
-    """A callable with its first arguments and some keywords filled in; `keywords` is a dict, which may change."""
+    """A callable with bound leading arguments and keywords; `keywords` is a dict, which may change."""
 
     python_types = (functools.partial,)
     exact_operators = True
@@ -35,7 +35,7 @@ class PartialValue(Value):
         return f"partial of {self.function.describe()}"
 
     def keywords_now(self, tr: Tracer) -> dict[str, Value]:
-        """The keywords that a call fills in at present."""
+        """Return the current bound keywords."""
         return {key.as_constant(): self.keywords.getitem(tr, key) for key in self.keywords.unpack(tr)}
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -66,7 +66,7 @@ class PartialValue(Value):
 
 
 def build_partial(function: Any, keywords: dict[str, Any], *args: Any) -> functools.partial[Any]:
-    """Run by compiled code: a partial object whose `keywords` is this very dict."""
+    """Called by compiled code: return a partial object whose `keywords` is this very dict."""
     made: Any = functools.partial(function)
     made.__setstate__((function, args, keywords, None))
     return made  # type: ignore[no-any-return]
@@ -74,7 +74,7 @@ def build_partial(function: Any, keywords: dict[str, Any], *args: Any) -> functo
 
 @wraps_type(functools.partial)
 def wrap_partial(tr: Tracer, obj: functools.partial[Any], source: Source) -> Value:
-    """A partial object: its function and arguments are wrapped one by one, its keywords as a dict."""
+    """Wrap a partial object: its function and arguments are wrapped one by one, its keywords as a dict."""
     tr.guard(source, "TYPE_MATCH", functools.partial)
     args = tr.wrap(obj.args, AttrSource(source, "args")).unpack(tr)
     keywords = tr.wrap(obj.keywords, AttrSource(source, "keywords"))

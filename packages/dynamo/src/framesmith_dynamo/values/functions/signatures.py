@@ -1,4 +1,4 @@
-"""`inspect.signature` of functions and methods that exist: names and kinds come with the code, defaults are found."""
+"""`inspect.signature` of existing functions and methods: names and kinds come from the code, defaults have sources."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ class ParameterValue(Value):
 
 @handles(inspect.signature)
 def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`inspect.signature(function)` of functions and methods that exist."""
+    """`inspect.signature(function)` of existing functions and methods."""
     if len(args) + ("obj" in kwargs) != 1:
         refuse(tr, inspect.signature, args, kwargs)
     target = args[0] if args else kwargs["obj"]
     if len(args) + len(kwargs) != 1:
         raise GraphBreak(INTROSPECTION, f"{target.describe()} with options")
     function = unwrapped(tr, target.function if isinstance(target, MethodValue) else target)
-    function.rely_on_defaults(tr)
+    function.guard_defaults(tr)
     real: Any = function.function
     if isinstance(target, MethodValue):
         real = MethodType(real, object())
@@ -109,7 +109,7 @@ def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def unwrapped(tr: Tracer, function: Value) -> FunctionValue:
-    """The function at the end of a chain of `__wrapped__`, whose signature they all have."""
+    """Return the function at the end of a chain of `__wrapped__`, whose signature they all have."""
     if not isinstance(function, FunctionValue) or function.made or function.mutation is not None:
         raise GraphBreak(INTROSPECTION, function.describe())
     entries = function.function.__dict__
@@ -118,5 +118,5 @@ def unwrapped(tr: Tracer, function: Value) -> FunctionValue:
     if "__wrapped__" in entries:
         return unwrapped(tr, function.getattr_(tr, "__wrapped__"))
     for name in ("__signature__", "__wrapped__"):
-        function.rely_on_absence(tr, name)
+        function.guard_absence(tr, name)
     return function

@@ -1,10 +1,10 @@
-"""A Python function of scalars traced once, on tensors without dimensions, and recorded for all elements at once.
+"""A Python function of scalars, traced once on 0-d tensors and recorded for all elements.
 
-Note [Everywhere]: what `torch.vmap` does to such a function, done in the trace. The function sees tensors without
-dimensions, as eager mode shows them to it: shapes, promotion of types and subscripts are those of scalars. What it has
-put into the graph is then recorded anew on whole tensors that broadcast against each other, and the first record is
-erased. That is right where each operation works element by element, which is checked of every operator under it; what
-does not depend on the scalars stays as it was recorded. Everything else breaks the graph.
+Note [Elementwise]: the effect of `torch.vmap` on such a function, without vmap. The function is called with 0-d
+tensors, as in eager mode: shapes, type promotion and subscripts are those of scalars. The recorded nodes are then
+recorded again on whole tensors that broadcast against each other, and the first record is erased. That is right if each
+operation is elementwise, which is checked for every operator; nodes that do not depend on the scalars stay. Everything
+else breaks the graph.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from framesmith_sideeffects import MutationRefused
 NOT_ELEMENTWISE = register_break(
     "not-elementwise",
     what="a function of single elements, such as a score_mod, does more than compute with them",
-    why="it is recorded once for all elements, which is right where every operation works element by element",
-    hint="compute with the scores and places it is given, and with elements of captured tensors at such places; "
+    why="it is recorded once for all elements, which is right only if every operation is elementwise",
+    hint="compute with its arguments (score, indices), and with elements of captured tensors at such indices; "
     "prepare all else outside of the function",
 )
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which operators read elements of tensors."""
+    """A torch mode that notes which operators read elements of tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,10 +50,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def everywhere(tr: Tracer, function: Value, wholes: Sequence[TensorValue]) -> TensorValue:
-    """What the function gives of one element of each of `wholes`, for all of them; see Note [Everywhere].
+def elementwise(tr: Tracer, function: Value, wholes: Sequence[TensorValue]) -> TensorValue:
+    """Apply a function of one element of each of `wholes` to all elements; see Note [Elementwise].
 
-    The result broadcasts against the wholes, which have as many dimensions as each other.
+    The result broadcasts against `wholes`, which have equal numbers of dimensions.
     """
     builder = wholes[0].ref.builder
     scalars = [_scalar(tr, whole.fake) for whole in wholes]
@@ -77,7 +77,7 @@ def _scalar(tr: Tracer, whole: torch.Tensor) -> Value:
 
 
 class _Replay:
-    """What was recorded behind the node `last`, recorded anew: `wholes` stand for the scalars."""
+    """Replays the nodes recorded after the node `last` with `wholes` in place of the scalars."""
 
     def __init__(self, tr: Tracer, builder: GraphBuilder, wholes: Mapping[Any, TensorValue], last: fx.Node) -> None:
         self.tr = tr
@@ -85,12 +85,12 @@ class _Replay:
         self.whole: dict[fx.Node, fx.Node] = {one.as_proxy(): whole.as_proxy() for one, whole in wholes.items()}
         self.values: dict[fx.Node, TensorValue] = {one.as_proxy(): whole for one, whole in wholes.items()}
         self.dims = max(whole.fake.dim() for whole in wholes.values())
-        #: Reads at fewer places than a tensor has dimensions: of what, and where.
+        #: Partial reads, at fewer indices than the tensor has dimensions: the tensor and the indices.
         self.begun: dict[fx.Node, tuple[Any, list[Any]]] = {}
         self.recorded = nodes_after(last)
 
     def of(self, result: TensorValue) -> TensorValue:
-        """The result for all elements. What was recorded for scalars is erased."""
+        """Return the result for all elements, and erase the nodes recorded for scalars."""
         scalars = list(self.whole)
         dependent = list(scalars)
         for node in self.recorded:
@@ -130,12 +130,12 @@ class _Replay:
         self._note(node, value, scalar, whole=not makes)
 
     def _promoted(self, node: fx.Node) -> tuple[Any, Any]:
-        """The arguments, all with dimensions: a captured number then counts as much as the scores do."""
+        """Return the arguments as tensors with dimensions: a captured number then promotes as the scores do."""
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._wide)
         return args, kwargs
 
     def _wide(self, one: fx.Node) -> fx.Node:
-        """A node for all elements; of what is the same for all, with as many dimensions."""
+        """Return a node for all elements; one that is the same for all gets as many dimensions."""
         if one in self.whole:
             return self.whole[one]
         if not isinstance(EXAMPLE.of(one), torch.Tensor):
@@ -144,27 +144,27 @@ class _Replay:
         return wide
 
     def _check_operators(self, node: fx.Node) -> bool:
-        """Whether nothing that runs reads an element; breaks where some of it works on more than single ones."""
+        """Whether no operator of the node reads an element; breaks where one is not elementwise."""
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), fake_of_node)
         call = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
         log = _Operators()
         self.builder.run(log, call, args[1:] if isinstance(node.target, str) else args, kwargs)
         for op in log.seen:
             if not _is_elementwise(op):
-                raise GraphBreak(NOT_ELEMENTWISE, f"{op} does not work element by element")
+                raise GraphBreak(NOT_ELEMENTWISE, f"{op} is not elementwise")
         return not log.seen
 
     def _read(self, node: fx.Node) -> None:
-        """An element of a captured tensor, or a part that is read from next: those two are one read."""
-        tensor, places = node.args
+        """Replay a read of an element of a captured tensor, or of a part that is read from next: those are one read."""
+        tensor, indices = node.args
         tensor, before = self.begun.get(tensor, (tensor, []))  # type: ignore[arg-type]
         if tensor in self.whole:
             raise GraphBreak(NOT_ELEMENTWISE, "a subscript of a score")
-        places = [*before, *map(self._wide, places)]  # type: ignore[arg-type]
-        if len(places) < fake_of_node(tensor).dim():
-            self.begun[node] = (tensor, places)
+        indices = [*before, *map(self._wide, indices)]  # type: ignore[arg-type]
+        if len(indices) < fake_of_node(tensor).dim():
+            self.begun[node] = (tensor, indices)
             return
-        self._note(node, read_at(self.tr, tensor, places), EXAMPLE.of(node), whole=True)
+        self._note(node, read_at(self.tr, tensor, indices), EXAMPLE.of(node), whole=True)
 
     def _note(self, node: fx.Node, value: Value, scalar: torch.Tensor, whole: bool) -> None:
         if not isinstance(value, TensorValue) or value.fake.dtype != scalar.dtype:
@@ -178,6 +178,6 @@ class _Replay:
 
 
 def _is_elementwise(op: Any) -> bool:
-    """Whether each element of the operator's result is made of those at the same place."""
+    """Whether each element of the operator's result depends only on the operands' elements at the same index."""
     facts = row(op)
     return torch.Tag.pointwise in op.tags or facts.pointwise or facts.copies or op in IDENTITY_VIEWS

@@ -1,7 +1,7 @@
-"""Flex attention: the function, torch's operator under it, and what makes block masks.
+"""Flex attention: the function, torch's operator under it, and the constructor of block masks.
 
-They are interpreted as `polyfills/flex_attention.py` writes them out, with score_mod and mask_mod recorded for all
-scores at once. What torch refuses is left to torch: the graph breaks, and torch's own function raises.
+They are interpreted as their polyfills in `polyfills/flex_attention.py`, with score_mod and mask_mod recorded for all
+scores. Where torch rejects a call the graph breaks, and torch's own function raises.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.polyfills import flex_attention as written_out
+from framesmith_dynamo.polyfills import flex_attention as polyfill
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.higher_order.elementwise import everywhere
+from framesmith_dynamo.values.higher_order.elementwise import elementwise
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 REFUSED = register_break(
     "flex-attention-refused",
-    what="a call of flex_attention that torch refuses, or takes in eager mode only",
-    why="torch's own function says what is wrong, in its own words",
-    hint="see the error that follows; where there is none, leave away what is named, as `BACKEND` of kernel_options",
+    what="a call of flex_attention that torch rejects, or accepts in eager mode only",
+    why="torch's own function raises the error",
+    hint="see the error that follows; where there is none, omit the named argument, such as "
+    "`BACKEND` of kernel_options",
 )
 
-#: Options of torch's kernels that change what is returned, or what is refused.
+#: Options of torch's kernels that change the results, or the set of accepted calls.
 MEANING: Final = frozenset({"BACKEND", "FORCE_USE_FLEX_ATTENTION", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"})
-#: Functions that change nothing and hide nothing, and what stands for that of a block mask which was sliced.
+#: Functions without effect, and the substitute for the mask of a block mask that was sliced.
 CHANGES_NOTHING: Final = flex._identity
 HIDES_NOTHING: Final = flex.noop_mask
 UNUSABLE: Final = getattr(flex, "_sliced_mask_mod_error", None)
 
 
 def _named(tr: Tracer, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """The arguments by name, defaults filled in; the program's TypeError where they do not fit."""
+    """Return the arguments by name, with defaults; raises the program's TypeError where they do not fit."""
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
@@ -52,7 +53,6 @@ def _named(tr: Tracer, function: Any, args: Args, kwargs: Kwargs) -> dict[str, V
 
 @handles(flex.flex_attention)
 def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`flex_attention(query, key, value, score_mod, block_mask, ...)`."""
     _refuse_transforms(tr)
     given = _named(tr, flex.flex_attention, args, kwargs)
     query, key, value, block_mask = (given[name] for name in ("query", "key", "value", "block_mask"))
@@ -60,7 +60,7 @@ def flex_attention(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     why = _why_refused(tensors, given["enable_gqa"].bool_(tr)) or _why_options(tr, given["kernel_options"])
     if why is not None:
         raise GraphBreak(REFUSED, why)
-    fitting = tr.constant(written_out.fits)
+    fitting = tr.constant(polyfill.fits)
     if not block_mask.is_none() and not tr.call(fitting, (block_mask, query, key), {}).bool_(tr):
         raise GraphBreak(REFUSED, "the block mask is of other sizes, or on another device")
     if block_mask.is_none() and tensors[0].shape[0] != tensors[1].shape[0]:
@@ -91,17 +91,17 @@ def operator(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(REFUSED, why or "captured tensors are given beside the functions")
     mask_mod = given["block_mask"].unpack(tr)[-1]
     results = _attend(tr, tensors, (query, key, value), given["score_mod"], mask_mod, given["scale"])
-    return tr.call(tr.constant(written_out.to_base_2), results.unpack(tr), {})
+    return tr.call(tr.constant(polyfill.to_base_2), results.unpack(tr), {})
 
 
 def _refuse_transforms(tr: Tracer) -> None:
     """Break in the body of a function transform: torch has no rule for the operator there."""
     if tr.memo.transforms:
-        raise GraphBreak(REFUSED, "a function transform of torch is at work")
+        raise GraphBreak(REFUSED, "a function transform of torch is active")
 
 
 def _tensors(*values: Value) -> list[TensorValue]:
-    """The values, of which each has to be a tensor."""
+    """Return the values, each of which has to be a tensor."""
     tensors = [one for one in values if isinstance(one, TensorValue)]
     if len(tensors) != len(values):
         raise GraphBreak(REFUSED, ", ".join(one.describe() for one in values))
@@ -109,7 +109,7 @@ def _tensors(*values: Value) -> list[TensorValue]:
 
 
 def _why_refused(tensors: list[torch.Tensor], shares: bool) -> str | None:
-    """Why torch's function would not take such tensors, or None; `shares`: heads may share keys."""
+    """Return why torch's function would reject such tensors, or None; `shares`: heads may share keys."""
     why = _why_shapes(tensors)
     if why is not None:
         return why
@@ -130,7 +130,7 @@ def _why_shapes(tensors: list[torch.Tensor]) -> str | None:
     batch, heads, queries, depth = query.shape
     others, shared, keys, same = key.shape
     if depth != same or value.shape[:3] != key.shape[:3]:
-        return "keys and values that do not fit the queries, or each other"
+        return "keys and values whose shapes do not match the queries, or each other"
     if 0 in (batch, heads, queries, keys, depth, value.shape[3]) or heads % shared or others not in (1, batch):
         return "no elements, or heads or batches that do not fit"
     return None
@@ -146,7 +146,7 @@ def _why_options(tr: Tracer, options: Value) -> str | None:
 def _attend(
     tr: Tracer, fakes: list[torch.Tensor], given: tuple[Value, ...], score_mod: Value, mask_mod: Value, scale: Value
 ) -> Value:
-    """The three results of `attend`, the first laid out as eager mode lays it out."""
+    """Return the three results of `attend`, the first with eager mode's layout."""
     none = tr.constant(None)
     known = getattr(mask_mod, "function", None)
     if known is not None and known is UNUSABLE:
@@ -161,15 +161,15 @@ def _attend(
         none if getattr(score_mod, "function", None) is CHANGES_NOTHING else score_mod,
         none if known is HIDES_NOTHING else mask_mod,
     )
-    function = written_out.attend_cast if casts else written_out.attend
+    function = polyfill.attend_cast if casts else polyfill.attend
     arguments = (*given, *mods, scale, *((dtype, tr.constant(device)) if casts else ()))
-    means, *rest = tr.call(tr.constant(function), arguments, {}).unpack(tr)
-    assert isinstance(means, TensorValue)
-    return TupleValue([_laid_out(tr, means, query), *rest])
+    output, *rest = tr.call(tr.constant(function), arguments, {}).unpack(tr)
+    assert isinstance(output, TensorValue)
+    return TupleValue([_in_query_layout(tr, output, query), *rest])
 
 
-def _laid_out(tr: Tracer, means: TensorValue, query: torch.Tensor) -> Value:
-    """The means with their dimensions in memory as those of the queries, the elements of a head next to each other."""
+def _in_query_layout(tr: Tracer, output: TensorValue, query: torch.Tensor) -> Value:
+    """Return the output with its dimensions in memory as those of the queries, the elements of a head contiguous."""
     steps = query.stride()
 
     def outermost_first(one: int, other: int) -> int:
@@ -177,36 +177,35 @@ def _laid_out(tr: Tracer, means: TensorValue, query: torch.Tensor) -> Value:
             return one - other
         return -1 if steps[one] > steps[other] else 1
 
-    # Of dimensions with equal steps the last is the innermost, and a head's elements always are.
+    # Of dimensions with equal strides the last is the innermost, and a head's elements always are.
     order = [*sorted(range(3), key=functools.cmp_to_key(outermost_first)), 3]
     if order == [0, 1, 2, 3]:
-        return means
-    sizes, back = means.fake.shape, [order.index(dim) for dim in range(4)]
+        return output
+    sizes, back = output.fake.shape, [order.index(dim) for dim in range(4)]
     constants = tr.constant(tuple(order)), tr.constant(tuple(back)), tr.constant(any(n == 1 for n in sizes))
-    return tr.call(tr.constant(written_out.ordered_as), (means, *constants), {})
+    return tr.call(tr.constant(polyfill.ordered_as), (output, *constants), {})
 
 
-@handles(written_out.everywhere)
-def _everywhere(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    mod, score, places = args
-    wholes = [*([] if score.is_none() else [score]), *places.unpack(tr)]
-    return everywhere(tr, mod, _tensors(*wholes))
+@handles(polyfill.elementwise)
+def _elementwise(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    mod, score, indices = args
+    wholes = [*([] if score.is_none() else [score]), *indices.unpack(tr)]
+    return elementwise(tr, mod, _tensors(*wholes))
 
 
 @handles(flex.create_mask)
 def create_mask(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)`."""
     given = _named(tr, flex.create_mask, args, kwargs)
     if given["device"].is_none():
         raise GraphBreak(REFUSED, "a mask for the accelerator that is there")
     kind = tr.call(tr.constant(flex._get_mod_type), (given["mod_fn"],), {}).as_constant()
     of_scores = tr.constant(kind is flex._ModificationType.SCORE_MOD)
-    return tr.call(tr.constant(written_out.create_mask), (*given.values(), of_scores), {})
+    return tr.call(tr.constant(polyfill.create_mask), (*given.values(), of_scores), {})
 
 
 for _theirs, _ours in (
-    (flex._ordered_to_dense, written_out.ordered_to_dense),
-    (flex._dense_to_ordered, written_out.dense_to_ordered),
+    (flex._ordered_to_dense, polyfill.ordered_to_dense),
+    (flex._dense_to_ordered, polyfill.dense_to_ordered),
 ):
 
     def _handler(tr: Tracer, args: Args, kwargs: Kwargs, theirs: Any = _theirs, ours: Any = _ours) -> Value:

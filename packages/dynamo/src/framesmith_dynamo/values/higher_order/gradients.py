@@ -1,7 +1,7 @@
-"""`torch.func.grad` and `torch.func.grad_and_value`: one node around a graph of the function.
+"""`torch.func.grad` and `torch.func.grad_and_value`: one node with a subgraph of the function.
 
-The function is traced on tensors of which autograd knows nothing. Under the transform theirs have histories, and what
-asks for these breaks. What torch refuses of arguments and results is left to torch.
+The function is traced on tensors without autograd history. Under the transform they have one, and code that reads it
+breaks. Errors about arguments and results are torch's.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 NOT_DIFFERENTIATED = register_break(
     "function-not-differentiated",
-    what="torch.func.grad of a function is called in a way that a graph does not have",
-    why="gradients are asked of no tensors, keywords hold tensors, the result is no tensor without dimensions, or "
+    what="torch.func.grad of a function is called in a way that a graph does not support",
+    why="gradients of other objects than tensors are requested, keywords contain tensors, the result "
+    "is no 0-d tensor, or "
     "gradients are switched off around the call",
-    hint="see the error that follows; where there is none, give tensors by position, with gradients switched on",
+    hint="see the error that follows; where there is none, pass tensors by position, with gradients enabled",
 )
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """A value taken apart: its leaves, and what puts them together again."""
+    """A flattened value: its leaves, and the structure to rebuild it."""
 
     leaves: list[Value]
     spec: Value
 
     def again(self, tr: Tracer, leaves: Sequence[Value]) -> Value:
-        """The same structure of other leaves."""
+        """Return the same structure with other leaves."""
         return tr.call(tr.constant(unstable.tree_unflatten), (new_list(tr, [*leaves]), self.spec), {})
 
 
@@ -60,7 +61,7 @@ def grad_and_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     chosen = _chosen(argnums, len(trees))
     tensors = [leaf for tree in trees for leaf in tree.leaves if isinstance(leaf, TensorValue)]
     if not all(isinstance(leaf, TensorValue) for at in chosen for leaf in trees[at].leaves) or not tensors:
-        raise GraphBreak(NOT_DIFFERENTIATED, "gradients are asked of what is no tensor")
+        raise GraphBreak(NOT_DIFFERENTIATED, "a gradient is requested of an object that is no tensor")
     examples = [tr.call_torch("detach", (one,), {}) for one in tensors]
     builder, nodes = tensors[0].ref.builder, [one.as_proxy() for one in examples]
     last = last_node(builder)
@@ -72,9 +73,11 @@ def grad_and_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value, others = _results(tr, result, has_aux.bool_(tr))
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in (value, *others.leaves)])
     wanted = [_positions(trees, at) for at in chosen]
-    settings = len(tensors), tuple(place for places in wanted for place in places)
+    settings = len(tensors), tuple(position for positions in wanted for position in positions)
     made = transformed(tr, differentiated, body, settings, tensors)
-    gradients = [trees[at].again(tr, [made.pop(0) for _ in places]) for at, places in zip(chosen, wanted, strict=True)]
+    gradients = [
+        trees[at].again(tr, [made.pop(0) for _ in positions]) for at, positions in zip(chosen, wanted, strict=True)
+    ]
     found = TupleValue(gradients) if issubclass(argnums.python_type(), tuple) else gradients[0]
     value = made.pop(0)
     if has_aux.bool_(tr):
@@ -87,19 +90,19 @@ def _items(tr: Tracer, mapping: Value) -> list[list[Value]]:
 
 
 def _chosen(argnums: Value, count: int) -> list[int]:
-    """The arguments to differentiate, which torch has to agree with."""
+    """Return the arguments to differentiate, which must match torch's choice."""
     given = argnums.as_plain()
     numbers = given if isinstance(given, tuple) else (given,)
     if not all(type(at) is int for at in numbers):
         raise GraphBreak(NOT_DIFFERENTIATED, f"argnums is {given!r}")
-    places = [at + count if at < 0 else at for at in numbers]
-    if not places or len({*places}) != len(places) or not all(0 <= at < count for at in places):
+    positions = [at + count if at < 0 else at for at in numbers]
+    if not positions or len({*positions}) != len(positions) or not all(0 <= at < count for at in positions):
         raise GraphBreak(NOT_DIFFERENTIATED, f"argnums is {given} for {count} arguments")
-    return places
+    return positions
 
 
 def _with_examples(tr: Tracer, trees: Sequence[_Tree], examples: Sequence[Value]) -> list[Value]:
-    """The arguments with examples in place of tensors."""
+    """Return the arguments with examples in place of tensors."""
     left = iter(examples)
     return [
         tree.again(tr, [next(left) if isinstance(one, TensorValue) else one for one in tree.leaves]) for tree in trees
@@ -107,14 +110,14 @@ def _with_examples(tr: Tracer, trees: Sequence[_Tree], examples: Sequence[Value]
 
 
 def _positions(trees: Sequence[_Tree], argument: int) -> list[int]:
-    """The places, among all tensors, of those in an argument."""
+    """Return the indices, among all tensors, of those in an argument."""
     counts = [sum(isinstance(one, TensorValue) for one in tree.leaves) for tree in trees]
     before = sum(counts[:argument])
     return [*range(before, before + counts[argument])]
 
 
 def _results(tr: Tracer, result: Value, has_aux: bool) -> tuple[Value, _Tree]:
-    """The value that is differentiated, and what else there is."""
+    """Return the differentiated value, and the auxiliary results."""
     none = TupleValue([])
     parts = [result, none]
     if has_aux and (not issubclass(result.python_type(), tuple) or len(parts := result.unpack(tr)) != 2):

@@ -1,4 +1,4 @@
-"""Function transforms in a trace: their bodies are traced, and become a call of the graph."""
+"""Function transforms in a trace: their bodies are traced, and become a call in the graph."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from framesmith_sideeffects import MutationRefused
 BODY_EFFECT = register_break(
     "body-effect",
     what="a function under a transform, such as torch.vmap, changes an object that it did not make",
-    why="its body becomes a graph within the graph, and tensors in it are of no use outside",
-    hint="return what the function computes, and change objects outside of it",
+    why="its body becomes a graph within the graph, and its tensors cannot be used outside",
+    hint="return the results of the function, and change objects outside of it",
 )
 BODY_RAISES = register_break(
     "body-raises",
-    what="a function under a transform, such as torch.vmap, raises an exception, or gives what the transform refuses",
-    why="torch's own transform raises it, in its own words",
+    what="a function under a transform, such as torch.vmap, raises an exception, or returns a result "
+    "that the transform rejects",
+    why="torch's own transform raises the error",
     hint="see the error that follows",
 )
 ASKS_LEVEL = register_break(
     "asks-transform-level",
-    what="a function under a transform, such as torch.vmap, asks torch for the transform it runs in",
+    what="a function under a transform, such as torch.vmap, reads the current transform",
     why="its body is traced on examples, outside of the transform",
     hint="call the transformed function outside the compiled function",
 )
@@ -42,7 +43,7 @@ def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
-    """The result of a function under a transform, for `arguments()`, whose containers are its own to change."""
+    """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
     tr.memo.transforms += 1
     try:
         with tr.journal.nested("a function under a transform"):
@@ -58,7 +59,9 @@ def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Va
 def transformed(
     tr: Tracer, transform: Callable[..., Any], body: Subgraph, settings: Sequence[Any], operands: Sequence[Value]
 ) -> list[Value]:
-    """Put the transform of a body into the graph: its results. The call may fail, and stays, where the body would."""
+    """Record the transform of a body in the graph, and return its results. The call may fail, and is kept, as the body
+    would.
+    """
     made = tr.call_torch(transform, (body.node, *settings, *operands, *body.captured), {})
     [call] = body.node.users
     effects = effects_of(call)

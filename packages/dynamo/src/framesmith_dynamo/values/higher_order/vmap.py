@@ -1,10 +1,10 @@
-"""`torch.vmap`: torch's own Python of it is interpreted, and its last steps are one node around a graph of the body.
+"""`torch.vmap`: torch's own Python code is interpreted; its last steps become one node with a subgraph of the body.
 
-Note [One example]: the function is traced once, on what is the first example of each batch: that has the shape, dtype
-and strides that eager mode's batched tensors show. What was recorded is cut out as a graph of its own, and recorded as
-one call, `vmapped(graph, ...)`, whose operators on whole batches are torch's. It is run so on fakes at once: what torch
-refuses under vmap it refuses there, and the graph breaks. Whatever a batched tensor would answer otherwise than an
-example does, breaks where it is asked (`tr.memo.transforms`).
+Note [One example]: the function is traced once, on the first example of each batch, which has the shape, dtype and
+strides that eager mode's batched tensors report. The recorded nodes are extracted as a subgraph, and one call is
+recorded, `vmapped(graph, ...)`, in which torch applies the operators to whole batches. It is run on fakes at once: an
+operation that torch rejects under vmap raises there, and the graph breaks. Code that would see a difference between a
+batched tensor and an example breaks where it reads it (`tr.memo.transforms`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from framesmith_dynamo.values.tensors.tensor import TensorValue
 
 NO_EXAMPLE = register_break(
     "batch-without-examples",
-    what="torch.vmap is called for a batch of no examples, or of as many as data say",
-    why="its body is traced on the first example, and torch may refuse a batch without",
+    what="torch.vmap is called for an empty batch, or one of unbacked size",
+    why="its body is traced on the first example, and torch may reject an empty batch",
     hint="call the mapped function outside the compiled function",
 )
 
@@ -33,7 +33,7 @@ NO_EXAMPLE = register_break(
 class _Removal(Value):
     """The level of vmap, as a value, where the batch dimension is removed from each result of the body.
 
-    Once to learn of the results and their dimensions; and once, with the batches at hand, to give those.
+    A first run records the results and their dimensions; a second one, with the batches, returns them.
     """
 
     python_types = (int,)
@@ -46,7 +46,7 @@ class _Removal(Value):
         self.dims: list[int | None] = []
 
     def of(self, tr: Tracer, result: Value, dim: Value) -> Value:
-        """A result without its batch dimension, which becomes `dim`; None: it is the same for all examples."""
+        """Return a result without its batch dimension, which becomes `dim`; None: it is the same for all examples."""
         if not isinstance(result, TensorValue):
             if not dim.is_none():
                 raise GraphBreak(BODY_RAISES, f"it returns {result.describe()}")
@@ -59,7 +59,7 @@ class _Removal(Value):
 
 
 class _Name(Value):
-    """The name of a function that has none of its own: text that is read where vmap refuses something."""
+    """The name of a function without one, used in messages of vmap."""
 
     python_types = (str,)
     __slots__ = ()
@@ -74,7 +74,7 @@ def name_of_mapped(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(unstable.lazy_load_decompositions)
 def lazy_load_decompositions(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """Torch's own preparation, done once in a process; before fakes are at work."""
+    """torch's own preparation, done once in a process, before fakes are active."""
     unstable.lazy_load_decompositions()
     return tr.constant(None)
 
@@ -117,7 +117,7 @@ def _unflattened(tr: Tracer, operands: Sequence[Value], spec: Value) -> list[Val
 
 
 def _example(tr: Tracer, batch: Value, dim: int) -> TensorValue:
-    """The first example of a batch, of which autograd knows nothing: batched tensors say so, too."""
+    """Return the first example of a batch, without autograd history, as batched tensors report it."""
     assert isinstance(batch, TensorValue)
     size = batch.fake.shape[dim]
     if is_unbacked(size) or size == 0:

@@ -1,4 +1,4 @@
-"""How C code takes the items of an iterable: what its code, and the class of what it iterates over, can see of it.
+"""The protocols by which C code takes the items of an iterable, which the program's code can observe.
 
 ========================================  ==========================================================================
 one by one (`each`)                       `deque.extend`, `extendleft`; `set.update`, `difference_update` of what is no
@@ -23,8 +23,8 @@ from framesmith_dynamo.values.lookup import special_method, user_method
 
 
 def each(tr: Tracer, iterable: Value) -> Iterator[Value]:
-    """The items one by one, for C code that does something with each before it asks for the next one."""
-    if iterable.python_type() is range:  # which has numbers alone, and may have too many
+    """Yield the items one by one, for C code that processes each before it takes the next one."""
+    if iterable.python_type() is range:  # which holds numbers alone, and may have too many
         yield from iterable.unpack(tr)
         return
     iterator = iterable.iter_(tr)
@@ -34,8 +34,8 @@ def each(tr: Tracer, iterable: Value) -> Iterator[Value]:
 
 
 def listed(tr: Tracer, iterable: Value) -> list[Value]:
-    """The items of `list(iterable)`."""
-    if not _tells_length(iterable):
+    """Return the items of `list(iterable)`."""
+    if not _has_length_method(iterable):
         return iterable.unpack(tr)
     iterator = iterable.iter_(tr)
     with holding(tr, iterator):
@@ -44,21 +44,21 @@ def listed(tr: Tracer, iterable: Value) -> list[Value]:
 
 
 def as_sequence(tr: Tracer, iterable: Value) -> list[Value]:
-    """The items that C code takes by way of a list of what `iter(iterable)` gives; a list or tuple is one already."""
+    """Return the items that C code takes through a list of `iter(iterable)`; a list or tuple is used directly."""
     if iterable.python_type() in (list, tuple):
         return iterable.unpack(tr)
     return listed(tr, iterable.iter_(tr))
 
 
-def _tells_length(iterable: Value) -> bool:
-    """Whether the class of an object has a method of the program's that C code asks how many items there will be."""
+def _has_length_method(iterable: Value) -> bool:
+    """Whether the class of an object defines a length method in Python that C code calls."""
     return any(user_method(iterable.python_type(), name) is not None for name in ("__len__", "__length_hint__"))
 
 
 def ask_length(tr: Tracer, iterable: Value) -> None:
-    """Ask an object of a Python class how many items there will be, as C code does that makes room for them.
+    """Call an object's length method, as C code does to reserve space.
 
-    A TypeError is no answer; other errors go on to the program.
+    A TypeError is ignored; other errors propagate to the program.
     """
     if user_method(iterable.python_type(), "__len__") is not None and _answers(lambda: iterable.len_(tr)):
         return
@@ -71,7 +71,7 @@ def ask_length(tr: Tracer, iterable: Value) -> None:
 
 
 def _answers(ask: Callable[[], object]) -> bool:
-    """Call `ask`; whether it did not raise the program's TypeError."""
+    """Call `ask`; return whether it did not raise the program's TypeError."""
     try:
         ask()
     except TracedRaise as raised:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 ITERATOR_CLASS = register_break(
     "iterator-class",
     what="an enumerate, zip, map or filter over an iterator of the program's own class is needed outside the trace",
-    why="to make it again there, Python would call the iterator's __iter__ once more",
+    why="its reconstruction would call the iterator's __iter__ once more",
     hint="have __iter__ do nothing but `return self`, or iterate over a list of the items",
 )
 
@@ -30,15 +30,17 @@ def _itself(self: T) -> T:
 
 
 def _is_its_own_iterator(iterator: type) -> bool:
-    """Whether `iter()` of an instance, which is an iterator, is known to give itself and to do nothing else."""
+    """Whether `iter()` of an instance, which is an iterator, is known to return itself and to have no effect."""
     method = next((vars(cls)["__iter__"] for cls in iterator.__mro__ if "__iter__" in vars(cls)), None)
     if isinstance(method, FunctionType):
         return method.__code__.co_argcount > 0 and method.__code__.co_code == _itself.__code__.co_code
     return isinstance(method, WrapperDescriptorType)
 
 
-def _given_again(inner: Value) -> Value:
-    """An iterator that is handed to `enumerate` and the like a second time. Raises GraphBreak where that would show."""
+def _passed_again(inner: Value) -> Value:
+    """Return an iterator to pass to `enumerate` and the like again. Raises GraphBreak where the program would
+    notice.
+    """
     if not isinstance(inner, IteratorValue) and not _is_its_own_iterator(inner.python_type()):
         raise GraphBreak(ITERATOR_CLASS, inner.describe())
     return inner
@@ -66,7 +68,7 @@ class EnumerateIterator(IteratorValue):
         return (self.inner,)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(enumerate, (_given_again(self.inner),), (self.count,))
+        codegen.push_call(enumerate, (_passed_again(self.inner),), (self.count,))
 
 
 class ZipIterator(IteratorValue):
@@ -111,7 +113,7 @@ class ZipIterator(IteratorValue):
     def reconstruct(self, codegen: Codegen) -> None:
         codegen.push_function(zip)
         for inner in self.inners:
-            codegen(_given_again(inner))
+            codegen(_passed_again(inner))
         if self.strict:
             codegen.load_const(True)
         codegen.call(len(self.inners) + self.strict, ("strict",) if self.strict else ())
@@ -136,7 +138,7 @@ class MapIterator(IteratorValue):
         return (self.function, *self.inners)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(map, (self.function, *map(_given_again, self.inners)))
+        codegen.push_call(map, (self.function, *map(_passed_again, self.inners)))
 
 
 class FilterIterator(IteratorValue):
@@ -164,7 +166,7 @@ class FilterIterator(IteratorValue):
         return (self.function, self.inner)
 
     def reconstruct(self, codegen: Codegen) -> None:
-        codegen.push_call(filter, (self.function, _given_again(self.inner)))
+        codegen.push_call(filter, (self.function, _passed_again(self.inner)))
 
 
 class SentinelIterator(IteratorValue):

@@ -1,6 +1,6 @@
-"""Iterators: lazy, with state, and rebuilt at their position when one outlives the trace.
+"""Iterators: lazy, stateful, and reconstructed at their position when one outlives the trace.
 
-Every iterator is tracked as a new object, so it keeps its identity; `reconstruct` pushes it as it stands at the end of
+Every iterator is tracked as a new object, so it keeps its identity; `reconstruct` pushes it in its state at the end of
 the trace.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIVE_ITERATOR = register_break(
     "live-iterator",
     what="an iterator over a container that the trace has changed is needed outside the trace",
-    why="the iterator cannot be put back to its position before the container's changes are made",
+    why="the iterator cannot be set to its position before the container's changes are replayed",
     hint="iterate over a copy of the container",
 )
 
@@ -31,12 +31,12 @@ T = TypeVar("T", bound="IteratorValue")
 
 
 def stop(tr: Tracer) -> NoReturn:
-    """The program's StopIteration."""
+    """Raise the program's StopIteration."""
     tr.raise_(StopIteration)
 
 
 def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
-    """The next item, or None at the end."""
+    """Return the next item, or None at the end."""
     tr.memo.step()
     try:
         return iterator.next_(tr)
@@ -48,8 +48,8 @@ def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
 
 @contextlib.contextmanager
 def holding(tr: Tracer, iterator: Value) -> Iterator[None]:
-    """C code holds an iterator, which nothing else of the program may do."""
-    working = tr.memo.working  # the trace may be over when a loop that was left is forgotten
+    """Context manager: C code refers to an iterator, perhaps as the only owner."""
+    working = tr.memo.working  # the trace may be over when a loop that was left is freed
     working.append(iterator)
     try:
         yield
@@ -58,7 +58,7 @@ def holding(tr: Tracer, iterator: Value) -> Iterator[None]:
 
 
 def drain(tr: Tracer, iterator: Value) -> list[Value]:
-    """All remaining items."""
+    """Return all remaining items."""
     items: list[Value] = []
     with holding(tr, iterator):
         while (item := next_or_none(tr, iterator)) is not None:
@@ -163,17 +163,17 @@ class SequenceIterator(IteratorValue):
 
 
 Reader = Callable[[Tracer, Value], Value]
-#: What Python calls a container that changes under an iterator, and those whose iterators notice every change.
+#: The names in Python's errors of containers changed during iteration, and those whose iterators detect every change.
 WORDS: dict[type, str] = {set: "Set", deque: "deque", OrderedDict: "OrderedDict"}
 EVERY_CHANGE = (deque, OrderedDict)
 
 
 class ConsumingIterator(IteratorValue):
-    """An iterator over a dict, set or deque: keys as they were at the start, read one by one.
+    """An iterator over a dict, set or deque: its keys at the start, read one by one.
 
-    `read` gives the item of a key when asked for it (the value it has by then). The container must keep its size, and
-    its keys; a deque and an OrderedDict must not change at all. Pushed, it is `iter(shown)` (or `reversed`) advanced by
-    the items taken, where `shown` is the container or a view of it.
+    `read` returns the item of a key at that time (its current value). The container must keep its size, and its keys; a
+    deque and an OrderedDict must not change at all. Pushed, it is `iter(shown)` (or `reversed`) advanced by the items
+    taken, where `shown` is the container or a view of it.
     """
 
     __slots__ = ("backwards", "cls", "done", "owner", "read", "remaining", "shown", "size", "taken", "version")
@@ -216,7 +216,7 @@ class ConsumingIterator(IteratorValue):
         return item if self.read is None else self.read(tr, item)
 
     def _notice(self, tr: Tracer) -> None:
-        """The container has changed: an error, or an order that is the table's own business."""
+        """Raise Python's error for a changed container, or break where the order depends on the hash table."""
         kind = next((kind for kind in WORDS if issubclass(self.owner.python_type(), kind)), dict)
         if kind in EVERY_CHANGE:
             self.done = kind is OrderedDict
@@ -224,7 +224,7 @@ class ConsumingIterator(IteratorValue):
         elif self.owner.size_now() == self.size:
             raise GraphBreak(LIVE_ITERATOR, f"{self.owner.describe()}, which has other items now")
         else:
-            self.size = -1  # it complains again when it is asked again
+            self.size = -1  # it raises again at the next call
             word = "changed size"
         tr.raise_(RuntimeError, f"{WORDS.get(kind, 'dictionary')} {word} during iteration")
 

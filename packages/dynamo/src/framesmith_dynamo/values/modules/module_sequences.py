@@ -1,4 +1,4 @@
-"""ModuleList and Sequential made in the trace, as slicing one does: a sequence of existing modules."""
+"""ModuleList and Sequential made in the trace, by slicing for instance: a sequence of existing modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ModuleSequenceValue(Value):
-    """A new `ModuleList` or `Sequential` of modules that exist."""
+    """A new `ModuleList` or `Sequential` of existing modules."""
 
     python_types = (torch.nn.ModuleList, torch.nn.Sequential)
     __slots__ = ("cls", "modules")
@@ -37,7 +37,7 @@ class ModuleSequenceValue(Value):
         return self.cls
 
     def as_tuple(self) -> TupleValue:
-        """The modules as a plain tuple, which has the same items and length."""
+        """Return the modules as a plain tuple."""
         return TupleValue(self.modules)
 
     def iter_(self, tr: Tracer) -> Value:
@@ -77,7 +77,7 @@ class ModuleSequenceValue(Value):
 
 
 def build_sequence(cls: type, *modules: torch.nn.Module) -> torch.nn.Module:
-    """Run by compiled code: the new container of modules."""
+    """Called by compiled code: return the new container of modules."""
     made: torch.nn.Module = cls(modules) if cls is torch.nn.ModuleList else cls(*modules)
     return made
 

@@ -1,4 +1,4 @@
-"""`torch.nn.Module` objects: registries read straight, calls as `_call_impl` does, stores through the journal."""
+"""`torch.nn.Module` objects: registries read directly, calls as in `_call_impl`, stores through the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.registry import register
-from framesmith_dynamo.torch_switches.settings import tell
+from framesmith_dynamo.torch_switches.settings import warn_once
 from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 MODULE_CONSTRUCTION = register_break(
     "module-construction",
     what="an nn.Module is made inside the compiled function",
-    why="its parameters would be new tensors of every call, made by code with lasting effects",
+    why="its parameters would be new tensors at every call, made by code with lasting effects",
     hint="make modules outside the compiled function",
 )
 BACKWARD_HOOKS = register_break(
     "module-backward-hooks",
     what="a module with backward hooks is called",
     why="the hooks run inside the autograd engine",
-    hint="the module's call runs as plain Python between two graphs",
+    hint="the module's call runs eagerly between two graphs",
 )
 
 Module = torch.nn.Module
@@ -48,9 +48,9 @@ GLOBAL_HOOKS: Final = (
 )
 _MODULE_FILE: Final = torch.nn.modules.module.__name__
 _MODULE_CODE: Final = torch.nn.modules.module.__file__
-#: Whether `torch._dynamo.mark_static` was called for a class.
+#: The mark that `torch._dynamo.mark_static` sets on a class.
 STATIC_CLASS: Final = "_dynamo_marked_static"
-#: What a module may have of its own, and then uses in a call.
+#: Attributes of a module that change its calls.
 _OWN_CALLS: Final = ("_call_impl", "_compiled_call_impl")
 _PLAIN_CALL: Final = {"__call__": Module.__call__, "_call_impl": Module._call_impl}
 
@@ -70,7 +70,7 @@ class ModuleValue(ObjectValue):
     # Registries
 
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """Registered names are found where they are registered: setting one elsewhere takes it out of there."""
+        """Look up a registered name in its registry: setting it elsewhere removes it from there."""
         if name in (self.entries() or ()) or type_lookup(self.cls, name) is not None or not self._is_registered(name):
             return super().find_attribute(tr, name)
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
@@ -116,7 +116,7 @@ class ModuleValue(ObjectValue):
         return None if tracked is not None and tr.journal.is_mutated(tracked) else real
 
     def _is_registered_now(self, tr: Tracer, name: str) -> bool:
-        """Whether a registry has the name, as the trace has left it."""
+        """Whether a registry currently has the name."""
         return any(name in self._names_in(tr, registry) for registry in REGISTRIES)
 
     def _names_in(self, tr: Tracer, registry: str) -> Container[object]:
@@ -129,9 +129,9 @@ class ModuleValue(ObjectValue):
         return pending.entries if isinstance(pending, DictValue) else ()
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        """`nn.Module.__setattr__` is interpreted, but for what it does with an attribute that is plain and stays so.
+        """Interpret `nn.Module.__setattr__`, except for plain attributes that remain plain.
 
-        One that is in the dictionary of the module is in none of its registries.
+        A name in the module's dictionary is in none of its registries.
         """
         found = type_lookup(self.cls, "__setattr__")
         plain = name in (self.entries() or ()) and not self._is_registered_now(tr, name)
@@ -148,7 +148,7 @@ class ModuleValue(ObjectValue):
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if not self._is_called_plainly():
             return super().call(tr, args, kwargs)
-        self._rely_on_plain_calls(tr)
+        self._guard_plain_calls(tr)
         guard_global_hooks(tr)
         if self._count_hooks(tr, BACKWARD) or _global_backward_hooks():
             raise GraphBreak(BACKWARD_HOOKS, self.describe())
@@ -157,7 +157,7 @@ class ModuleValue(ObjectValue):
         return self.call_method(tr, "forward", args, kwargs)
 
     def _is_called_plainly(self) -> bool:
-        """Whether calling the module means what `nn.Module` says."""
+        """Whether a call of the module is `nn.Module.__call__` without overrides."""
         for name, plain in _PLAIN_CALL.items():
             found = type_lookup(self.cls, name)
             if found is None or found.raw is not plain or plain.__code__.co_filename != _MODULE_CODE:
@@ -165,8 +165,8 @@ class ModuleValue(ObjectValue):
         entries = self.entries() or {}
         return not any(name in entries for name in _OWN_CALLS)
 
-    def _rely_on_plain_calls(self, tr: Tracer) -> None:
-        """Rely on the module being called plainly."""
+    def _guard_plain_calls(self, tr: Tracer) -> None:
+        """Guard that a call of the module is not overridden."""
         for name in _PLAIN_CALL:
             found = type_lookup(self.cls, name)
             assert found is not None
@@ -175,7 +175,7 @@ class ModuleValue(ObjectValue):
             self.guard_absent(tr, name)
 
     def _count_hooks(self, tr: Tracer, names: tuple[str, ...]) -> int:
-        """How many entries these hook dictionaries of the module have; their lengths are guarded."""
+        """Return the number of entries in these hook dictionaries of the module, guarded."""
         return sum(self._hook_count(tr, name) for name in names)
 
     def _hook_count(self, tr: Tracer, name: str) -> int:
@@ -236,11 +236,11 @@ def is_module(obj: Any) -> bool:
 
 @wraps_family(is_module, priority=10)
 def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
-    """A module: guarded by type; everything else is guarded when it is read."""
+    """Wrap a module: guarded by type; its attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     guard_class(tr, type(obj), source)
     if getattr(type(obj), STATIC_CLASS, False):
-        tell(
+        warn_once(
             "torch._dynamo.mark_static of a module class has no effect: its numbers are symbols once they have changed"
         )
     value = ModuleValue(type(obj), obj, source=source)

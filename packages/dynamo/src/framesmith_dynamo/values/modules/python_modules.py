@@ -1,4 +1,4 @@
-"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, stores into it."""
+"""Python module objects (`torch`, `math`, `F`): attribute look-up in the module's dictionary, and stores into it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MODULE_STORE = register_break(
     "python-module-store",
     what="an attribute of a Python module is set or deleted",
-    why="the module is of a class of its own, which may do anything with it",
-    hint="do it outside the compiled function",
+    why="the module is of a class of its own, which may run any code",
+    hint="set it outside the compiled function",
 )
 MODULE_ATTRIBUTE = register_break(
     "python-module-attribute",
@@ -52,7 +52,7 @@ class PythonModuleValue(KnownValue):
         value = namespaces.load(tr, self.entries, name)
         if value is not None:
             return value
-        namespaces.rely_on_absence(tr, self.entries, name)
+        namespaces.guard_absence(tr, self.entries, name)
         if name == "__class__":
             return tr.constant(type(self.obj))
         if is_trusted(self.entries.get("__name__")):
@@ -62,11 +62,11 @@ class PythonModuleValue(KnownValue):
         computes = namespaces.load(tr, self.entries, "__getattr__")
         if computes is not None:
             return tr.call(computes, (tr.constant(name),), {})
-        namespaces.rely_on_absence(tr, self.entries, "__getattr__")
+        namespaces.guard_absence(tr, self.entries, "__getattr__")
         return tr.raise_(AttributeError, f"module '{self.obj.__name__}' has no attribute '{name}'")
 
     def _computed(self, tr: Tracer, name: str) -> Value:
-        """A lazy attribute of a trusted library: its look-up only imports."""
+        """Return a lazy attribute of a trusted library: its look-up only imports."""
         try:
             value = getattr(self.obj, name)
         except AttributeError as error:
@@ -84,7 +84,7 @@ class PythonModuleValue(KnownValue):
     def delattr_(self, tr: Tracer, name: str) -> None:
         self._refuse_own_rule(name)
         if namespaces.load(tr, self.entries, name) is None:
-            namespaces.rely_on_absence(tr, self.entries, name)
+            namespaces.guard_absence(tr, self.entries, name)
             tr.raise_(AttributeError, f"'module' object has no attribute '{name}'")
         namespaces.delete(tr, self.entries, name)
 
@@ -99,7 +99,7 @@ def _is_python_module(obj: object) -> bool:
 
 @wraps_family(_is_python_module, priority=4)
 def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
-    """A module met at a source: the same module at every call."""
+    """Wrap a module found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     entries = namespaces.dictionary_of(obj)
     if entries is not tr.root_globals and namespaces.import_name(entries) is None:

@@ -1,1 +1,1 @@
-"""Classes and their instances, exceptions among them: attribute look-up, construction, copying."""
+"""Classes and their instances, exceptions included: attribute look-up, construction, copying."""

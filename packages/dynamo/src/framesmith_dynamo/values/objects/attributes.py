@@ -1,6 +1,6 @@
-"""What a class's entry becomes when it is read through an instance or the class: one row for each kind of descriptor.
+"""Descriptors: the result of reading a class entry through an instance or the class, one row for each kind.
 
-A row takes the entry and gives the bound value; descriptors written in Python are inlined.
+A row takes the entry and returns the bound value; descriptors written in Python are inlined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from framesmith_dynamo.values.functions.partials import PartialValue
 from framesmith_dynamo.values.lookup import (
     class_source,
     entry_value,
-    guard_no_accessor,
+    guard_absent_accessor,
     is_immutable,
     slot_check,
     special_method,
@@ -50,7 +50,7 @@ CLASS_ATTRIBUTE = register_break(
 
 
 class CMethodValue(Value):
-    """A method implemented in C, bound to a value; the value's family says what a call means."""
+    """A method implemented in C, bound to a value; the value's family implements the call."""
 
     __slots__ = ("found", "name", "owner")
 
@@ -88,12 +88,12 @@ BINDERS: dict[type, Binder] = {}
 
 
 def binds(*types: type) -> Callable[[Binder], Binder]:
-    """Register what entries of exactly these types become. Raises ValueError for a type already taken."""
+    """Register the binder for entries of exactly these types. Raises ValueError for a type already taken."""
     return register(BINDERS, *types)
 
 
 def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
-    """`instance.name` where the class gives `found` for it."""
+    """Return `instance.name` for the class entry `found`."""
     binder = BINDERS.get(type(found.raw))
     if binder is not None:
         return binder(tr, found, name, instance)
@@ -111,13 +111,13 @@ def bind_entry(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 
 
 def _inherited_binder(kind: type) -> Binder | None:
-    """The row of the type whose `__get__`, written in C, a subclass of it has: a subclass of `property`, say."""
+    """Return the row of the type whose C `__get__` a subclass inherits, for instance of `property`."""
     found = type_lookup(kind, "__get__")
     return None if found is None else BINDERS.get(found.owner)
 
 
 def call_descriptor(tr: Tracer, descriptor: Value, name: str, args: Args) -> Value:
-    """`type(descriptor).name(descriptor, *args)`, which is written in Python."""
+    """Call `type(descriptor).name(descriptor, *args)`, which is written in Python."""
     method = special_method(tr, descriptor, name)
     assert method is not None
     return tr.call(method, (descriptor, *args), {})
@@ -131,7 +131,7 @@ def _function(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 @binds(property, DynamicClassAttribute)
 def _property(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
     if found.raw.fget is None:
-        guard_no_accessor(tr, instance.python_type(), found, name, instance.source, "fget")
+        guard_absent_accessor(tr, instance.python_type(), found, name, instance.source, "fget")
         tr.raise_(AttributeError, f"property '{name}' of '{instance.python_type().__name__}' object has no getter")
     return tr.call(part_value(tr, found, name, instance, "fget"), (instance,), {})
 
@@ -169,7 +169,7 @@ def _partialmethod(tr: Tracer, found: Found, name: str, instance: Value) -> Valu
 
 
 def part_value(tr: Tracer, found: Found, name: str, instance: Value, step: str) -> Value:
-    """What a descriptor of the instance's class holds, `fget` or `__func__` say, of which it makes its answer."""
+    """Return an attribute of a descriptor of the instance's class, such as `fget` or `__func__`."""
     return entry_value(tr, instance.python_type(), found, name, instance.source, step)
 
 
@@ -189,7 +189,7 @@ def _c_data(tr: Tracer, found: Found, name: str, instance: Value) -> Value:
 
 
 def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: type) -> Value:
-    """`cls.name` where the class, whose value is `owner`, or a base of it has `found`."""
+    """Return `cls.name` for the entry `found` of the class, whose value is `owner`, or of a base."""
     raw = found.raw
     if isinstance(raw, classmethod | staticmethod):
         function = entry_value(tr, cls, found, name, None, "__func__")
@@ -208,7 +208,7 @@ def bind_through_class(tr: Tracer, found: Found, name: str, owner: Value, cls: t
 
 
 def bound_to_class(tr: Tracer, function: Value, owner: Value, name: str) -> Value:
-    """What a `classmethod` around `function` gives for a class: some Pythons ask a descriptor in it, a property say."""
+    """Return a `classmethod` around `function`, bound to a class; some Python versions call an inner descriptor."""
     kind = function.python_type()
     asked = CLASSMETHODS_CHAIN and type_lookup(kind, "__get__") is not None
     if not asked or issubclass(kind, FunctionType | functools._lru_cache_wrapper):
@@ -229,7 +229,7 @@ def bound_to_class(tr: Tracer, function: Value, owner: Value, name: str) -> Valu
 
 
 def _classmethods_chain() -> bool:
-    """Whether classmethods bind what they hold by its own `__get__`, which depends on the Python."""
+    """Whether classmethods bind by the `__get__` of the wrapped object, which depends on the Python version."""
     holder = type("Holder", (), {"name": classmethod(property(lambda cls: 1))})  # type: ignore[arg-type]
     return isinstance(holder.name, int)  # type: ignore[attr-defined]
 
@@ -246,7 +246,7 @@ def class_value(tr: Tracer, cls: type, instance: Source | None) -> Value:
 
 
 def lookup_or_none(tr: Tracer, instance: Value, name: str) -> Value | None:
-    """A special method, looked up on the type as the interpreter does and bound; None when the type has none."""
+    """Return a special method, looked up on the type as the interpreter does and bound; None when the type has none."""
     found = type_lookup(instance.python_type(), name)
     return bind_entry(tr, found, name, instance) if found is not None and found.raw is not None else None
 

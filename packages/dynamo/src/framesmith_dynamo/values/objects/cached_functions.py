@@ -1,12 +1,11 @@
-"""Functions with `functools.lru_cache`: what a call gives, and what it does to the cache, as CPython counts it.
+"""Functions with `functools.lru_cache`: the result of a call, and its effect on the cache, as in CPython.
 
-Note [Cached calls]: the compiled code makes each call again, in its place among the changes of the journal, so that the
-cache counts, keeps and drops what it would have. What the call gives is known before. A result that is in the cache
-when the function is compiled is an object found at a source, the cache. Of one that is not, the body is interpreted,
-which may change nothing and compute nothing in the graph; the guard is that later the cache holds nothing of the call
-(the body says what it gives) or an equal object (it says the same), never one that was made when the world was another.
-That object is made by the call in the compiled code, not by the journal: it may be read, and where it is needed
-afterwards the trace begins again and the call ends the graph.
+Note [Cached calls]: compiled code repeats each call, in order with the journal's changes, so that the cache counts,
+keeps and drops the same entries. The result is known before. If it is in the cache when the function is compiled, it is
+an object found at a source, the cache. Otherwise the body is interpreted, which may change nothing and compute nothing
+in the graph; the guard is that later the cache holds no entry of the call (the body computes it) or an equal object
+(computed by the same body), never one computed from other state. The call in compiled code makes that object, not the
+journal: the trace may read it; where it is needed afterwards the trace restarts and the call ends the graph.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ if TYPE_CHECKING:
 CACHED_FUNCTION = register_break(
     "cached-function",
     what="a function with functools.cache or lru_cache is called",
-    why="the call fills the cache with an object that only the call itself can make, or asks it by a key that changes",
-    hint="call it with constants and plain objects; what it gives is read from the cache once it is there",
+    why="the call fills the cache with an object that only the call itself can make, or has a symbolic key",
+    hint="call it with constants and plain objects; the result is read from the cache once it is there",
 )
 
-STALE: Final = "what the cache holds is not what the function would give now"
-"""Why a call is not traced whose result was made when the world was another."""
+STALE: Final = "the cached result differs from that of a new call"
+"""The reason not to trace a call whose cached result was computed from other state."""
 
-#: Cached methods of libraries' loggers that send a message the first time they get it.
+#: Cached methods of libraries' loggers that send a message the first time they receive it.
 ONCE: Final = frozenset({"warning_once", "info_once"})
 
 
 class CachedFunctionValue(KnownValue):
-    """What `functools.lru_cache` makes. A library's own is folded for constants."""
+    """The result of `functools.lru_cache`. A library's own is folded for constants."""
 
     __slots__ = ()
 
@@ -97,7 +96,7 @@ class CachedFunctionValue(KnownValue):
             tr.raise_(type(error), *error.args)
 
     def _later(self, tr: Tracer, args: Args) -> Value:
-        """A message to the log, given once and without a result: the compiled code sends it after its graph."""
+        """Send a message to the log, once and without a result: compiled code sends it after its graph."""
         if not all(arg.can_be_constant() or arg.source is not None for arg in args):
             raise GraphBreak(CACHED_FUNCTION, self.describe())
         tr.journal.record_call(self.obj, *args)
@@ -113,7 +112,7 @@ class _Call:
         self.use = tr.memo.caches.setdefault(id(self.function), CacheUse())
 
     def value(self) -> Value:
-        """What the call gives; that it is made again is noted."""
+        """Return the result of the call; its repetition is recorded."""
         source = self.cached.source
         why = why_unknown(self.function)
         if why is not None or source is None:
@@ -128,7 +127,7 @@ class _Call:
         return value
 
     def _call_again(self, how: Callable[..., None]) -> None:
-        """Have the compiled code make the call, unless another such call does."""
+        """Repeat the call in compiled code, unless another such call does."""
         if self.tr.memo.in_cached_call:
             return
         results = self.tr.memo.cached_results
@@ -140,7 +139,7 @@ class _Call:
         self.tr.journal.record_call(how, self.cached, self.tr.constant(tuple(self.kwargs)), *args)
 
     def _part(self, value: Value) -> Any:
-        """What the cache tells an argument by: a constant, a handle of an object, or another call that has given it."""
+        """Return the cache's key of an argument: a constant, a handle of an object, or the result of another call."""
         symbol = self._symbolic(value)
         if symbol is not None:
             return symbol
@@ -165,7 +164,7 @@ class _Call:
             raise self._broken(str(error)) from None
 
     def _symbolic(self, value: Value) -> Any:
-        """An int that is a symbol, or a tuple with such, computed at each call; None of other values."""
+        """Return an int that is a symbol, or a tuple with such, computed at each call; None of other values."""
         if type(value) in (TupleValue, SizeValue) and any(self._finds_symbols(item) for item in value.unpack(self.tr)):
             return Items(value.python_type(), tuple(map(self._part, value.unpack(self.tr))))
         if not isinstance(value, SymbolicNumber) or value.is_constant() or value.python_type() is not int:
@@ -183,7 +182,7 @@ class _Call:
         return broken
 
     def _remember(self, filed: Any, value: Value) -> None:
-        """The cache has the result until as many others as it keeps have been asked for."""
+        """Record that the cache holds the result until `maxsize` other calls have been made."""
         size = self.function.cache_parameters()["maxsize"]
         if size == 0:
             return
@@ -206,10 +205,10 @@ class _Call:
         return self._interpreted(key, source)
 
     def _interpreted(self, key: CallKey, source: Source) -> Value:
-        """What the function's body gives, in a call of which the cache holds nothing, or the same.
+        """Return the result of the function's body, for a call without an entry in the cache, or with an equal one.
 
-        Where the body ends the graph, the entry is for a cache that holds nothing of the call, so that another reads
-        what it holds later. By a key that changes, what is held cannot be read: that entry serves all calls.
+        Where the body ends the graph, the entry is for a cache without the call, so that another entry reads the result
+        later. By a symbolic key, the cache cannot be read: that entry serves all calls.
         """
         function = Ref(self.function)
         nothing = CachedCall(function, key, ABSENT)
@@ -226,7 +225,7 @@ class _Call:
             if not self._now(nothing):
                 raise self._broken(STALE) from error
             self.tr.guard(*nothing_held)
-            self._call_again(call_in_vain)
+            self._call_again(call_that_raises)
             raise
         except GraphBreak as error:
             raise self._broken(str(error), *conditions) from error
@@ -237,7 +236,7 @@ class _Call:
         return value
 
     def _now(self, call: CachedCall) -> bool:
-        """Whether the cache is as expected for the call that is traced."""
+        """Check that the cache is as expected for the traced call."""
         return call.holds(self.function, *map(self.tr.hint_at, call.sources))
 
     def _run_body(self) -> Value:
@@ -253,7 +252,7 @@ class _Call:
         return value
 
     def _snapshot(self, value: Value) -> Any:
-        """The result as a guard compares it."""
+        """Return the result in the form that a guard compares."""
         if type(value) is ObjectValue and not value.exists:
             pairs = self.tr.journal.pending_attrs(value)
             slots = [type_lookup(value.cls, name) for name in pairs]
@@ -278,7 +277,7 @@ class _Call:
         return found
 
     def _lend(self, value: Value, call: CachedCall) -> None:
-        """The object is the one that the call makes when the compiled code runs; the trace may only read it."""
+        """Mark the object as made by the call when the compiled code runs; the trace may only read it."""
         lent = False
         waiting: list[Any] = [value]
         while waiting:
@@ -292,7 +291,7 @@ class _Call:
 
 
 class HeldResult(Value):
-    """The result of an earlier call, as an argument of a call that compiled code makes: the cache has it by then."""
+    """The result of an earlier call, as an argument of a call in compiled code: the cache has it by then."""
 
     python_types = (CachedCall,)
     __slots__ = ("call_held",)
@@ -306,7 +305,7 @@ class HeldResult(Value):
 
 
 def call_again(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
-    """Run by compiled code: call a cached function for what it does to its cache."""
+    """Called by compiled code: call a cached function for its effect on the cache."""
     if CachedCall in map(type, args):
         args = tuple(arg.held() if type(arg) is CachedCall else arg for arg in args)
     if not names:
@@ -316,15 +315,14 @@ def call_again(function: Callable[..., Any], names: tuple[str, ...], *args: Any)
     function(*args[:first], **dict(zip(names, args[first:], strict=True)))
 
 
-def call_in_vain(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
-    """Run by compiled code: a call that raises, which the trace knows of; the cache counts it."""
+def call_that_raises(function: Callable[..., Any], names: tuple[str, ...], *args: Any) -> None:
+    """Called by compiled code: make a call that raises, as the trace knows; the cache counts it."""
     with contextlib.suppress(Exception):
         call_again(function, names, *args)
 
 
 @wraps_type(functools._lru_cache_wrapper)
 def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
-    """A cached function met at a source."""
     tr.guard(source, "ID_MATCH", obj)
     return CachedFunctionValue(obj, source=source)
 

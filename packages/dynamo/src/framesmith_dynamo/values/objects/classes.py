@@ -1,4 +1,4 @@
-"""Classes as values: attributes through the metaclass, objects made by interpreting `__new__` and `__init__`."""
+"""Classes as values: attributes through the metaclass, objects created by interpreting `__new__` and `__init__`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 CLASS_MUTATION = register_break(
     "class-mutation",
     what="an attribute of a class is set or deleted",
-    why="only plain data that a class of the program's has may be replaced by other plain data: else look-ups change",
-    hint="do it outside the compiled function",
+    why="only plain data of the program's classes may be replaced by other plain data: otherwise look-ups change",
+    hint="set it outside the compiled function",
 )
 CONSTRUCTION = register_break(
     "object-construction",
@@ -67,17 +67,17 @@ CLASS_DEFINITION = register_break(
 #: Attributes of every class that C code computes.
 COMPUTED = frozenset({"__name__", "__qualname__", "__module__", "__mro__", "__base__", "__bases__", "__doc__"})
 
-#: What makes an entry of a class more than plain data.
+#: Methods that make an entry of a class more than plain data.
 ACCESS = ("__get__", "__set__", "__delete__")
 
 Constructor = Callable[[Tracer, "ClassValue", Args, Kwargs], Value]
 
-#: What calling the classes of a family means, asked in order: (predicate, constructor). For one class: `handles`.
+#: Constructors of families of classes, tried in order: (predicate, constructor). For one class: `handles`.
 CLASS_FAMILIES: list[tuple[Callable[[type], bool], Constructor]] = []
 
 
 def constructs_family(accepts: Callable[[type], bool]) -> Callable[[Constructor], Constructor]:
-    """Register what calling the classes of a family means; earlier registrations are asked first."""
+    """Register the constructor for the classes of a family; earlier registrations are tried first."""
 
     def enter(constructor: Constructor) -> Constructor:
         CLASS_FAMILIES.append((accepts, constructor))
@@ -143,7 +143,7 @@ class ClassValue(Value):
         return self._meta_special(tr, "__getitem__", key)
 
     def _takes_lists(self, key: Value) -> bool:
-        """Whether the key is one of `Callable[[X], Y]`, which keeps the classes in the list, and not the list."""
+        """Whether the key is one of `Callable[[X], Y]`, which stores the classes in the list, and not the list."""
         alias: Any = Callable
         return self.cls is alias and key.python_type() is tuple
 
@@ -154,7 +154,7 @@ class ClassValue(Value):
         return tr.call(method, (self, *args), {})
 
     def _meta_method(self, tr: Tracer, name: str) -> Value | None:
-        """The Python function that the metaclass has for a special method; None is relied on."""
+        """The Python function that the metaclass has for a special method; None is guarded."""
         if type(self.cls) is type:
             return None
         self._find(tr)
@@ -162,7 +162,7 @@ class ClassValue(Value):
         return special_method(tr, self, name)
 
     def _find(self, tr: Tracer) -> None:
-        """Say where the class is, before anything is read that may change."""
+        """Guard the class's source, before anything mutable is read."""
         if self.source is None:
             self.source = class_source(tr, self.cls)
 
@@ -222,8 +222,8 @@ class ClassValue(Value):
         tr.journal.store_attr(self, name, value)
 
     def _replaces_data(self, tr: Tracer, found: Found, name: str, value: Value) -> bool:
-        """Whether a store only puts plain data in the place of plain data of a user's class: no look-up finds another
-        entry after it, nor one of another kind.
+        """Whether a store only replaces plain data of a user's class by plain data: look-ups then find the same
+        entries, of the same kinds.
         """
         if found.owner is not self.cls or is_trusted(self.cls.__module__) or name.startswith("__"):
             return False
@@ -250,7 +250,7 @@ class ClassValue(Value):
         raise GraphBreak(CLASS_ATTRIBUTE, f"{name}() of {self.describe()}")
 
     def _subclasses(self, tr: Tracer) -> Value:
-        """A new list of the classes that extend this one, relied on to be the same."""
+        """Return a new list of the subclasses, guarded."""
         self._find(tr)
         if self.source is None:
             raise GraphBreak(NO_SOURCE, self.describe())
@@ -279,7 +279,7 @@ class ClassValue(Value):
         return self.instantiate(tr, args, kwargs)
 
     def instantiate(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """`type.__call__`: `__new__`, then `__init__` when it gave an object of the class."""
+        """`type.__call__`: `__new__`, then `__init__` if it returned an object of the class."""
         guard_class(tr, self.cls, self.source)
         made = self.make(tr, args, kwargs)
         if issubclass(made.python_type(), self.cls):
@@ -287,7 +287,7 @@ class ClassValue(Value):
             assert init is not None and new is not None
             if isinstance(init.raw, FunctionType):
                 made.call_method(tr, "__init__", args, kwargs)
-            elif init.owner is not object or new.owner is object:  # object's takes what another `__new__` has taken
+            elif init.owner is not object or new.owner is object:  # object's accepts the arguments of another `__new__`
                 CMethodValue(made, init, "__init__").call(tr, args, kwargs)
         return made
 
@@ -308,7 +308,7 @@ class ClassValue(Value):
 
 
 def make_new(tr: Tracer, cls: type, owner: type, args: Args, kwargs: Kwargs) -> Value:
-    """An object of `cls` by the `__new__` of its base `owner`, which is implemented in C."""
+    """Return an object of `cls` by the `__new__` of its base `owner`, which is implemented in C."""
     maker = C_METHODS.get((BaseException if issubclass(owner, BaseException) else owner, "__new__"))
     if maker is None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
@@ -321,7 +321,7 @@ def _is_class(obj: Any) -> bool:
 
 @wraps_family(_is_class, priority=5)
 def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
-    """A class met at a source: the same class at every call."""
+    """Wrap a class found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     tr.memo.class_sources.setdefault(obj, library_path(tr, obj) or source)
     value = _build_class(tr, obj)
@@ -331,7 +331,7 @@ def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
 
 
 def _build_class(tr: Tracer, obj: type) -> Value:
-    """The one value of a class. Which class it is, is known; where it is, is asked when something is read of it."""
+    """Return the one value of a class; its source is guarded when something is read of it."""
     if obj not in tr.memo.classes:
         tr.memo.classes[obj] = ClassValue(obj)
     return tr.memo.classes[obj]

@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 
 def kind_of(cls: type) -> type | None:
-    """The builtin container a class extends, or None."""
     return next((kind for kind in KINDS if issubclass(cls, kind)), None)
 
 
 class ContainerObjectValue(ObjectValue):
-    """An object that is also a container. `base` holds the contents and answers the builtin type's own methods."""
+    """An object that is also a container. `base` holds the contents and implements the builtin type's own methods."""
 
     __slots__ = ("base", "kind")
 
@@ -80,7 +79,7 @@ class ContainerObjectValue(ObjectValue):
             return key
         return super().hash_key(tr)
 
-    # What the journal asks of containers
+    # The journal's interface of containers
 
     def contents_type(self) -> type:
         """The builtin type whose methods write the contents."""
@@ -88,7 +87,7 @@ class ContainerObjectValue(ObjectValue):
         return kind
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
-        """Push a plain container with the present contents."""
+        """Push a plain container with the current contents."""
         self.base.reconstruct_contents(codegen)
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
@@ -96,7 +95,7 @@ class ContainerObjectValue(ObjectValue):
         self._push_built(codegen, lambda: codegen.load_const(None))
 
     def item_changes(self) -> Sequence[Any] | None:
-        """Single stores and deletions, when the base knows them."""
+        """Single stores and deletions, if the base records them."""
         changes: Sequence[Any] | None = self.base.item_changes()
         return changes
 
@@ -161,7 +160,7 @@ def _init_set(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs
 @c_method("__init__", deque)
 def _init_deque(tr: Tracer, self: ContainerObjectValue, args: Args, kwargs: Kwargs) -> Value:
     if self.source is not None:
-        raise GraphBreak(CONSTRUCTION, f"{self.describe()}, made anew")
+        raise GraphBreak(CONSTRUCTION, f"{self.describe()}, created again")
     given = named(tr, deque, args, kwargs, ("iterable", "maxlen"), 0)
     made = tr.call(tr.constant(deque), (), {name: value for name, value in given.items() if name == "maxlen"})
     assert isinstance(made, DequeValue)
@@ -190,7 +189,7 @@ def _has_no_other_layout(cls: type) -> bool:
 
 @wraps_family(_extends_container, priority=20)
 def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """An object of a class that extends a builtin container."""
+    """Wrap an object of a class that extends a builtin container."""
     kind = kind_of(type(obj))
     assert kind is not None
     tr.guard(source, "TYPE_MATCH", type(obj))
@@ -246,7 +245,7 @@ _FILLERS: Final[dict[type, Filler]] = {
 
 
 def _refuse_overrides(value: ContainerObjectValue, *names: str) -> None:
-    """Guards read these past no class: one that has its own is left to plain Python."""
+    """Break for a class with its own versions of methods that guards bypass."""
     for name in (*names, "__getattribute__"):
         found = type_lookup(value.cls, name)
         if found is not None and has_python_layout(found.owner):

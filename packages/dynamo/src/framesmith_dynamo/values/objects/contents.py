@@ -1,7 +1,7 @@
-"""The builtin container in an object whose class extends one: it holds the items, the journal follows the object.
+"""The builtin container inside an object whose class extends one: it holds the items; the journal tracks the object.
 
-Its methods are the builtin type's own, which the object's class may override: where C code asks for the overrides, the
-owner is asked.
+Its methods are the builtin type's own, which the object's class may override: where C code calls the overrides, so does
+the owner.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class Contents(ContainerValue):
-    """What the contents of all kinds share. Pushed, they are their owner."""
+    """Common base of the contents of all kinds. Reconstructed, they are their owner."""
 
     owner: ObjectValue
     __slots__ = ()
 
     def changes(self, tr: Tracer) -> None:
-        """Say that the contents change: the owner does."""
+        """Record a change of the owner's contents."""
         self.owner.track(tr)
         tr.journal.mutate(self.owner)
         self.changed = True
@@ -44,18 +44,18 @@ class Contents(ContainerValue):
         return (self.owner,)
 
     def held(self) -> Iterable[Value]:
-        """The items, and what else the builtin type keeps."""
+        """Return the items, and the builtin type's other state."""
         return super().referents()
 
     def reconstruct(self, codegen: Codegen) -> None:
         codegen(self.owner)
 
     def push_settings(self, codegen: Codegen) -> int:
-        """Push what the builtin type keeps beside items; how many values these are."""
+        """Push the builtin type's state besides items; return the number of values."""
         return 0
 
     def copied_by_class(self, tr: Tracer, *args: Value) -> Value:
-        """The contents of what the owner's class makes of these arguments: a copy, as C code asks for it."""
+        """Return the contents of the owner's class called with these arguments: a copy, as C code makes it."""
         made = tr.call(class_value(tr, self.owner.cls, self.owner.source), args, {})
         contents = made.builtin_contents()
         if made.python_type() is not self.owner.cls or not isinstance(contents, type(self)):
@@ -164,7 +164,7 @@ class DequeContents(Contents, DequeValue):
 
 
 class SetContents(Contents, SetValue):
-    """The members of an object whose class extends set. What is made of it is a plain set."""
+    """The members of an object whose class extends set. Its methods return plain sets."""
 
     __slots__ = ("owner",)
 
@@ -178,7 +178,7 @@ class SetContents(Contents, SetValue):
 
 
 class FrozenContents(Contents, FrozenSetValue):
-    """The members of an object whose class extends frozenset. What is made of it is a plain frozenset."""
+    """The members of an object whose class extends frozenset. Its methods return plain frozensets."""
 
     __slots__ = ("owner",)
 
@@ -187,7 +187,6 @@ class FrozenContents(Contents, FrozenSetValue):
         self.owner = owner
 
     def m_copy(self, tr: Tracer) -> Value:
-        """`copy()`."""
         return self.operation(tr, "copy", [])
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
@@ -208,7 +207,7 @@ def is_dict(value: Value) -> bool:
 
 
 def whole(value: Value) -> Value:
-    """The object whose contents a value are; of all others the value itself."""
+    """Return the object that owns contents; other values unchanged."""
     return value.owner if isinstance(value, Contents) else value
 
 
@@ -225,9 +224,9 @@ KINDS: Final[dict[type, Callable[[ObjectValue], Contents]]] = {
 
 
 def build_container(cls: type, kind: Any, contents: Any, *settings: Any) -> Any:
-    """Run by compiled code: an object of `cls` with these contents (None: empty), past the class's own methods.
+    """Called by compiled code: return an object of `cls` with these contents (None: empty), bypassing its own methods.
 
-    `settings`: what `push_settings` of the kind has pushed.
+    `settings`: the values pushed by `push_settings` of the kind.
     """
     if kind is frozenset:
         return frozenset.__new__(cls, contents)

@@ -1,4 +1,4 @@
-"""`copy.deepcopy` and `copy.copy` of objects, done on values: the real module looks objects up by `id()`."""
+"""`copy.deepcopy` and `copy.copy` of objects, implemented on values: the real module looks objects up by `id()`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def shallow(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
-    """A deep copy; `memo` maps the id of each value to its copy, so that shared objects stay shared."""
+    """Return a deep copy; `memo` maps the id of each value to its copy, so that shared objects stay shared."""
     if id(value) in memo:
         return memo[id(value)]
     if isinstance(value, ConstantValue):
@@ -82,7 +82,7 @@ def deep(tr: Tracer, value: Value, memo: Memo) -> Value:
     if type(value) is FrozenSetValue and value.can_be_constant():
         return memo.setdefault(id(value), frozenset_of(tr, new_list(tr, value.unpack(tr))))
     if value.can_be_constant() and type(value) is not TupleValue:
-        value.as_constant()  # that all in it stays constant is relied on
+        value.as_constant()  # that all in it stays constant is guarded
         return value
     if isinstance(value, InstanceDictValue):
         value = value.snapshot(tr)

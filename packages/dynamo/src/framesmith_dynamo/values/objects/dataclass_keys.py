@@ -1,4 +1,6 @@
-"""Objects of frozen dataclasses as keys: hashed and compared by their fields, as `dataclasses` has written it."""
+"""Objects of frozen dataclasses as keys: hashed and compared by their fields, by methods that `dataclasses`
+generates.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from framesmith_dynamo.values.lookup import class_dict, type_lookup
 
 @dataclass(frozen=True)
 class RecordKey:
-    """The hash key of an object that is equal to others of its class whose fields are equal."""
+    """The hash key of an object that equals others of its class with equal fields."""
 
     cls: type
     fields: tuple[object, ...]
 
 
 def fields_compared(cls: type) -> tuple[str, ...] | None:
-    """The fields by which a frozen dataclass hashes and compares its objects; None of other classes."""
+    """Return the fields by which a frozen dataclass hashes and compares its objects; None of other classes."""
     found = type_lookup(cls, "__eq__")
     hashed = type_lookup(cls, "__hash__")
     if found is None or hashed is None or found.owner is not hashed.owner or found.owner is not cls:
@@ -36,12 +38,14 @@ def fields_compared(cls: type) -> tuple[str, ...] | None:
 
 
 def is_generated(method: object) -> bool:
-    """Whether a method was made by `dataclasses`, or in another way that has no file."""
+    """Whether `dataclasses` made a method: one without a file."""
     return isinstance(method, FunctionType) and method.__code__.co_filename == "<string>"
 
 
 def make_hashable(*given: Any) -> Any:
-    """Run by compiled code: a new object with its attributes. Given are their values, its class, and their names."""
+    """Called by compiled code: return a new object with its attributes. Arguments: their values, its class, their
+    names.
+    """
     *values, cls, names = given
     made = object.__new__(cls)
     for name, value in zip(names, values, strict=True):

@@ -20,7 +20,7 @@ from framesmith_sideeffects import DELETED
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
-#: Attributes that C code keeps and a trace may set.
+#: Attributes stored by C code that a trace may set.
 SLOTS = ("__cause__", "__context__", "__suppress_context__", "__traceback__")
 _INITIAL = {"__cause__": None, "__context__": None, "__suppress_context__": False, "__traceback__": None}
 
@@ -32,16 +32,16 @@ TRACEBACK = register_break(
 )
 C_FIELD = register_break(
     "exception-field",
-    what="a field is read that C code fills in an exception",
-    why="it may be filled when the exception is raised (`name` of an AttributeError), and no C code raised it",
-    hint="read the exception's args, or what you know where you catch it",
+    what="a field of an exception is read that C code sets",
+    why="it may be set when the exception is raised (`name` of an AttributeError), and no C code raised it",
+    hint="read the exception's args, or use values known where you catch it",
 )
 
 
 class ExceptionValue(ObjectValue):
-    """An exception made in the trace. `args` is what `exc.args` gives; `caught`: it was raised and handled.
+    """An exception made in the trace. `args` is `exc.args`; `caught`: it was raised and handled.
 
-    `given` is what the C class's `__init__` was given, of which it fills its own fields.
+    `given` are the arguments of the C class's `__init__`, which fills its own fields from them.
     """
 
     __slots__ = ("args", "caught", "given")
@@ -53,7 +53,7 @@ class ExceptionValue(ObjectValue):
 
     @staticmethod
     def new(tr: Tracer, cls: type[BaseException], args: Sequence[Value] = ()) -> ExceptionValue:
-        """`cls.__new__(cls, *args)`, tracked so that attributes can be stored."""
+        """Return `cls.__new__(cls, *args)`, tracked so that attributes can be stored."""
         value = ExceptionValue(cls, args)
         value.track(tr)
         return value
@@ -104,9 +104,9 @@ class ExceptionValue(ObjectValue):
         return (*self.args, *self.given)
 
     def chain(self, tr: Tracer, handled: Value | None) -> None:
-        """Being raised while another exception is handled: that one becomes the context, without making a circle.
+        """Set the exception being handled as the context, without making a cycle.
 
-        A circle that the program made by hand is walked once.
+        A cycle made by the program is walked once.
         """
         if handled is None or handled is self:
             return
@@ -122,7 +122,7 @@ class ExceptionValue(ObjectValue):
         self.store_own(tr, "__context__", handled)
 
     def read_context(self, tr: Tracer) -> Value:
-        """`__context__`, past what the class defines."""
+        """Read `__context__`, bypassing the class."""
         pending = tr.journal.load_attr(self, "__context__")
         return tr.constant(None) if pending is None or pending is DELETED else pending
 
@@ -139,7 +139,7 @@ class ExceptionValue(ObjectValue):
 
 
 def build_exception(cls: type[BaseException], args: tuple[Any, ...], given: tuple[Any, ...]) -> BaseException:
-    """Run by compiled code: an exception as its C class makes it, without running the program's code a second time."""
+    """Called by compiled code: return an exception made by its C class, without running the program's code again."""
     base = next(base for base in cls.__mro__ if base.__flags__ & IMMUTABLE_TYPE)
     made: BaseException = base.__new__(cls, *args)
     base.__init__(made, *given)  # type: ignore[misc]
@@ -170,7 +170,9 @@ def _str(tr: Tracer, self: ExceptionValue, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("__new__", BaseException)
 def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
-    if issubclass(cls, OSError) and len(args) > 1:  # the number chooses another class, and not all become `args`
+    if (
+        issubclass(cls, OSError) and len(args) > 1
+    ):  # the number chooses another class, and not all arguments become `args`
         raise GraphBreak(UNSUPPORTED_CALL, f"{cls.__qualname__}() with an error's number")
     made = ExceptionValue.new(tr, cls, args)
     made.given = ()
@@ -178,7 +180,7 @@ def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
 
 
 class TracebackValue(Value):
-    """The traceback of a traced exception: it exists, and nothing more is known of it."""
+    """The traceback of a traced exception: it exists, and nothing else is known about it."""
 
     python_types = (TracebackType,)
     __slots__ = ()

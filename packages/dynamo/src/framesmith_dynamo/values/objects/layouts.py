@@ -1,4 +1,4 @@
-"""Which classes have instances that hide nothing in C: a dictionary, slots, and no more."""
+"""Classes whose instances have no C state other than a dictionary and slots."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from framesmith_dynamo.values.lookup import class_dict, type_lookup
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
-#: Classes made in C whose objects hold a dictionary at most.
+#: Classes made in C whose objects have a dictionary at most.
 PLAIN_BASES: Final = (object, SimpleNamespace)
 #: The size of a pointer in bytes.
 POINTER: Final = 8
 
 
 def has_plain_layout(cls: type) -> bool:
-    """Whether instances are `object` plus a dictionary or slots: nothing hidden in C."""
+    """Whether instances are `object` plus a dictionary or slots, without other C state."""
     if not all(base in PLAIN_BASES or has_python_layout(base) for base in cls.__mro__):
         return False
     new = type_lookup(cls, "__new__")

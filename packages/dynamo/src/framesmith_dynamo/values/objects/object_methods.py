@@ -1,4 +1,4 @@
-"""What the C methods of `object`, `__new__` among them, mean for an object value."""
+"""The C methods of `object`, `__new__` included, called on an object value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import family_of
 
-#: The names that a class has to define yet. When they are set, `type` notes whether there are any.
+#: The names of abstract methods. When they are set, `type` records whether there are any,
 ABSTRACT: Final = "__abstractmethods__"
-#: `Py_TPFLAGS_IS_ABSTRACT`: that note.
+#: in `Py_TPFLAGS_IS_ABSTRACT`.
 IS_ABSTRACT: Final = 1 << 20
 
 
@@ -36,7 +36,7 @@ def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _taken(tr: Tracer, method: Any, self: Any, args: Args, kwargs: Kwargs, names: int = 0) -> Args:
-    """A method's arguments, the first `names` of which are names; the program's TypeError otherwise."""
+    """Return a method's arguments, the first `names` of which are names; raises the program's TypeError otherwise."""
     count = 2 if method is object.__setattr__ else 1
     if kwargs or len(args) != count or not all(issubclass(arg.python_type(), str) for arg in args[:names]):
         refuse(tr, method, (self, *args), kwargs)

@@ -1,7 +1,7 @@
-"""Objects of Python classes: attributes as `object.__getattribute__` finds them, special methods from the type.
+"""Objects of Python classes: attributes as in `object.__getattribute__`, special methods from the type.
 
-An object found at a source has its instance dictionary read as it is; stores go to the journal. One made in the trace
-has only the journal.
+For an object found at a source, its instance dictionary is read directly; stores go to the journal. One made in the
+trace has only the journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framesmith_dynamo.values.lookup import (
     MISSING,
     data_descriptor_check,
     entry_value,
-    guard_no_accessor,
+    guard_absent_accessor,
     instance_dict,
     read_first_check,
     special_method,
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 TORCH_FUNCTION_OBJECT = register_break(
     "torch-function-object",
-    what="an object with __torch_function__ meets a tensor operation",
+    what="an object with __torch_function__ is an operand of a tensor operation",
     why="its __torch_function__ may run any code",
     hint="use plain tensors inside the compiled function",
 )
 UNHASHABLE_KEY = register_break(
     "object-as-key",
     what="an object with its own __hash__ or __eq__ is used as a key",
-    why="the tracer cannot tell which keys are equal without running the methods for every pair",
+    why="the tracer cannot compare keys without running the methods for every pair",
     hint="use strings, numbers or plain objects as keys",
 )
 
-#: What to ask of an object without a special method, to learn how Python refuses it.
+#: An operation that makes Python raise its error for an object without the special method.
 WITHOUT: Final[dict[str, Callable[..., object]]] = {
     "__getitem__": operator.getitem,
     "__setitem__": operator.setitem,
@@ -77,7 +77,7 @@ WITHOUT: Final[dict[str, Callable[..., object]]] = {
 class ObjectValue(Value):
     """An object of class `cls`. `obj` is the real one, or MISSING when the trace made it.
 
-    `hashed` are the attributes that one made in the trace had when it was hashed by them: it is made with them.
+    `hashed` are the attributes by which an object made in the trace was hashed: it is created with them.
     """
 
     exact_operators = True
@@ -130,7 +130,7 @@ class ObjectValue(Value):
         return value
 
     def find_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """Data descriptors of the type, the instance's own attributes, then the rest of the type; or None."""
+        """Look up data descriptors of the type, the instance's own attributes, then the rest of the type; or None."""
         found = type_lookup(self.cls, name)
         if found is not None and read_first_check(tr, self.cls, found, name, self.source):
             return bind_entry(tr, found, name, self)
@@ -138,7 +138,7 @@ class ObjectValue(Value):
         return own if own is not None or found is None else bind_entry(tr, found, name, self)
 
     def own_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """The attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
+        """Return the attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
         if self.mutation is not None:
             pending = tr.journal.load_attr(self, name)
             if pending is DELETED:
@@ -155,11 +155,11 @@ class ObjectValue(Value):
         return None
 
     def entries(self) -> dict[str, Any] | None:
-        """The real instance dictionary, when the object exists and has one."""
+        """The real instance dictionary, if the object exists and has one."""
         return instance_dict(self.obj) if self.exists else None
 
     def attribute_source(self, name: str) -> Source:
-        """Where an attribute of the instance dictionary is loaded from."""
+        """Return the source of an attribute of the instance dictionary."""
         assert self.source is not None
         found = type_lookup(self.cls, name)
         hidden = found is not None and not isinstance(found.raw, MemberDescriptorType)
@@ -168,7 +168,7 @@ class ObjectValue(Value):
         return AttrSource(self.source, name)
 
     def guard_absent(self, tr: Tracer, name: str) -> None:
-        """The compiled code relies on the instance dictionary not having `name`."""
+        """Guard that the instance dictionary does not have `name`."""
         if self.source is not None:
             tr.guard(InstanceDictSource(self.source), "DICT_NOT_CONTAINS", name)
 
@@ -186,7 +186,7 @@ class ObjectValue(Value):
         return self.no_attribute(tr, name)
 
     def missing_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """What the class's `__getattr__` gives; None when it has none."""
+        """Return the result of the class's `__getattr__`; None when it has none."""
         found = type_lookup(self.cls, "__getattr__")
         if found is None:
             return None
@@ -194,8 +194,8 @@ class ObjectValue(Value):
 
     def no_attribute(self, tr: Tracer, name: str) -> NoReturn:
         """Raise the program's AttributeError."""
-        told = f"{self.cls.__module__}." if self.cls.__flags__ & IMMUTABLE_TYPE else ""
-        tr.raise_(AttributeError, f"'{told}{self.cls.__name__}' object has no attribute '{name}'")
+        module = f"{self.cls.__module__}." if self.cls.__flags__ & IMMUTABLE_TYPE else ""
+        tr.raise_(AttributeError, f"'{module}{self.cls.__name__}' object has no attribute '{name}'")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
         if name == "__class__":
@@ -213,7 +213,7 @@ class ObjectValue(Value):
         return value
 
     def _slot(self, tr: Tracer, found: Found, name: str) -> Value | None:
-        """What a slot holds, pending stores included, or None; emptiness is guarded."""
+        """Return the contents of a slot, pending stores included, or None; emptiness is guarded."""
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is not None and pending is not DELETED:
             value: Value = pending
@@ -248,7 +248,7 @@ class ObjectValue(Value):
         tr.journal.store_attr(self, name, value)
 
     def track(self, tr: Tracer) -> None:
-        """Let the journal follow the object, if it does not yet."""
+        """Track the object in the journal."""
         if self.mutation is None:
             if self.exists:
                 if id(self.entries()) in tr.memo.shared_dicts:
@@ -261,7 +261,7 @@ class ObjectValue(Value):
         raw = found.raw
         if isinstance(raw, property):
             if raw.fset is None:
-                guard_no_accessor(tr, self.cls, found, name, self.source, "fset")
+                guard_absent_accessor(tr, self.cls, found, name, self.source, "fset")
                 tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no setter")
             setter = entry_value(tr, self.cls, found, name, self.source, "fset")
             tr.call(setter, (self, value), {})
@@ -305,7 +305,7 @@ class ObjectValue(Value):
         tr.journal.delete_attr(self, name)
 
     def _guard_presence(self, tr: Tracer, source: Source, name: str, *, is_slot: bool) -> None:
-        """Whether the object had an attribute before the trace stored it: there is something to delete, or nothing."""
+        """Guard whether the object had an attribute before the trace stored it, and so whether it can be deleted."""
         present = has_own_attribute(self.obj, name)
         if is_slot:
             tr.guard(source, "HASATTR" if present else "NO_HASATTR", name)
@@ -322,7 +322,7 @@ class ObjectValue(Value):
             descriptor = entry_value(tr, self.cls, found, name, self.source)
             call_descriptor(tr, descriptor, "__delete__", (self,))
         elif isinstance(raw, property):
-            guard_no_accessor(tr, self.cls, found, name, self.source, "fdel")
+            guard_absent_accessor(tr, self.cls, found, name, self.source, "fdel")
             tr.raise_(AttributeError, f"property '{name}' of '{self.cls.__name__}' object has no deleter")
         elif user_method(type(raw), "__set__") is not None and type_lookup(type(raw), "__delete__") is None:
             tr.raise_(AttributeError, "__delete__")
@@ -439,7 +439,7 @@ class ObjectValue(Value):
     def exit_(self, tr: Tracer, args: Args) -> Value:
         return self._special(tr, "__exit__", *args)
 
-    # Back to bytecode
+    # Reconstruction
 
     def referents(self) -> Iterable[Value]:
         return self.hashed.values()
@@ -454,10 +454,10 @@ class ObjectValue(Value):
         codegen.push_call(object.__new__, (), (self.cls,))
 
 
-#: Classes whose new instances, and those of their subclasses, have a family of values of their own.
+#: Classes whose new instances, and those of their subclasses, have a value family of their own.
 OBJECT_FAMILIES: dict[type, type[ObjectValue]] = {}
 
 
 def family_of(cls: type) -> type[ObjectValue]:
-    """The value class for new objects of a class."""
+    """Return the value class for new objects of a class."""
     return next((OBJECT_FAMILIES[base] for base in cls.__mro__ if base in OBJECT_FAMILIES), ObjectValue)

@@ -1,4 +1,4 @@
-"""`types.SimpleNamespace` and classes that extend it: objects whose attributes are given by name."""
+"""`types.SimpleNamespace` and classes that extend it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NamespaceValue(ObjectValue):
-    """A namespace that the trace makes."""
+    """A namespace made in the trace."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""`super()` in both forms: attribute look-up that starts behind a class in the MRO of the object's type."""
+"""`super()` in both forms: attribute look-up that starts after a class in the MRO of the object's type."""
 
 from __future__ import annotations
 

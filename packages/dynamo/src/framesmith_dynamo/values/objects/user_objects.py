@@ -1,4 +1,4 @@
-"""Wrapping plain objects: instances of Python classes, objects known by identity alone, enum members."""
+"""Wrappers of plain objects: instances of Python classes, objects known by identity alone, enum members."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _is_enum(obj: Any) -> bool:
 
 @wraps_family(_is_enum, priority=3)
 def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
-    """An enum member met at a source: the same member at every call."""
+    """Wrap an enum member found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     guard_class(tr, type(obj), source)
     value = EnumValue(type(obj), obj, source=source)
@@ -74,7 +74,7 @@ def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
 
 
 def _build_enum(tr: Tracer, obj: Enum) -> Value:
-    """A member that the trace has looked up: found where its class keeps it."""
+    """Return the value of a member that the trace has looked up, with its source in the class."""
     cls, own = type(obj), instance_dict(obj) or {}
     for name, key in (("_member_map_", own.get("_name_")), ("_value2member_map_", own.get("_value_"))):
         found = type_lookup(cls, name)
@@ -89,7 +89,7 @@ builds_family(_is_enum)(_build_enum)
 
 @constructs_family(lambda cls: issubclass(cls, Enum))
 def construct_enum(tr: Tracer, self: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """`Color(value)`: a look-up of a member."""
+    """`Color(value)`: look up a member."""
     plain_args, plain_kwargs = plain_arguments(args, kwargs)
     missing = type_lookup(self.cls, "_missing_")
     if missing is not None and not is_trusted(missing.owner.__module__):
@@ -106,7 +106,7 @@ def _is_plain_object(obj: Any) -> bool:
 
 @wraps_family(_is_plain_object, priority=50)
 def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
-    """An instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
+    """Wrap an instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     guard_class(tr, type(obj), source)
     value = ObjectValue(type(obj), obj, source=source)

@@ -1,1 +1,1 @@
-"""Tensors, torch's functions, operators and modes."""
+"""Tensors: values, attributes and methods, subscripts, construction."""

@@ -1,7 +1,7 @@
-"""Tensors made of numbers, some of them symbols: `torch.tensor([n, 1.0])` and its kin.
+"""Tensors made of numbers, some symbolic: `torch.tensor([n, 1.0])` and its kin.
 
-Torch reads the numbers while it makes the tensor, for which a symbol would have to become one number for good. In the
-graph such a tensor is made of 0-d ones, which the graph makes when it runs.
+torch reads the numbers while it makes the tensor, which would specialise a symbol. The graph makes 0-d tensors of the
+symbols instead and stacks them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framesmith_dynamo.values.containers.sequence import SequenceValue
 from framesmith_dynamo.values.tensors.scalar_tensors import note_item
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
-#: What a number is held in before it gets its tensor's dtype, in which it might not fit: as `torch.tensor` does it.
+#: The dtype of each number before conversion to the tensor's dtype, in which it might not fit: as in `torch.tensor`.
 WIDEST: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64}
 
 
@@ -40,7 +40,7 @@ def as_tensor(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _made(tr: Tracer, given: dict[str, Value], kwargs: Kwargs) -> Value | None:
-    """The tensor made of 0-d ones; None where torch makes it, of numbers that are known or in another way."""
+    """Return a tensor stacked from 0-d ones; None where torch can make it itself."""
     given |= {name: value for name, value in kwargs.items() if not value.is_none()}
     data = given.pop("data", None)
     if data is None or set(given) - {"dtype", "device"}:
@@ -56,7 +56,7 @@ def _made(tr: Tracer, given: dict[str, Value], kwargs: Kwargs) -> Value | None:
     if "dtype" in given:
         dtype = given["dtype"].as_constant()
     if dtype is not torch.int64 and not dtype.is_floating_point:
-        return None  # torch refuses what does not fit
+        return None  # torch raises for numbers that do not fit
     if dtype is torch.int64 and widest is not torch.int64:
         return None
     device = {name: value for name, value in given.items() if name == "device"}
@@ -65,7 +65,7 @@ def _made(tr: Tracer, given: dict[str, Value], kwargs: Kwargs) -> Value | None:
 
 
 def _numbers(data: Value) -> Iterator[ConstantValue | None]:
-    """The numbers in nested lists and tuples; None for what is something else."""
+    """Return the numbers in nested lists and tuples; None for other data."""
     if isinstance(data, SequenceValue):
         for item in data.items:
             yield from _numbers(item)
@@ -74,7 +74,7 @@ def _numbers(data: Value) -> Iterator[ConstantValue | None]:
 
 
 def _stacked(tr: Tracer, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """None where the lists have not one length: torch says what is wrong."""
+    """Return None for lists of different lengths: torch raises the error."""
     if not isinstance(data, SequenceValue):
         return tr.call_torch(torch.scalar_tensor, [data], kwargs)
     parts: list[Any] = [_stacked(tr, item, kwargs) for item in data.items]

@@ -1,7 +1,7 @@
-"""Tensors without dimensions whose integer the trace knows: sizes that a program puts into `torch.tensor`.
+"""0-d tensors whose integer the trace knows: sizes that a program puts into `torch.tensor`.
 
-What is computed of them by operators is known as well, as long as nobody writes to the tensor; `item()` and what asks
-for an index give the number that went in, not an unbacked one.
+Results of operators on them are known as well, as long as nothing writes to the tensor; `item()` and conversions to an
+index return the original number, not an unbacked one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from framesmith_dynamo.values.tensors.tensor_object import TensorObject
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Tracer, Value
 
-#: Operators of 64-bit integers that are Python's, of sizes and their like; divisions by what is known and positive.
+#: Operators that are the same for 64-bit integers and Python's, for numbers such as sizes; divisions by positive
+#: constants.
 ARITHMETIC = frozenset({"+", "-", "*"})
 DIVISIONS = frozenset({"//", "%"})
 
 
 def note_item(tr: Tracer, tensor: Value | None, number: Value) -> None:
-    """Note what a tensor holds, if it is a tensor of one integer or truth, writes to which its version counts."""
+    """Record the item of a tensor, if it is a 0-d integer or bool tensor whose version counts writes."""
     if not isinstance(tensor, TensorObject) or tensor.fake.is_inference():
         return
     held = torch.bool if number.python_type() is bool else torch.int64
@@ -32,7 +33,7 @@ def note_item(tr: Tracer, tensor: Value | None, number: Value) -> None:
 
 
 def item_of(tr: Tracer, value: Value) -> Value | None:
-    """The number that a tensor is known to hold; None of all others."""
+    """Return the item that a tensor is known to have; None of all others."""
     if not isinstance(value, TensorObject):
         return None
     known = tr.memo.tensor_items.get(id(value.ref))
@@ -40,7 +41,7 @@ def item_of(tr: Tracer, value: Value) -> Value | None:
 
 
 def note_result(tr: Tracer, result: Value, op: str, operands: Sequence[Value]) -> None:
-    """Note what an operator of tensors gives, if all its operands are known."""
+    """Record the item of an operator's result, if those of all operands are known."""
     known = [item_of(tr, operand) or _plain_int(operand) for operand in operands]
     numbers = [number for number in known if number is not None]
     if len(numbers) < len(known):
@@ -56,14 +57,14 @@ def note_result(tr: Tracer, result: Value, op: str, operands: Sequence[Value]) -
 
 
 def _is_followed(op: str, left: Value, right: Value) -> bool:
-    """Whether Python computes with the two what 64-bit integers give; of a product of symbols that is not known."""
+    """Whether Python's result is that of 64-bit integers; unknown for two symbols multiplied."""
     if op == "*" and left.is_symbolic() and right.is_symbolic():
         return False
     return op in ARITHMETIC or (op in DIVISIONS and not right.is_symbolic() and bool(right.as_constant() > 0))
 
 
 def forget_item(tr: Tracer, tensor: TensorObject) -> None:
-    """What a tensor holds may change from now on without its version telling: by way of its `.data`."""
+    """Forget a tensor's item, which may change from now on without a new version: through its `.data`."""
     tr.memo.tensor_items.pop(id(tensor.ref), None)
 
 

@@ -1,4 +1,4 @@
-"""Where in their storage the inputs begin, guarded where a trace depends on it: no guard of a tensor looks at that."""
+"""Storage offsets of inputs, guarded where a trace depends on them: guards of tensors do not check them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def guarded_offsets(tr: Tracer, builder: GraphBuilder, fake: torch.Tensor) -> Iterator[int]:
-    """Guards where the inputs begin whose memory `fake` is in; how many bytes further each does than its own fake.
+    """Guard the storage offsets of inputs that share memory with `fake`; return their distance in bytes to those of
+    their fakes.
 
-    The fakes of inputs with symbolic sizes begin where their storage does.
+    Fakes of inputs with symbolic sizes have offset 0.
     """
     for ref in builder.refs.values():
         if ref.real is not None and ref.source is not None and share_storage(ref.fake, fake):

@@ -1,7 +1,7 @@
-"""Keys of tensors that hold integers which change between calls: torch asks them for their number, `select` does not.
+"""Subscripts of tensors with symbolic integers: torch would specialise them, `select` does not.
 
-In what order the integers of a key are taken does not matter: each has a dimension of its own, and tensors in the key
-are looked at when all integers, slices and Nones have made a view.
+The order in which integers of a key are applied is irrelevant: each has a dimension of its own, and tensors in the key
+are applied after all integers, slices and Nones have made a view.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from framesmith_dynamo.values.base import Tracer, Value
 
-#: Types of tensors that are masks, of as many dimensions as they have.
+#: Dtypes of masks, which consume as many dimensions as they have.
 MASKS: Final = (torch.bool, torch.uint8)
 
 
 def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, Value | None]:
-    """The tensor, of so many dimensions, selected by a key's symbols, and what is left of the key: None for nothing."""
+    """Return the tensor, of `dims` dimensions, selected by a key's symbols, and the rest of the key: None if empty."""
     items = [_decided(tr, item) for item in (key.unpack(tr) if isinstance(key, TupleValue) else [key])]
     key = TupleValue(items) if isinstance(key, TupleValue) else items[0]
     symbols = [at for at, item in enumerate(items) if _is_symbol(item)]
@@ -53,35 +53,35 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
     return tensor, TupleValue(rest) if rest else None
 
 
-def _there(tr: Tracer, tensor: Value, dim: int, place: Any) -> Value:
-    """A symbol as an index, guarded to be within the dimension; the program's IndexError where it is not.
+def _there(tr: Tracer, tensor: Value, dim: int, index: Any) -> Value:
+    """Return a symbol as an index, guarded to be in range; raises the program's IndexError otherwise.
 
-    Fakes of torch 2.11 do not look whether it is, nor whether a number is, of symbolic sizes.
+    Fakes of torch 2.11 do not check the range of an index into a symbolic size.
     """
-    if not isinstance(tensor, TensorObject) or is_unbacked(place.number):
-        return place  # type: ignore[no-any-return]
+    if not isinstance(tensor, TensorObject) or is_unbacked(index.number):
+        return index  # type: ignore[no-any-return]
     size = tensor.fake.shape[dim]
-    if not -size <= place.number < size:
+    if not -size <= index.number < size:
         where = f"dimension {dim} with size {int(size)}"
-        tr.raise_(IndexError, f"index {int(place.number)} is out of bounds for {where}")
-    return place  # type: ignore[no-any-return]
+        tr.raise_(IndexError, f"index {int(index.number)} is out of bounds for {where}")
+    return index  # type: ignore[no-any-return]
 
 
-def read_at(tr: Tracer, tensor: Any, places: Sequence[Any]) -> Value:
-    """The elements, or parts, of a tensor at places that tensors hold."""
-    return tr.call_torch(aten.index.Tensor, (tensor, [*places]), {})
+def read_at(tr: Tracer, tensor: Any, indices: Sequence[Any]) -> Value:
+    """Return the elements, or parts, of a tensor at indices given by tensors."""
+    return tr.call_torch(aten.index.Tensor, (tensor, [*indices]), {})
 
 
 def is_read(node: fx.Node) -> bool:
-    """Whether the node is such a read."""
+    """Whether the node was recorded by `read_at`."""
     return node.target is aten.index.Tensor
 
 
-def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
-    """`tensor[key]` where all of the key is integers, and tensors without dimensions among them; None of other keys.
+def gathered(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
+    """Return `tensor[key]` if the key consists of integers, with 0-d tensors among them; None of other keys.
 
-    Elsewhere torch asks these tensors for their numbers; in a function of single elements they are places. Integers
-    that read a part which was read so are places as well.
+    Otherwise torch reads the items of these tensors; in a function of single elements they are indices. Integers that
+    index the result of such a read are indices as well.
     """
     items = list(key.unpack(tr)) if isinstance(key, TupleValue) else [key]
     within = tensor.ref.is_used and is_read(tensor.ref.node)
@@ -90,11 +90,11 @@ def picked(tr: Tracer, tensor: TensorObject, key: Value) -> Value | None:
     if not within and not any(isinstance(item, TensorObject) for item in items):
         return None
     options = {"dtype": tr.constant(torch.int64), "device": tr.constant(tensor.fake.device)}
-    places = [
+    indices = [
         item if isinstance(item, TensorObject) else tr.call_torch(torch.full, (tr.constant(()), item), options)
         for item in items
     ]
-    return read_at(tr, tensor, places)
+    return read_at(tr, tensor, indices)
 
 
 def _is_index(item: Value) -> bool:
@@ -105,9 +105,9 @@ def _is_index(item: Value) -> bool:
 
 
 def _decided(tr: Tracer, item: Value) -> Value:
-    """An item of a key; of a condition on symbols, which torch takes for no truth, whether it holds.
+    """Return an item of a key; a condition on symbols, which torch does not take for a bool, is decided.
 
-    The ends of a slice that are tensors are the numbers that these hold, if they are known.
+    Ends of a slice that are 0-d tensors become their items, if known.
     """
     if isinstance(item, SliceValue) and tr.memo.tensor_items:
         return SliceValue(*(item_of(tr, part) or part for part in item.referents()))
@@ -121,7 +121,7 @@ def _is_symbol(item: Value) -> bool:
 def _leads_to_input(tensor: Value) -> bool:
     """Whether gradients of views of the tensor are those of an input.
 
-    Such a view is made before the graph that reads it, and by then nobody knows what the data tell.
+    Such a view is made before the graph that reads it, where the unbacked number is not available.
     """
     if not isinstance(tensor, TensorObject):
         return False
@@ -136,12 +136,12 @@ def _is_basic(item: Value) -> bool:
 
 
 def _left(item: Value, length: int) -> int:
-    """How many dimensions there are where there were `length`, after indexing with an item that makes a view."""
+    """Return the number of dimensions after a basic index, of `length` before."""
     return {int: 0, type(None): 1}.get(item.python_type(), length)
 
 
 def _lengths(tr: Tracer, items: Sequence[Value], dims: int) -> list[int] | None:
-    """How many dimensions each item of a key is about; None of a key that is refused, or in which something is rare."""
+    """Return the number of dimensions that each item of a key consumes; None of an invalid or unusual key."""
     lengths = [_length(tr, item) for item in items]
     wide = [at for at, item in enumerate(items) if item.python_type() is type(...)]
     known = [length for length in lengths if length is not None]
@@ -164,5 +164,7 @@ def _length(tr: Tracer, item: Value) -> int | None:
 
 
 def _length_of_list(items: Collection[Value]) -> int | None:
-    """A list of numbers is a tensor of places; one of truths, or of anything else, is rare."""
+    """Return the same for a list of numbers, which is a tensor of indices; lists of bools or other objects
+    are unusual.
+    """
     return 1 if items and all(item.python_type() is int for item in items) else None

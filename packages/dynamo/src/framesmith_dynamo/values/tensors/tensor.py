@@ -1,6 +1,7 @@
-"""Tensors: a fake that knows dtype, device and shape, and a graph node that computes the data.
+"""Tensors: a fake with dtype, device and shape, and a graph node that computes the data.
 
-Methods and operators go into the graph, and reading data breaks; `tensor_object` tells what it is as an object.
+Methods and operators are recorded in the graph; reading data breaks. See `tensor_object` for the tensor as a Python
+object.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.operations import BINARY, COMPARE, INPLACE, UNARY
 from framesmith_dynamo.values.tensors.scalar_tensors import forget_item, item_of, note_result
 from framesmith_dynamo.values.tensors.storage_offsets import guarded_offsets
-from framesmith_dynamo.values.tensors.subscripts import picked, selected
+from framesmith_dynamo.values.tensors.subscripts import gathered, selected
 from framesmith_dynamo.values.tensors.tensor_object import TENSOR_ATTRIBUTE, TensorObject, is_plain_parameter_class
 from framesmith_dynamo.values.tensors.tensor_tables import (
     ASKED_IN_BODY,
@@ -48,13 +49,13 @@ MEMORYLESS = register_break(
 OTHER_TENSOR = register_break(
     OTHER_LAYOUT,
     what="a tensor is used or made that is not strided memory of plain numbers: sparse, nested, quantized, mkldnn",
-    why="torch's fake tensors do not tell what such a tensor holds, so a graph can neither take nor make one",
+    why="torch's fake tensors do not support such a tensor, so a graph can neither take nor make one",
     hint="convert to a dense tensor (`to_dense()`, `dequantize()`, `to_padded_tensor()`) outside the compiled function",
 )
 NEGATIVE_SIZE = register_break(
     "tensor-of-negative-size",
     what="an empty tensor one of whose sizes is negative is used",
-    why="eager mode makes one (`expand(-4, -1)` of no elements), and then refuses nearly every operation on it",
+    why="eager mode makes one (`expand(-4, -1)` of no elements), and then rejects nearly every operation on it",
     hint="give expand() sizes that are not negative",
 )
 
@@ -62,12 +63,12 @@ _NUMBERS = (int, float, complex, bool)
 
 
 def is_operand(value: Value) -> bool:
-    """Whether a tensor operator takes this value: a tensor or a Python number."""
+    """Whether a tensor operator accepts this value: a tensor or a Python number."""
     return isinstance(value, TensorValue) or (value.can_be_constant() and issubclass(value.python_type(), _NUMBERS))
 
 
 class TensorValue(TensorObject):
-    """A tensor that takes part in operations."""
+    """A tensor as an operand."""
 
     python_types = (torch.Tensor, torch.nn.Parameter)
     __slots__ = ()
@@ -79,7 +80,7 @@ class TensorValue(TensorObject):
         try:
             return self.call_method_first(tr, name, args, kwargs)
         except GraphBreak as broken:
-            broken.before_effects = False  # whatever calls the method may have done something
+            broken.before_effects = False  # the caller of the method may have had effects
             raise
 
     def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -97,7 +98,7 @@ class TensorValue(TensorObject):
         if folded is not None and all(_folds(v) for v in (*args, *kwargs.values())):
             try:
                 found = folded(self.fake, *map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
-            except (IndexError, TypeError) as error:  # no such dimension: in words of torch's own
+            except (IndexError, TypeError) as error:  # no such dimension: torch's own error
                 raise_like(tr, error)
             return tr.constant(found)
         if not callable(getattr(torch.Tensor, name, None)):
@@ -112,7 +113,7 @@ class TensorValue(TensorObject):
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        if tr.memo.elementwise_subscripts and (element := picked(tr, self, key)) is not None:
+        if tr.memo.elementwise_subscripts and (element := gathered(tr, self, key)) is not None:
             return element
         tensor, rest = selected(tr, self, self.fake.dim(), key)
         return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
@@ -161,7 +162,7 @@ class TensorValue(TensorObject):
         return self._computed(tr, op, BINARY[op], other, self) if is_operand(other) else None
 
     def _computed(self, tr: Tracer, op: str, function: Any, *operands: Value) -> Value:
-        """What an operator gives; where it is a number that is known, that is noted."""
+        """Return the result of an operator, and record its item if known."""
         result = tr.call_torch(function, operands, {})
         if tr.memo.tensor_items:
             note_result(tr, result, op, operands)
@@ -177,11 +178,11 @@ class TensorValue(TensorObject):
         if is_operand(other):
             return self._computed(tr, op, COMPARE[op], self, other)
         if op in ("==", "!=") and other.can_be_constant():
-            return tr.constant(op == "!=")  # torch refuses the operand, and identity decides
+            return tr.constant(op == "!=")  # torch rejects the operand, and identity decides
         return None
 
 
-#: How many arguments the special methods take that are answered here, and those whose first one is a name.
+#: The numbers of arguments of the special methods implemented here, and those whose first argument is a name.
 _ARITY: Final = {
     **dict.fromkeys(("__len__", "__iter__", "__bool__", "__hash__", "__int__", "__float__", "__index__"), 0),
     **dict.fromkeys(("__getitem__", "__contains__", "__getattribute__", "__delattr__"), 1),
@@ -191,7 +192,7 @@ _BY_NAME: Final = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 
 
 def _is_misused(name: str, args: Args, kwargs: Kwargs) -> bool:
-    """Whether a special method gets what Python refuses before the method is asked."""
+    """Whether a special method gets arguments that Python rejects before the call."""
     if name not in _ARITY:
         return False
     return bool(kwargs) or len(args) != _ARITY[name] or (name in _BY_NAME and args[0].python_type() is not str)
@@ -214,9 +215,9 @@ def _type_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 @c_method("storage_offset", torch.Tensor)
 def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    """Guarded of the inputs whose memory the tensor is in.
+    """`storage_offset()`, guarded for the inputs whose memory the tensor shares.
 
-    Diagonals that have no elements begin where their tensor does, which fakes of symbolic sizes do not know.
+    Diagonals without elements have their tensor's offset, which fakes of symbolic sizes do not know.
     """
     if self.fake.fake_mode.shape_env is not None and self.fake.numel() == 0:  # type: ignore[attr-defined]
         raise GraphBreak(STORAGE_ACCESS, f"storage_offset() of {self.describe()}, which has no elements")
@@ -228,13 +229,13 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 @c_method("requires_grad_", torch.Tensor)
 def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
-    if tr.memo.transforms or not self.keeps_flag(flag):  # under a transform torch refuses the method
+    if tr.memo.transforms or not self.is_same_flag(flag):  # under a transform torch rejects the method
         raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}", before_effects=True)
     return self
 
 
 def _item(tr: Tracer, tensor: TensorValue) -> Value:
-    """The tensor's one number."""
+    """Return the tensor's one item."""
     return item_of(tr, tensor) or tr.call_torch("item", (tensor,), {})
 
 
@@ -244,7 +245,7 @@ def _item_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> V
 
 
 def _converted(convert: type, *, whole: bool = False) -> CMethod:
-    """`int(tensor)` and the like: the tensor's one number, converted; `whole`: a float is refused."""
+    """`int(tensor)` and the like: the tensor's one item, converted; `whole`: a float is an error."""
 
     def method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
         if self.fake.numel() != 1 or self.fake.dtype.is_complex or (whole and self.fake.dtype.is_floating_point):
@@ -258,7 +259,7 @@ c_method("__int__", torch.Tensor)(_converted(int))
 c_method("__float__", torch.Tensor)(_converted(float))
 c_method("__index__", torch.Tensor)(_converted(int, whole=True))
 
-#: Tensors of more elements are not made lists of numbers in a graph.
+#: Tensors of more elements are not converted to lists of numbers in a graph.
 MAX_LISTED: Final = 64
 
 
@@ -313,7 +314,9 @@ def _is_tensor(obj: Any) -> bool:
 
 @wraps_family(_is_tensor, priority=0)
 def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
-    """A tensor input. Subclasses break, but for Parameter and its own: their `__torch_function__` may run anything."""
+    """Wrap a tensor input. Subclasses break, except for Parameter and its own: their `__torch_function__` may run
+    anything.
+    """
     if type(obj) not in TensorValue.python_types and not is_plain_parameter_class(type(obj)):
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():

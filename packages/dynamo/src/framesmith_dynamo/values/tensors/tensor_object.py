@@ -1,6 +1,7 @@
-"""A tensor as a Python object: its class, what its attributes are, and those that a program sets or deletes.
+"""A tensor as a Python object: its class, its attributes, and those that a program sets or deletes.
 
-Metadata folds to constants (the tensor's guards cover it); what a program puts on it, and `.grad`, is in the journal.
+Metadata folds to constants (the tensor's guards cover it); attributes set by the program, and `.grad`, are in the
+journal.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ TENSOR_ATTRIBUTE = register_break(
     "tensor-attribute",
     what="an attribute of a tensor cannot be followed",
     why="it is neither metadata, nor a tensor operation, nor the program's own, or it hides a method of torch.Tensor",
-    hint="give attributes that you put on tensors names which torch.Tensor does not have",
+    hint="name attributes that you set on tensors differently from those of torch.Tensor",
 )
 
 
-#: What a subclass of Parameter may define of what a tensor has: no operation asks for it.
+#: Attributes of tensors that a subclass of Parameter may define: no operation reads them.
 _ASIDE = frozenset({
     "__annotations__", "__deepcopy__", "__dict__", "__doc__", "__firstlineno__", "__init__", "__module__", "__new__",
     "__reduce_ex__", "__repr__", "__static_attributes__", "__weakref__",
@@ -52,7 +53,7 @@ _ASIDE = frozenset({
 
 @functools.cache
 def is_plain_parameter_class(cls: type) -> bool:
-    """Whether a class extends Parameter without a say in what operations do: it only adds to what a tensor has."""
+    """Whether a class extends Parameter without changing operations: it only adds attributes and methods."""
     if not issubclass(cls, torch.nn.Parameter):
         return False
     if cls.__torch_function__ is not torch.nn.Parameter.__torch_function__:
@@ -64,7 +65,7 @@ def is_plain_parameter_class(cls: type) -> bool:
 
 
 class TensorObject(Value):
-    """A tensor in the trace: `ref` pairs its fake with the graph node that makes it."""
+    """A tensor in the trace: `ref` pairs its fake with the graph node that computes it."""
 
     __slots__ = ("cls", "ref")
 
@@ -126,10 +127,10 @@ class TensorObject(Value):
         return self._own_attribute(tr, name) or self._no_attribute(tr, name)
 
     def check_asked(self, tr: Tracer, name: str) -> None:
-        """Break where the tensor, in the body of a transform, would answer something else than its fake does.
+        """Break where the tensor, in the body of a transform, would give another answer than its fake.
 
-        A batched tensor has no gradients of its own; and its strides are those of a batch that is computed at once. The
-        tensors of a function that is differentiated have histories.
+        A batched tensor has no gradients of its own; its strides are those of a whole batch. Tensors of a
+        differentiated function have histories.
         """
         history = self.fake.requires_grad or tr.memo.differentiated
         if self.source is None and (name in LAYOUT_METHODS or (name in HISTORY and history)):
@@ -148,16 +149,18 @@ class TensorObject(Value):
         raise GraphBreak(AUTOGRAD_STATE, f"attribute 'grad' of {self.describe()}")
 
     def _is_input_leaf(self) -> bool:
-        """Whether the tensor was there before the graph, as a leaf: what is in its `.grad` stays there in the trace."""
+        """Whether the tensor is an input and a leaf: its `.grad` does not change during the trace."""
         real = self.ref.real
         return self.source is not None and real is not None and real.is_leaf
 
     def _has_no_history(self) -> bool:
-        """Whether the trace made the tensor, and autograd knows nothing of it."""
+        """Whether the trace made the tensor, without autograd history."""
         return self.source is None and not self.fake.requires_grad
 
     def _own_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """An attribute that a program has put on the tensor, pending stores included, or None; absence is guarded."""
+        """Return an attribute that a program has set on the tensor, pending stores included, or None; absence is
+        guarded.
+        """
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is not None:
             return None if pending is DELETED else pending
@@ -172,7 +175,7 @@ class TensorObject(Value):
         return None
 
     def entries(self) -> dict[str, Any] | None:
-        """The dictionary of what programs have put on the tensor; None for one that the trace makes."""
+        """The dictionary of attributes that programs have set on the tensor; None for one made in the trace."""
         return None if self.ref.real is None or self.source is None else self.ref.real.__dict__
 
     def _no_attribute(self, tr: Tracer, name: str) -> NoReturn:
@@ -185,7 +188,7 @@ class TensorObject(Value):
             self.check_asked(tr, name)
         if name == "grad":
             self._set_grad(tr, value)
-        elif name == "requires_grad" and self.keeps_flag(value):
+        elif name == "requires_grad" and self.is_same_flag(value):
             return
         elif hasattr(self.cls, name):
             kind = AUTOGRAD_STATE if name in ("requires_grad", "data") else TENSOR_ATTRIBUTE
@@ -209,8 +212,8 @@ class TensorObject(Value):
             tr.guard(self.source, "HASATTR" if present else "NO_HASATTR", name)
         tr.journal.delete_attr(self, name)
 
-    def keeps_flag(self, value: Value) -> bool:
-        """Whether `requires_grad` is what it is set to."""
+    def is_same_flag(self, value: Value) -> bool:
+        """Whether setting `requires_grad` to this value leaves it unchanged."""
         return value.can_be_constant() and value.as_constant() is self.fake.requires_grad
 
     def _set_grad(self, tr: Tracer, value: Value) -> None:
@@ -220,7 +223,7 @@ class TensorObject(Value):
         tr.journal.store_attr(self, "grad", value)
 
     def _takes_as_grad(self, value: Value) -> bool:
-        """Whether torch takes a gradient for this tensor."""
+        """Whether torch accepts a gradient for this tensor."""
         if value.is_none():
             return True
         if not isinstance(value, TensorObject) or value is self:
@@ -232,7 +235,7 @@ class TensorObject(Value):
         return (own.shape, wanted, own.device) == (grad.shape, grad.dtype, grad.device)
 
     def _track(self, tr: Tracer) -> None:
-        """Let the journal follow the tensor, if it does not yet."""
+        """Track the tensor in the journal."""
         if self.mutation is not None:
             return
         if self.source is not None:

@@ -1,8 +1,8 @@
-"""What the attributes and methods of a tensor mean to the tracer, as data.
+"""Attributes and methods of tensors, as data.
 
 A name is looked up in order: folded attribute, graph attribute, folded method, breaking method; every other method of
-`torch.Tensor` goes into the graph, where its operators say themselves what needs data. A function of `torch` means what
-the method of its name means.
+`torch.Tensor` is recorded in the graph, where its operators report data dependence. A function of `torch` is handled as
+the method of its name.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ STORAGE_ACCESS = register_break(
     "tensor-storage",
     what="a tensor's storage is handled directly",
     why="a traced tensor has no memory yet",
-    hint="use tensor operations, or do this outside the compiled function",
+    hint="use tensor operations, or access it outside the compiled function",
 )
 PYTHON_CALLBACK = register_break(
     "tensor-python-callback",
     what="a Python function is applied to the elements of a tensor",
-    why="element-wise Python code has no graph operation",
+    why="elementwise Python code has no graph operation",
     hint="write it with tensor operations",
 )
 ASKED_IN_BODY = register_break(
     "asks-batched-tensor",
-    what="a function under a transform, such as torch.vmap, asks a tensor for its strides, its history or its truth",
-    why="its body is traced on one example, and a batched tensor may answer something else",
-    hint="ask outside of the function; make the tensor contiguous where its layout matters",
+    what="a function under a transform, such as torch.vmap, reads a tensor's strides, history or truth",
+    why="its body is traced on one example, and a batched tensor may give another answer",
+    hint="read it outside of the function; make the tensor contiguous where its layout matters",
 )
 
 
 def _of_this_torch(rows: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The rows whose names this version's tensors have."""
+    """Return the rows whose names tensors of this torch have."""
     return {name: reader for name, reader in rows.items() if hasattr(torch.Tensor, name)}
 
 
@@ -88,9 +88,9 @@ _ATTRIBUTES: dict[str, Callable[..., Any]] = {
     "nbytes": lambda t: t.element_size() * t.numel(),
     "names": lambda t: (None,) * t.dim(),
 }
-#: Attributes that are constants once the tensor's type, dtype, shape... are guarded: how each is read off the fake.
+#: Attributes that are constants given the tensor's type, dtype, shape...: name -> function of the fake.
 FOLDED_ATTRIBUTES = _of_this_torch(_ATTRIBUTES)
-#: Those that tell the history of a tensor, with the one that breaks where there is any.
+#: Those about the history of a tensor, with the one that breaks if there is any.
 HISTORY = frozenset({*_HISTORY, "grad_fn"})
 
 #: Attributes that are tensors computed from this one.
@@ -134,7 +134,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 #: Methods whose result is a constant: name -> function of the fake and the constant arguments.
 FOLDED_METHODS = _of_this_torch(_METHODS)
-#: Those that tell how a tensor lies in memory, or in which mode it was made, with two that have handlers.
+#: Those about the tensor's layout in memory, or the mode in which it was made, with two that have handlers.
 LAYOUT_METHODS = frozenset({*_LAYOUT, "storage_offset", "type"})
 
 #: Methods that end the graph: name -> why.

@@ -1,1 +1,1 @@
-"""Torch's functions, operator objects, context managers and `autograd.Function`."""
+"""torch's functions, operator objects, context managers and `autograd.Function`."""

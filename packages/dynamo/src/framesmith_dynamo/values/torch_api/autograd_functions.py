@@ -1,4 +1,4 @@
-"""`torch.autograd.Function.apply`: where nothing needs a gradient its forward is inlined; elsewhere it breaks."""
+"""`torch.autograd.Function.apply`: inlined where nothing needs a gradient; otherwise it breaks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class ForwardContext:
-    """What `forward` gets as `ctx` when no backward will follow: saved values are kept as attributes and never read."""
+    """The `ctx` of `forward` when no backward will follow: saved values become attributes that are never read."""
 
     def save_for_backward(self, *tensors: torch.Tensor) -> None:
-        """Keep tensors for backward."""
+        """Save tensors for backward."""
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor) -> None:
-        """Keep tensors for forward-mode differentiation."""
+        """Save tensors for forward-mode differentiation."""
 
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None:
-        """Say that outputs have no gradient."""
+        """Declare outputs without gradients."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether missing gradients are zeros."""
+        """Set whether missing gradients are zeros."""
 
 
 class ForwardContextValue(ObjectValue):
@@ -53,7 +53,7 @@ class ForwardContextValue(ObjectValue):
     ForwardContext.set_materialize_grads,
 )
 def prepare_backward(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """What a forward tells its context: nothing will ask for it."""
+    """The methods by which a forward configures its context: without effect here."""
     return tr.constant(None)
 
 
@@ -75,7 +75,5 @@ def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     forward = args[0].getattr_(tr, "forward")
     result = call_inside(tr, GradModeValue(torch.no_grad, (), {}), lambda: tr.call(forward, (ctx, *rest), {}))
     if not isinstance(result, TensorValue) or any(result is arg for arg in rest):
-        raise GraphBreak(
-            CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__} gives back what it was given, or several values"
-        )
+        raise GraphBreak(CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__} returns an argument, or several values")
     return result

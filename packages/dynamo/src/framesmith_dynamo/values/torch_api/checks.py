@@ -1,4 +1,4 @@
-"""`torch._check` and its kin: what a program promises of numbers is what the trace may rely on."""
+"""`torch._check` and its kin: the program's assertions about numbers become facts of the trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_guards.needs import of_torch
 from framesmith_guards.torch_adapter import GuardOnDataDependentSymNode, aten
 
-#: The functions that check a condition, and what they raise where it is false.
+#: The functions that check a condition, and the exceptions that they raise.
 CHECKS: Final[dict[Any, type[Exception]]] = {
     unstable.check: RuntimeError,
     of_torch("torch._check_value"): ValueError,
@@ -34,9 +34,9 @@ def _checking(function: Any, error: type[Exception]) -> Handler:
 
 
 def promise(tr: Tracer, condition: Value, error: type[Exception], message: Value | None = None) -> None:
-    """Rely on a condition as the program says; its error where it is false now.
+    """Assume a condition that the program asserts; raises its error if it is false now.
 
-    Of numbers that data becomes the graph checks it when it runs.
+    For unbacked numbers it becomes a runtime assertion.
     """
     if not holds(tr, condition):
         text = "Expected cond to be True, but got False. (Could this error message be improved?)"
@@ -51,9 +51,9 @@ for _function, _error in CHECKS.items():
 def holds(
     tr: Tracer, condition: Value, by: Asserted = Asserted.PROGRAM, text: str = "the program's torch._check fails"
 ) -> bool:
-    """Whether a condition holds: relied on from now on, and of unbacked numbers checked when the graph runs.
+    """Whether a condition holds: assumed from now on, and for unbacked numbers asserted when the graph runs.
 
-    `by`: who relies on it; `text`: what is said where it does not hold then.
+    `by`: the origin of the assumption; `text`: the message if it does not hold then.
     """
     if not (condition.is_symbolic() and isinstance(condition, SymbolicNumber)):
         return condition.bool_(tr)
@@ -83,7 +83,7 @@ def _check_is_size(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(of_torch("torch.ops.aten._assert_scalar"), aten._assert_scalar.default)
 def _assert_scalar(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`aten._assert_scalar(self, assert_msg)`, the operator that graphs check numbers with, called by a program."""
+    """`aten._assert_scalar(self, assert_msg)`, the runtime assertion operator of graphs, called by a program."""
     given = named(tr, aten._assert_scalar.default, args, kwargs, ("self", "assert_msg"), 2)
     condition = given["self"]
     if condition.is_symbolic():

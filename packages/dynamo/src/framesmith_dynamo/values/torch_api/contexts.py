@@ -1,4 +1,4 @@
-"""Torch's context managers in traced code: entering and leaving puts state changes into the graph.
+"""torch's context managers in traced code: entry and exit record state changes in the graph.
 
 `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode` and `autocast`, as `with` statements and as decorators.
 """
@@ -33,8 +33,8 @@ INFERENCE_MODE = register_break(
 DEVICE_INSIDE = register_break(
     "device-context-inside",
     what="a torch.device is entered inside the compiled function",
-    why="it puts a mode in place, which must not outlive the trace, for all functions of torch",
-    hint="enter it around the call of the compiled function, or pass device=... to what makes tensors",
+    why="it sets a mode for all functions of torch, which must not outlive the trace",
+    hint="enter it around the call of the compiled function, or pass device=... to the functions that make tensors",
 )
 AUTOCAST_INSIDE = register_break(
     "autocast-inside",
@@ -45,7 +45,7 @@ AUTOCAST_INSIDE = register_break(
 
 
 class TorchContextValue(Value):
-    """A context manager of torch made in the trace. `enter_state` and `exit_state` say what happens."""
+    """A context manager of torch made in the trace. Subclasses implement `enter` and `exit_`."""
 
     __slots__ = ("args", "cls", "kwargs", "saved")
 
@@ -66,11 +66,11 @@ class TorchContextValue(Value):
         raise NotImplementedError
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """As a decorator: a function that runs inside the context."""
+        """As a decorator: return a function that runs inside the context."""
         return DecoratedValue(self, args[0])
 
     def again(self) -> TorchContextValue:
-        """A fresh context with the same arguments."""
+        """Return a new context with the same arguments."""
         return type(self)(self.cls, self.args, self.kwargs)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
@@ -116,7 +116,7 @@ class DecoratedValue(Value):
 
 
 def call_inside(tr: Tracer, context: TorchContextValue, body: Callable[[], Value]) -> Value:
-    """Run `body` between entering and leaving a context; leave it too when the body raises."""
+    """Run `body` inside the context; leave it too when the body raises."""
     context.enter(tr)
     try:
         return body()
@@ -145,12 +145,12 @@ class GradModeValue(TorchContextValue):
 
 
 class SetGradEnabledValue(GradModeValue):
-    """`set_grad_enabled(mode)`: acts when it is made, and restores the former mode when a `with` block is left."""
+    """`set_grad_enabled(mode)`: acts when it is made, and restores the former mode at the end of a `with` block."""
 
     __slots__ = ("former",)
 
     def act(self, tr: Tracer) -> SetGradEnabledValue:
-        """What its constructor does."""
+        """Set the mode, as the constructor does."""
         self.former = torch.is_grad_enabled()
         tr.emit_state(unstable.set_grad_enabled, self.mode())
         return self
@@ -184,7 +184,7 @@ GRAD_MODES: dict[type, Callable[[Sequence[Any], dict[str, Any]], bool]] = {
 }
 
 
-#: Attributes of an autocast context, in the order in which `_enter_autocast` takes them.
+#: Attributes of an autocast context, in the order of the arguments of `_enter_autocast`.
 AUTOCAST_SETTINGS = ("device", "fast_dtype", "_enabled", "_cache_enabled")
 
 
@@ -220,7 +220,7 @@ def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     positional, named = plain_arguments(args, kwargs)
     before = torch.is_grad_enabled()
     try:
-        torch.set_grad_enabled(*positional, **named)  # for what it does not take, and its words
+        torch.set_grad_enabled(*positional, **named)  # for its errors
     except TypeError as error:
         raise_like(tr, error)
     finally:
@@ -230,7 +230,7 @@ def make_set_grad_enabled(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(autocast_mode.autocast.__enter__)
 def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`autocast.__enter__(context)` of a context that exists, as a decorated function has one."""
+    """`autocast.__enter__(context)` of an existing context, as in a decorated function."""
     context = args[0]
     if isinstance(context, TorchContextValue):
         return context.enter(tr)
@@ -253,7 +253,7 @@ def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _called_by_name(name: str, function: Any) -> None:
-    """`type(context).__enter__(context)`, as `ExitStack` calls it. Of a context that exists, it is interpreted."""
+    """`type(context).__enter__(context)`, as called by `ExitStack`. For an existing context it is interpreted."""
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if args and isinstance(args[0], TorchContextValue):
@@ -271,7 +271,7 @@ for _path in ("no_grad", "enable_grad", "set_grad_enabled", "autograd.profiler.r
 
 
 class NoEffectValue(TorchContextValue):
-    """A context manager that only annotates profiles: nothing of it is in the graph."""
+    """A context manager that only annotates profiles, without effect on the graph."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Calls of torch's functions: the tables of `torch_tables` turned into handlers by function object."""
+"""Handlers of torch's functions, made from the tables in `tables` by function object."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from framesmith_guards.needs import of_torch
 
 
 def resolve(path: str) -> Any:
-    """The object a dotted path names, or None when this torch has none; imports nothing that is not loaded."""
+    """Return the object of a dotted path, or None when this torch has none; imports nothing."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         found: Any = sys.modules.get(".".join(parts[:count]))
@@ -52,12 +52,12 @@ def resolve(path: str) -> Any:
 
 
 def into_graph(function: Any) -> Handler:
-    """The handler that puts a call into the graph as it is."""
+    """Return the handler that records a call in the graph as it is."""
     return lambda tr, args, kwargs: tr.call_torch(function, args, kwargs)
 
 
 def graph_functions() -> Iterator[Any]:
-    """Every callable that `torch_tables` sends into the graph."""
+    """Return every callable that `tables` records in the graph."""
     for namespace in tables.GRAPH_NAMESPACES:
         owner = resolve(namespace)
         for name in dir(owner) if owner is not None else ():
@@ -88,7 +88,7 @@ def _public_functions(module: str) -> Iterator[Any]:
 
 
 def _register(function: Any, handler: Handler) -> None:
-    """The first registration wins: rows are registered from the most to the least specific."""
+    """Register a handler, unless there is one: rows are registered from the most to the least specific."""
     if function is not None and function not in HANDLERS:
         handles(function)(handler)
 
@@ -141,7 +141,7 @@ def get_device_module(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(of_torch(tables.GROUPING))
 def group_tensors(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """Lists of tensors, or of None beside them, by device and dtype: torch groups the fakes, in its own order."""
+    """Group lists of tensors, with Nones beside them, by device and dtype: torch groups the fakes, in its own order."""
     lists = [given.unpack(tr) for given in args[0].unpack(tr)] if len(args) == 2 and not kwargs else []
     if not all(value.is_none() or isinstance(value, TensorValue) for values in lists for value in values):
         raise GraphBreak(UNSUPPORTED_CALL, f"{tables.GROUPING} of other things than tensors")
@@ -152,17 +152,17 @@ def group_tensors(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         raise GraphBreak(UNSUPPORTED_CALL, f"{tables.GROUPING} refuses: {error}") from error
     asked = args[1].bool_(tr)
 
-    def group_of(places: Sequence[int]) -> Value:
-        columns = [new_list(tr, [values[place] for place in places] if values else ()) for values in lists]
-        return TupleValue((new_list(tr, columns), new_list(tr, map(tr.constant, places if asked else ()))))
+    def group_of(indices: Sequence[int]) -> Value:
+        columns = [new_list(tr, [values[index] for index in indices] if values else ()) for values in lists]
+        return TupleValue((new_list(tr, columns), new_list(tr, map(tr.constant, indices if asked else ()))))
 
     keys = {key: TupleValue(map(tr.constant, key)) for key in found}
-    return new_dict(tr, [(keys[key], group_of(places)) for key, (_, places) in found.items()])
+    return new_dict(tr, [(keys[key], group_of(indices)) for key, (_, indices) in found.items()])
 
 
 @handles(torch.nn.functional.instance_norm)
 def instance_norm(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """With running statistics to update, its parts; else the operation."""
+    """With running statistics to update, use the polyfill; else the operation."""
     bound = dict(zip(("input", "running_mean", "running_var"), args, strict=False)) | dict(kwargs)
     uses = args[5] if len(args) > 5 else kwargs.get("use_input_stats")
     updates = isinstance(bound.get("running_mean"), TensorValue) and (uses is None or uses.bool_(tr))
@@ -184,7 +184,7 @@ if torch.distributed.is_available():
 
     @handles(torch.distributed.is_initialized)
     def is_initialized(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        """`torch.distributed.is_initialized()`: guarded by the default process group being there or not."""
+        """`torch.distributed.is_initialized()`: guarded by the presence of the default process group."""
         group = AttrSource(ModuleSource("torch.distributed.distributed_c10d"), "GroupMember")
         answer = torch.distributed.is_initialized()
         tr.guard(AttrSource(group, "WORLD"), "NOT_NONE" if answer else "NONE_MATCH")
@@ -192,7 +192,7 @@ if torch.distributed.is_available():
 
 
 def _tensor_method(name: str, function: Any) -> Handler:
-    """The handler of `torch.Tensor.name(x, ...)` and `torch.name(x, ...)`: the method, where `x` is a tensor."""
+    """Return the handler of `torch.Tensor.name(x, ...)` and `torch.name(x, ...)`: the method, where `x` is a tensor."""
 
     def handler(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         first, *rest = args or (kwargs.get("input"),)

@@ -1,4 +1,4 @@
-"""Operator objects, `torch.ops.namespace.name[.overload]` and custom operators: calls go into the graph."""
+"""Operator objects, `torch.ops.namespace.name[.overload]`, and custom operators: calls are recorded in the graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KERNEL_IN_PYTHON = register_break(
     "kernel-in-python",
     what="an operator is called whose kernel is a Python function that runs for fake tensors, too",
-    why="what it does besides computing tensors would be done while tracing, and not at later calls",
+    why="its effects other than computing tensors would occur while tracing, and not at later calls",
     hint="use torch.library.custom_op, and register_fake for its fake; make a composite operator a plain function",
 )
 
@@ -65,7 +65,7 @@ def _is_operator(obj: Any) -> bool:
 
 @wraps_family(_is_operator, priority=2)
 def wrap_operator(tr: Tracer, obj: Any, source: Source) -> Value:
-    """An operator met at a source: the same at every call."""
+    """Wrap an operator found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     return TorchOpValue(obj, source=source)
 

@@ -1,6 +1,6 @@
-"""Which functions of torch go into the graph, fold to a constant, or break, as data.
+"""The functions of torch that are recorded in the graph, fold to a constant, or break, as data.
 
-Names are dotted paths below `torch`; a name this version of torch does not have is skipped.
+Names are dotted paths below `torch`; names that this version of torch does not have are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
 GLOBAL_STATE = register_break(
     "torch-global-state",
     what="a process-wide setting of torch is changed",
-    why="the change must happen at this moment of the program, and later code depends on it",
+    why="the change must occur in program order, and later code depends on it",
     hint="set it outside the compiled function",
 )
 RANDOM_STATE = register_break(
@@ -30,7 +30,7 @@ TORCH_IO = register_break(
     "torch-io",
     what="tensors are saved, loaded or exchanged with other libraries",
     why="it reads or writes outside the graph",
-    hint="do it outside the compiled function",
+    hint="call it outside the compiled function",
 )
 PARAMETER_INIT = register_break(
     "parameter-init",
@@ -48,22 +48,22 @@ CUSTOM_AUTOGRAD = register_break(
     "autograd-function",
     what="a torch.autograd.Function is applied",
     why="its forward and backward are Python code that runs inside the autograd engine",
-    hint="it runs as plain Python between two graphs",
+    hint="it runs eagerly between two graphs",
 )
 CHECKPOINT = register_break(
     "activation-checkpoint",
     what="torch.utils.checkpoint is used",
     why="it runs the function again during backward",
-    hint="the compiler chooses what to recompute by itself: leave checkpointing off inside compiled functions",
+    hint="the compiler has a recompute policy of its own: switch checkpointing off inside compiled functions",
 )
 CUDA_STATE = register_break(
     "accelerator-state",
     what="streams, events or memory of an accelerator are handled directly",
     why="the graph orders its own work",
-    hint="do it outside the compiled function",
+    hint="call it outside the compiled function",
 )
 
-#: Namespaces all of whose C functions and listed kinds of Python functions are tensor operations.
+#: Namespaces whose C functions and listed Python functions are all tensor operations.
 GRAPH_NAMESPACES: Final = (
     "torch",
     "torch.nn.functional",
@@ -76,14 +76,14 @@ GRAPH_NAMESPACES: Final = (
     "torch._C._fft",
     "torch._C._VariableFunctions",
 )
-#: Python functions of the namespaces above count as operations when they are defined in one of these modules.
+#: Modules of Python functions of the namespaces above that count as operations.
 GRAPH_FUNCTION_MODULES: Final = frozenset(
     {"torch.functional", "torch.nn.functional", "torch._jit_internal", "torch._lowrank"}
 )
-#: Single Python functions that are operations although their modules are not.
+#: Python functions that are operations although their modules are not listed.
 GRAPH_FUNCTIONS: Final = ("torch.nn.functional.scaled_dot_product_attention", "torch.rms_norm", "torch.matrix_rank")
 
-#: By which optimizers and the clipping of gradients sort tensors for operations on lists of one device and dtype.
+#: The function by which optimizers and gradient clipping group tensors by device and dtype.
 GROUPING: Final = "torch._C._group_tensors_by_device_and_dtype"
 
 #: Functions of those modules that are no tensor operations: they are inlined.
@@ -91,7 +91,7 @@ NOT_GRAPH: Final = frozenset({"boolean_dispatch", "assert_int_or_pair", "_overlo
 
 
 def _rows(groups: dict[BreakKind, str]) -> dict[str, BreakKind]:
-    """Name -> kind, from kind -> names."""
+    """Return name -> kind, from kind -> names."""
     return {name: kind for kind, names in groups.items() for name in names.split()}
 
 
@@ -143,7 +143,7 @@ BREAKING: Final[dict[str, BreakKind]] = _rows(
         """,
     }
 )
-#: Every public function of these modules breaks.
+#: Modules whose public functions all break.
 BREAKING_MODULES: Final[dict[str, BreakKind]] = {
     "torch.nn.init": PARAMETER_INIT,
     "torch.serialization": TORCH_IO,
@@ -152,14 +152,14 @@ BREAKING_MODULES: Final[dict[str, BreakKind]] = {
     "torch.nn.utils.parametrizations": PARAMETER_INIT,
 }
 
-#: Answers that do not depend on arguments. Traced code is told that it is being compiled, as torch.compile tells it:
-#: libraries use the answer to leave out data-dependent short cuts, and never to compute something else.
+#: Results that do not depend on arguments. `is_compiling()` is true in traced code, as under torch.compile: libraries
+#: use it to avoid data-dependent shortcuts, and never to compute something else.
 FIXED: Final[dict[str, Any]] = {
     "torch.compiler.is_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch._utils.is_compiling": True,
     "torch.compiler.is_exporting": False,
-    "torch.compiler.cudagraph_mark_step_begin": None,  # results of recorded launches stay as long as they are held
+    "torch.compiler.cudagraph_mark_step_begin": None,  # outputs of captured graphs live as long as they are referenced
     "torch.jit.is_tracing": False,
     "torch.jit.is_scripting": False,
     "torch._jit_internal.is_scripting": False,
@@ -179,7 +179,7 @@ FIXED: Final[dict[str, Any]] = {
     "torch.fx._symbolic_trace.is_fx_symbolic_tracing": False,
 }
 
-#: Functions of constants and of global state that is guarded once for every entry: called while tracing.
+#: Functions of constants and of global state that every entry guards: called while tracing.
 FOLDED: Final = [
     "torch.is_grad_enabled",
     "torch.is_inference_mode_enabled",
