@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CLASSES: dict[Any, Callable[..., Any]] = {
     cls: getattr(iteration, name)
     for name, cls in vars(itertools).items()
-    if isinstance(cls, type) and hasattr(iteration, name)
+    if isinstance(cls, type) and not name.startswith("_") and hasattr(iteration, name)
 }
 #: Callables that return callables of a type of their own.
 MAKERS: Mapping[Any, Callable[..., Any]] = {

@@ -118,7 +118,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, answer: Value) -> Value:
     """Check the result of `owner`'s own method `name`, called by `function` (`len`): some types are errors."""
     if answer.is_symbolic() and (name, answer.python_type()) in _NUMBERS_OF:
-        if name != "__len__" or not _is_negative(tr, answer):
+        if name != "__len__" or not _decide_negative(tr, answer):
             return answer
         answer = tr.constant(-1)  # each negative length has the same error
     known = answer.can_be_constant() and isinstance(answer.as_constant(), int | float | complex | str | bytes)
@@ -136,7 +136,7 @@ def answered(tr: Tracer, function: Callable[..., Any], name: str, owner: Value, 
     return answer if result is given else tr.constant(result)
 
 
-def _is_negative(tr: Tracer, number: Value) -> bool:
+def _decide_negative(tr: Tracer, number: Value) -> bool:
     """Whether a symbolic number is negative at this call; its sign is guarded from now on."""
     negative = number.compare(tr, "<", tr.constant(0))
     return negative is not None and negative.bool_(tr)
