@@ -249,7 +249,7 @@ def call_torch(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Ma
         raise GraphBreak(INPUT_RESHAPED, _name(target))
     check_rollback(builder, node, _name(target))
     for fake in effects_of(node).restrided:
-        within = any([*guarded_offsets(frame, builder, fake)])  # all of them, also where nothing breaks
+        within = any([*guarded_offsets(frame, builder, fake)])  # all of them, even if nothing breaks
         if within and (effects.has_offset or (fake.requires_grad and torch.is_grad_enabled())):
             raise GraphBreak(STRIDED_FROM_INSIDE, _name(target))
     for ref in changed_histories(builder, node):
