@@ -101,7 +101,7 @@ class FrameConverter:
     compiled would run eagerly (limit, failure, a failed assumption about data); where nothing can be compiled, the
     answer is SKIP or RUN_ONCE, which a CompiledFunction with `refuses` rejects. `dynamic`: symbolic sizes and numbers
     are those that have changed (None), all (True), or none (False). `recompile_limit`: entries per code object; None:
-    torch's configuration (8). Beyond it the code runs eagerly. `strict`: raise where the tracer or the compiler fails or
+    torch's configuration (8). Beyond it the code runs eagerly. `strict`: raise where the tracer or compiler fails or
     the limit is reached. `histories`: those of another converter, to continue from. Exceptions leave through the
     callback: an error handler of frames that raises them again brings them to the user.
     """
