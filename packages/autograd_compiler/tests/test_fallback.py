@@ -225,7 +225,7 @@ def test_passes_that_go_on_when_a_captured_one_is_done():
         y.register_hook(hook)
         y.sum().backward()
         assert w.grad.tolist() == [3.0] * 3 and seen.runs == 1
-        with pytest.warns(UserWarning, match="another one is on its way"):
+        with pytest.warns(UserWarning, match="another pass is running"):
             (w * 2).sum().backward()
         done.set()
         thread.join(20)

@@ -126,7 +126,7 @@ def test_passes_that_differ_in_more_are_others():
 def test_kinds_of_passes_are_recorded_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(engine, "MOST_PROGRAMS", 3)
     weight = torch.nn.Parameter(torch.randn(12, 2))
-    with capture(identity) as seen, pytest.warns(UserWarning, match="3 kinds of passes have been recorded already"):
+    with capture(identity) as seen, pytest.warns(UserWarning, match="3 programs have been recorded already"):
         for parts in (1, 2, 3, 4, 6, 2, 12, 3):
             weight.grad = None
             torch.stack([part.sin().sum() for part in weight.split(12 // parts)]).square().sum().backward()

@@ -5,11 +5,4 @@ from framesmith_aot.compile import compile_graph
 from framesmith_aot.errors import AotError, AotUnsupported, DoubleBackwardError
 from framesmith_aot.runtime.compiled import CompiledGraph
 
-__all__ = [
-    "AotError",
-    "AotUnsupported",
-    "CompiledGraph",
-    "DoubleBackwardError",
-    "__version__",
-    "compile_graph",
-]
+__all__ = ["AotError", "AotUnsupported", "CompiledGraph", "DoubleBackwardError", "__version__", "compile_graph"]

@@ -1,4 +1,4 @@
-"""The entry point: a torch-level graph in, a function with eager's meaning out."""
+"""`compile_graph`: a torch-level graph in, a function with eager mode's meaning out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import fx
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
-from framesmith_aot.runtime.autograd_node import AutogradNode
+from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
 from framesmith_aot.runtime.codegen import FunctionText, input_names
-from framesmith_aot.runtime.compiled import Calling, CallShape, CompiledGraph, inference_function
+from framesmith_aot.runtime.compiled import CallModes, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
 from framesmith_aot.runtime.second_order import second_order, why_not_replayable
@@ -63,22 +63,15 @@ def compile_graph(
     where a backward graph cannot be compiled, which then runs uncompiled; without it the backward pass raises.
     `propagate_layouts` may change the memory formats of a training step's graph before the partition.
 
-    Raises AotUnsupported where the meaning cannot be kept: run the graph eagerly then.
+    Raises AotUnsupported where the meaning cannot be preserved: run the graph eagerly then.
     """
     _refuse_modes()
     parts = prelude_of(gm) if training is None else None
     if parts is not None:
-        settings: dict[str, Any] = {
-            "lowers": lowers,
-            "keep_input_mutations": keep_input_mutations,
-            "on_error": on_error,
-        }
-        split = _compile_with_prelude(
-            parts,
-            inputs,
-            partial(compile_graph, compiler=compiler, propagate_layouts=propagate_layouts, **settings),
-            on_error,
-        )
+        settings: dict[str, Any] = {"lowers": lowers, "keep_input_mutations": keep_input_mutations}
+        settings |= {"on_error": on_error, "propagate_layouts": propagate_layouts}
+        compile = partial(compile_graph, compiler=compiler, **settings)
+        split = _compile_with_prelude(parts, inputs, compile, on_error)
         if split is not None:
             return split
     call = _arguments(gm, inputs)
@@ -109,7 +102,7 @@ def compile_graph(
 def _compile_with_prelude(
     parts: tuple[Part, Part], inputs: Sequence[Any], compile: Callable[..., CompiledGraph], on_error: OnError | None
 ) -> CompiledGraph | None:
-    """Two graphs as one function of the `inputs` of both, or None where one may fail half-way: see Note [Preludes]."""
+    """Return one function for the two `parts` of a graph, or None where one may fail half-way: see Note [Preludes]."""
     compiled = []
     for part, training in zip(parts, (False, True), strict=True):
         graph = compile(part.module, [inputs[at] for at in part.takes], training=training)
@@ -140,7 +133,7 @@ def _report(on_error: OnError | None, error: Exception) -> None:
 
 
 def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> JointGraph:
-    """The joint graph: traced again with what formulas ask of numbers and lengths, as long as that is news."""
+    """Return the joint graph, traced again as long as a formula of torch asks for another symbol's value."""
     captured = frozenset(() if fake_mode.shape_env is None else fake_mode.shape_env.var_to_range)
     specialised: set[Any] = set()
     while True:
@@ -154,14 +147,14 @@ def _traced(trace: Callable[[], JointGraph], fake_mode: FakeTensorMode) -> Joint
             elif not isinstance(error, BackwardError):
                 raise
             elif isinstance(cause, DynamicOutputShapeException) and fake_mode.shape_env is None:
-                attach_shape_env(fake_mode)  # the backward pass alone has lengths that data tell
-            # Some of torch's formulas ask for a number: those of powers.
+                attach_shape_env(fake_mode)  # only the backward pass has unbacked lengths
+            # Torch's formulas for powers ask for the exponent.
             elif not specialise(error.numbers, specialised):
                 raise
 
 
 def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
-    """The mode of the fakes among the examples, or a new one, with the symbols of a graph that has no tensors."""
+    """Return the mode of the fakes among the examples, or a new one with the graph's ShapeEnv."""
     mode = fake_mode_of(examples)
     if mode is not None:
         return mode
@@ -172,7 +165,7 @@ def _fake_mode(gm: fx.GraphModule, examples: Sequence[Any]) -> FakeTensorMode:
 
 
 def _shape_env(value: Any) -> Any:
-    """The torch ShapeEnv of the symbols that are met in a value, of any nesting; None without one."""
+    """Return the torch ShapeEnv of the first symbol in a nested value, or None."""
     for leaf in unstable.tree_leaves(value):
         if is_symbolic(leaf):
             return leaf.node.shape_env
@@ -182,10 +175,7 @@ def _shape_env(value: Any) -> Any:
 
 
 def _records(gm: fx.GraphModule) -> bool:
-    """Whether autograd records at some place of the graph: from its beginning, or because it says so itself.
-
-    Never in inference mode, whatever the grad mode.
-    """
+    """Whether autograd records anywhere in the graph: never in inference mode."""
     if torch.is_inference_mode_enabled():
         return False
     return torch.is_grad_enabled() or any(
@@ -234,7 +224,7 @@ def _arguments(gm: fx.GraphModule, inputs: Sequence[Any]) -> _Arguments:
 def _bind_attributes(
     gm: fx.GraphModule, binding: Binding, where: dict[int, int], examples: list[Any]
 ) -> list[torch.Tensor]:
-    """Fills in the attributes of `binding`; gives the tensors among them that become inputs."""
+    """Fill in the attributes of `binding`; return the tensors among them, which become inputs."""
     constants: list[torch.Tensor] = []
     for node in gm.graph.nodes:
         if node.op != "get_attr":
@@ -260,7 +250,7 @@ def _check_input(value: Any, what: str) -> None:
         raise TypeError(f"{what} must be a tensor or a symbolic number, got {type(value).__name__}")
     plain = isinstance(value, (FakeTensor, torch.nn.Parameter)) or type(value) is torch.Tensor
     if not plain:
-        raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not taken apart")
+        raise AotUnsupported("subclass", f"{what} of type {type(value).__name__}", "subclasses are not unwrapped")
     if value.layout is not torch.strided or value.is_quantized:
         raise AotUnsupported("layout", f"{what} of layout {value.layout}", "only strided tensors are traced")
     if unstable.is_functorch_wrapped_tensor(value):
@@ -268,10 +258,10 @@ def _check_input(value: Any, what: str) -> None:
 
 
 def _refuse_modes() -> None:
-    """A dispatch mode of the user sees every operator; it would not see those of a compiled graph."""
+    """Raise AotUnsupported under a user's dispatch mode, which would not see the operators of a compiled graph."""
     for mode in unstable.get_current_dispatch_mode_stack():
         if not isinstance(mode, FakeTensorMode):
-            raise AotUnsupported("dispatch-mode", type(mode).__name__, "the mode is to see each operator that runs")
+            raise AotUnsupported("dispatch-mode", type(mode).__name__, "it would not see the operators of the graph")
 
 
 def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
@@ -283,7 +273,7 @@ def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
 
 
 def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
-    """An inference tensor's normal double: outside inference mode it could not be mutated."""
+    """Return a normal tensor like an inference tensor, which could not be mutated outside inference mode."""
     if is_symbolic(value) or not value.is_inference():
         return value
     with torch.inference_mode(False), fake_mode:
@@ -292,27 +282,27 @@ def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
 
 
 def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:
-    """An overwritten input that overlaps another is refused: functional values would miss the overlap."""
-    if not joint.meta.changed:
+    """Raise AotUnsupported for a mutated input that overlaps another: functional values would miss the overlap."""
+    if not joint.meta.mutated:
         return
     by_storage: dict[int, list[int]] = {}
     for index, example in enumerate(examples):
         if isinstance(example, torch.Tensor) and example.layout is torch.strided:
             by_storage.setdefault(storage_id(example), []).append(index)
-    for index in joint.meta.changed:
+    for index in joint.meta.mutated:
         others = by_storage.get(storage_id(examples[index]), ()) if examples[index].layout is torch.strided else ()
         if any(may_overlap(examples[index], examples[other]) for other in others if other != index):
             raise AotUnsupported("aliased-inputs", f"input {index}", "it is mutated and overlaps another in memory")
 
 
-def _calling(joint: JointGraph, training: bool, forward: fx.Graph) -> Calling:
-    """Which of torch's modes the graph is called in, other than those of the call."""
+def _call_modes(joint: JointGraph, training: bool, forward: fx.Graph) -> CallModes:
+    """Return the modes to set around the graph where they differ from those of the call."""
     results: Any = next(iter(reversed(forward.nodes))).args[0]
     views = any(view_source(result) is not None for result in results[: len(joint.slots)])
     state = ambient.read()
-    switch_grad = state.grad is not joint.training and any(joint.meta.requires_grad)
+    switch_grad = state.grad is not joint.training and any(one.requires_grad for one in joint.meta.inputs)
     record = training and not state.grad
-    return Calling(
+    return CallModes(
         joint.training if switch_grad else None, state.any_autocast, record, views or bool(joint.meta.written)
     )
 
@@ -327,22 +317,22 @@ def _assemble(
 ) -> CompiledGraph:
     root = dict(joint.attributes)
     sources = call.shape.source
-    overwritten = tuple(sources[index] for index in joint.meta.changed if index < len(sources))
+    overwritten = tuple(sources[index] for index in joint.meta.mutated if index < len(sources))
     if not joint.training:
         graph = forward_graph(joint)
         run = compile_part(root, graph, compiler, "inference")
-        calling = _calling(joint, training, graph)
-        text = inference_function(run, joint.meta, call.shape, calling, numbers_at_calls(joint))
+        modes = _call_modes(joint, training, graph)
+        text = inference_function(run, joint.meta, call.shape, modes, numbers_at_calls(joint))
         return CompiledGraph(text.build(), text.text, graph, (), overwritten)
     parts = partition(joint)
     run = compile_part(root, parts.forward, compiler, "forward")
-    calling = _calling(joint, training, parts.forward)
+    modes = _call_modes(joint, training, parts.forward)
+    second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     nodes = [
-        AutogradNode(part.without_graph(), BackwardPass(backward_graph(part), root, compiler, on_error))
+        autograd_node(part, BackwardPass(backward_graph(part), root, compiler, on_error), joint.meta, second)
         for part in parts.parts
     ]
-    second = why_not_replayable(gm, joint) or second_order(gm, call.binding, joint, call.examples)
     numbers = numbers_at_calls(joint)
-    text, node_texts = training_function(run, joint.meta, call.shape, calling, nodes, second, numbers)
+    text, node_texts = training_function(run, joint.meta, call.shape, modes, nodes, second, numbers)
     whole_text = "\n".join(each.text for each in (*node_texts, text))
     return CompiledGraph(text.build(), whole_text, parts.forward, tuple(node.backward for node in nodes), overwritten)

@@ -1,4 +1,4 @@
-"""The errors this package raises on purpose; each says what, why and what to do."""
+"""The errors and warnings of this package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AotUnsupported(AotError):
 
 
 class DoubleBackwardError(AotError):
-    """The gradient of a compiled backward pass was asked for, and its graph cannot be run again."""
+    """A second derivative of a compiled graph was asked for, and its graph cannot be replayed."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class DoubleBackwardError(AotError):
 
 
 class SecondDerivativeWarning(UserWarning):
-    """A backward pass whose result is differentiated again was run as plain PyTorch."""
+    """A graph was replayed in eager mode for second derivatives."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+"""Names of torch that may move between releases, as used here: see Note [Needs] in `framesmith_guards.needs`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framesmith_aten.torch_adapter import unstable as of_aten
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
 
-_HISTORY: Final = "what autograd knows of views cannot be asked"
+_HISTORY: Final = "autograd's metadata of views cannot be read"
 _LEVELS: Final = "function transforms stay active that a graph of torch.compile enters and that is not compiled"
 _UNBACKED: Final = "sizes that depend on data are not compiled"
 
@@ -21,10 +21,10 @@ unstable: Final = Needs(
         need("torch._C._ExcludeDispatchKeyGuard", _HISTORY, essential=True),
         need("torch._C._autograd._get_creation_meta", _HISTORY, essential=True),
         need("torch._C._autograd.CreationMeta", _HISTORY, essential=True, members=("DEFAULT", "MULTI_OUTPUT_NODE")),
-        need("torch._C._autograd._unsafe_set_version_counter", "inputs that a graph writes to fail to compile"),
+        need("torch._C._autograd._unsafe_set_version_counter", "graphs that write to inputs fail to compile"),
         need(
             "torch._C._autograd._get_current_graph_task_keep_graph",
-            "what second derivatives need is kept as long as its graph",
+            "tensors for second derivatives live as long as their graph",
             instead=lambda: True,
         ),
         need("torch._C._will_engine_execute_node", "second derivatives of compiled graphs fail"),
@@ -35,7 +35,7 @@ unstable: Final = Needs(
         ),
         need(
             "torch._C._functorch.is_legacy_batchedtensor",
-            "`is_grads_batched` runs backward graphs as they are",
+            "`is_grads_batched` runs backward graphs uncompiled",
             instead=is_none,
         ),
         need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
@@ -44,7 +44,7 @@ unstable: Final = Needs(
         need("torch.utils._sympy.symbol.SymT", _UNBACKED, members=("UNBACKED_INT", "UNBACKED_FLOAT")),
         need("torch.utils._sympy.symbol.symbol_is_type", _UNBACKED),
         need("torch.fx.experimental.symbolic_shapes.canonicalize_bool_expr", _UNBACKED),
-        need("torch._C._nn", "operators that exported programs call of torch.nn are traced as they are", instead=None),
+        need("torch._C._nn", "torch.nn operators of exported programs are traced without replacements", instead=None),
         need("torch._assert_async", "one_hot with a number of classes fails to compile"),
     ),
     of_aten,

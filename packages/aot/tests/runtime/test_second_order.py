@@ -17,7 +17,7 @@ from symbols import Examples
 
 from framesmith_aot import DoubleBackwardError
 from framesmith_aot.errors import SecondDerivativeWarning
-from framesmith_aot.runtime.second_order import Undef
+from framesmith_aot.runtime.replay_inputs import Undef
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 
@@ -541,7 +541,7 @@ def test_inputs_that_may_hold_anything_are_not_kept(
         made.append(torch.empty_strided(undef.shape, undef.strides, dtype=undef.dtype, device=undef.device))
         return made[-1].fill_(float("nan") if undef.dtype.is_floating_point else 0 if program is a_division else 99)
 
-    monkeypatch.setattr(Undef, "made", worst)
+    monkeypatch.setattr(Undef, "allocate", worst)
 
     def inputs() -> list[torch.Tensor]:
         return [*pair(), torch.full((4,), 0.5).double(), torch.ones(4).double(), torch.tensor([2, 1, 2, 1])]

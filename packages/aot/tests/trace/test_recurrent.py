@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from framesmith_aot import compile_graph
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.recurrent import FEW_STEPS, why_not
+from framesmith_aot.trace.replacements.recurrent import FEW_STEPS, why_not
 
 LONG = FEW_STEPS + 4
 

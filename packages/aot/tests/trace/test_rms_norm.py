@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from framesmith_aot.trace.interpret import REPLACEMENTS, normed_by_rms
+from framesmith_aot.trace.replacements.operators import normed_by_rms
+from framesmith_aot.trace.replacements.table import REPLACEMENTS
 
 
 def described(x: torch.Tensor) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Writes a gradient into a leaf's `.grad`."""
+"""Accumulates gradients into `.grad` of leaves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from framesmith_autograd_compiler.torch_adapter import unstable
 
 
 class Accumulator:
-    """The engine's rule for one pass; a gradient nobody else holds becomes `.grad` without a copy.
+    """The engine's AccumulateGrad for one pass; a gradient that nobody else holds becomes `.grad` without a copy.
 
-    `exclusive` says that no code of the user has seen the pass's gradients; `inputs` are the tensors
-    of the pass, which are held elsewhere.
+    `exclusive`: no user code has seen the pass's gradients. `inputs`: the tensors of the pass, which are held
+    elsewhere.
     """
 
     def __init__(self, exclusive: bool, inputs: Sequence[torch.Tensor]) -> None:
@@ -25,7 +25,7 @@ class Accumulator:
         self._taken = {id(value) for value in inputs}
 
     def run(self, node: fx.Node, env: dict[fx.Node, Any]) -> None:
-        """Performs the recorded call `node` of the engine's AccumulateGrad."""
+        """Run the recorded AccumulateGrad call `node`."""
         operands: Any = node.args
         (grad_node,), variable_node, _, has_post_hooks = operands
         grad, variable = env[grad_node], env[variable_node]
@@ -51,8 +51,8 @@ def _may_take(grad: torch.Tensor, variable: torch.Tensor) -> bool:
 
 
 def _references(grad: torch.Tensor) -> int:
-    """How many tensors hold the memory, not counting a base that only this view of it knows."""
-    # One reference more is that of the Python storage made to ask.
+    """Return the number of tensors over the memory, without a base that only this view references."""
+    # Less one for the Python storage object.
     count: int = unstable.storage_Use_Count(grad.untyped_storage()._cdata) - 1
     base = grad._base
     if base is not None and base.numel() == grad.numel() and sys.getrefcount(base) == _refcount_of_lonely_base():
@@ -62,7 +62,7 @@ def _references(grad: torch.Tensor) -> int:
 
 @functools.cache
 def _refcount_of_lonely_base() -> int:
-    """What `sys.getrefcount` says of a base that only its view knows; how torch counts differs by version."""
+    """Return the `sys.getrefcount` of a base that only its view references; it differs between releases of torch."""
     with torch.no_grad():
         view = torch.ones(1).view(1)
     base = view._base

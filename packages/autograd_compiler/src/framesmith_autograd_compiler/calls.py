@@ -1,7 +1,7 @@
-"""The kinds of calls a captured backward pass is made of.
+"""The calls in a captured backward pass.
 
-A *pure* call computes tensors from tensors and may be traced and compiled. An *opaque* one runs code
-of the user (hooks, a custom function's backward) or touches `.grad`, and runs as it is, in order.
+A *pure* call computes tensors from tensors and may be traced and compiled. An *opaque* call runs user code (hooks, a
+custom function's backward) or touches `.grad`; it runs uncompiled, in order.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ class NodeCall:
 
 
 class Evaluation:
-    """A pure call of a custom function whose class says how to compute its backward pass from tensors.
-
-    The class has a static `evaluate_backward(saved_tensors, grads) -> gradients` for that.
-    """
+    """A pure call of a custom function's static `evaluate_backward(saved_tensors, grads) -> gradients`."""
 
     def __init__(self, cls: Any) -> None:
         self.name = self.__name__ = cls.__name__
@@ -47,14 +44,14 @@ class Evaluation:
 
 
 def add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of two gradients of one value; an absent one counts nothing."""
+    """Return the sum of two gradients of one value; either may be absent."""
     if first is None or second is None:
         return second if first is None else first
     return torch.add(first, second)
 
 
 def copy_slices_prologue(grad: torch.Tensor, base: Any, view: Any) -> tuple[torch.Tensor, ...]:
-    """For an in-place change of a view: the base's gradient, the view's part of it, a copy of the part.
+    """Return, for an in-place mutation of a view, a copy of the base's gradient, its view, and a copy of the view.
 
     `base` and `view` are (sizes, strides, storage offset).
     """
@@ -67,7 +64,7 @@ def copy_slices_prologue(grad: torch.Tensor, base: Any, view: Any) -> tuple[torc
 def copy_slices_epilogue(
     needed: Sequence[bool], result: torch.Tensor, grads: Tensors, part: torch.Tensor
 ) -> list[torch.Tensor | None]:
-    """The gradients after the view's derivative ran: the first is written into its part of the base's."""
+    """Return the gradients after the view's derivative: the first is written into its view of the base's gradient."""
     out: list[torch.Tensor | None] = []
     for index, (wanted, grad) in enumerate(zip(needed, grads, strict=True)):
         if index == 0 and wanted and grad is not None:
@@ -79,7 +76,7 @@ def copy_slices_epilogue(
 
 
 def call_tensor_hook(hook: Callable[..., Any], grad: torch.Tensor | None) -> torch.Tensor | None:
-    """A hook of a tensor (`Tensor.register_hook`): its result replaces the gradient unless None."""
+    """Call a hook of a tensor (`Tensor.register_hook`): its result replaces the gradient unless None."""
     if grad is None:
         return None
     result = hook(grad)
@@ -87,12 +84,12 @@ def call_tensor_hook(hook: Callable[..., Any], grad: torch.Tensor | None) -> tor
 
 
 def call_cpp_hook(hook: int, grad: torch.Tensor | None) -> Any:
-    """A C++ hook of a tensor, by the engine's number for it."""
+    """Call a C++ hook of a tensor, by the engine's number for it."""
     return unstable.engine.call_cpp_tensor_pre_hooks(hook, grad)
 
 
 def call_pre_hook(hook: Callable[..., Any], grads: Tensors) -> Tensors:
-    """A hook of a node that runs before it."""
+    """Call a hook that runs before a node."""
     result = hook(tuple(grads))
     if result is None:
         return grads
@@ -100,7 +97,7 @@ def call_pre_hook(hook: Callable[..., Any], grads: Tensors) -> Tensors:
 
 
 def call_post_hook(hook: Callable[..., Any], outputs: Tensors, inputs: Tensors) -> Tensors:
-    """A hook of a node that runs after it."""
+    """Call a hook that runs after a node."""
     result = hook(tuple(outputs), tuple(inputs))
     if result is None:
         return outputs
@@ -108,13 +105,13 @@ def call_post_hook(hook: Callable[..., Any], outputs: Tensors, inputs: Tensors) 
 
 
 def call_leaf_hook(hook: Callable[..., Any], variable: torch.Tensor) -> None:
-    """A hook that runs after a leaf received its gradient."""
+    """Call a hook that runs after a leaf received its gradient."""
     if hook(variable) is not None:
         raise RuntimeError("a hook after gradient accumulation must return None")
 
 
 def call_unpack_hook(hook: Callable[..., Any], packed: Any) -> torch.Tensor:
-    """The user's hook that gives a saved tensor back."""
+    """Call the user's hook that unpacks a saved tensor."""
     result = hook(packed)
     if not isinstance(result, torch.Tensor):
         raise TypeError(f"a saved tensor's unpack hook must give a tensor, got {type(result).__name__}")
@@ -122,7 +119,7 @@ def call_unpack_hook(hook: Callable[..., Any], packed: Any) -> torch.Tensor:
 
 
 class _Context:
-    """A custom function's context as its backward sees it, with the saved tensors already unpacked."""
+    """A custom function's context for its backward, with the saved tensors already unpacked."""
 
     def __init__(self, real: Any, saved: Sequence[torch.Tensor]) -> None:
         self.__dict__["real"] = real
@@ -136,15 +133,15 @@ class _Context:
 
 
 def call_backward(ctx: Any, saved: Sequence[torch.Tensor], grads: Tensors) -> Tensors:
-    """A custom function's backward (`torch.autograd.Function`), or its `vjp` where that is what it defines."""
+    """Call a custom function's backward (`torch.autograd.Function`), or its `vjp` where it defines that."""
     cls = ctx._forward_cls
     function = cls.backward if cls.vjp is torch.autograd.Function.vjp else cls.vjp
     result = function(_Context(ctx, saved), *grads)
     return result if isinstance(result, tuple) else (result,)
 
 
-#: Calls that run code of the user and whose results others take: they stay where they are. What writes to `.grad`, and
-#: the hooks that follow it, are kinds of their own (see `schedule`); everything else in a captured graph is pure.
+#: Calls of user code whose results other calls read: they keep their position. Writes to `.grad`, and the hooks that
+#: follow them, are kinds of their own (see `schedule`); every other call in a captured graph is pure.
 OPAQUE: frozenset[Any] = frozenset(
     {call_tensor_hook, call_cpp_hook, call_pre_hook, call_post_hook, call_unpack_hook, call_backward}
 )

@@ -1,4 +1,4 @@
-"""The errors this package raises on purpose."""
+"""The errors of this package, and the warning for a failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from framesmith_guards import warn_user
 
 OnFailure = Callable[[str, Exception], object]
-"""Is told of a failure of the compiler: where it was, and the error. What it raises reaches the caller of the pass."""
+"""Called with a failure of the compiler: where, and the error. An error it raises reaches the caller of the pass."""
 
 
 class AutogradCompilerError(RuntimeError):
@@ -15,7 +15,7 @@ class AutogradCompilerError(RuntimeError):
 
 
 class CaptureUnsupported(AutogradCompilerError):
-    """The backward pass cannot be captured: it runs in the engine instead. Says what and why."""
+    """The backward pass cannot be captured: the engine runs it."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}; the autograd engine runs this backward pass")
@@ -32,5 +32,5 @@ class CompilerFailed(AutogradCompilerError):
 
 
 def warn_of_failure(where: str, error: Exception) -> None:
-    """What a failure of the compiler costs when nobody else is told of it: a warning."""
+    """Warn of a failure of the compiler: the default `on_failure`."""
     warn_user(UserWarning(f"{where} is not compiled: {type(error).__name__}: {error}"))

@@ -1,8 +1,8 @@
-"""Keeps the engine's capture hook, which is one for the process, from meeting other threads' passes.
+"""Serialises threads around the engine's capture hook, of which there is one per process.
 
-The hook is set while a pass is recorded, or found again. Then the program runs, and with it code of the user, which may
-wait for another thread: the hook is gone by then, and plain passes go on beside it. A captured one waits for its turn,
-since torch lets one run at a time, but not for ever: it is left to the engine.
+The hook is set while a pass is recorded, or found in the cache. Then the program runs, and user code with it, which may
+wait for another thread: the hook is removed before, and plain passes may run meanwhile. A captured pass waits, since
+torch allows one at a time; after `PATIENCE` the engine runs it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Seconds that a pass waits for a program that runs in another thread, before it is not captured.
+#: Seconds that a pass waits for a program of another thread before the engine runs it.
 PATIENCE: Final = 5.0
 
 
 class Gate:
-    """Many plain passes, or one captured pass that is recorded; a thread inside may enter again."""
+    """Admits many plain passes, or one captured pass that is being recorded; reentrant for a thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class Gate:
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Waits until no other thread records a pass; none starts meanwhile."""
+        """Wait until no other thread records a pass; none starts meanwhile."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._runs or self._captured in (None, me))
@@ -43,7 +43,7 @@ class Gate:
 
     @contextmanager
     def captured(self) -> Iterator[bool]:
-        """Gives whether a captured pass may run now; while a plain one runs anywhere, it may not."""
+        """Yield whether a captured pass may run now: not while a plain one runs anywhere."""
         me = threading.get_ident()
         with self._changed:
             while not self._changed.wait_for(lambda: self._captured is None, PATIENCE):
@@ -62,7 +62,7 @@ class Gate:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Inside a captured pass whose hook is gone: others need not wait for it."""
+        """Inside a captured pass whose hook is removed: others need not wait for it."""
         with self._changed:
             self._runs = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A recorded backward pass, runnable: segments compiled for the values they meet, opaque calls as they are."""
+"""A runnable backward pass: segments compiled for the values they get, and opaque calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Env = dict[fx.Node, Any]
 
 _PASSES = itertools.count()
 
-#: What operations are that cannot be traced: no failure of the compiler.
+#: Errors of operations that cannot be traced: no failure of the compiler.
 NOT_TRACED = (
     TraceUnsupported,
     NotImplementedError,
@@ -39,22 +39,21 @@ NOT_TRACED = (
 )
 
 
-#: What is meant where sizes cannot be symbols; RuntimeError is what torch raises of its kernels and conditions.
+#: Errors that mean that sizes cannot be symbols; torch raises RuntimeError for its kernels and conditions.
 NO_SYMBOLS = (CompilerFailed, GuardError, RuntimeError, *NOT_TRACED)
 
-#: Forms that the values of one segment may have: types, numbers of dimensions, absences.
+#: Signatures of one segment's values: dtypes, ranks, absences.
 MOST_SIGNATURES = 64
 
 
 @dataclass
 class Program:
-    """`graph` as recorded, its steps, and what was compiled so far.
+    """The recorded `graph`, its steps, and its compiled segments.
 
-    `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and gives the gradients asked for by name (None
-    for a leaf's, which went into its `.grad`). `modules` lists the ATen graphs of what is compiled, `reasons` why
-    segments run call by call instead; `on_failure` is told when that is the compiler's fault. `compile_id` names the
-    compilation that all of it is part of. One thread at a time runs it: the engine's gate lets no two captured passes
-    run at once.
+    `run(inputs, sizes, scalars, hooks, packed, numbers)` runs the pass and returns the gradients asked for by name
+    (None for a leaf, whose gradient is in its `.grad`). `modules` lists the compiled ATen graphs, `reasons` why
+    segments run call by call; `on_failure` is called where that is the compiler's fault. `compile_id` names the
+    compilation. One thread at a time runs a program: the engine's gate admits no two captured passes.
     """
 
     graph: fx.Graph
@@ -73,7 +72,7 @@ class Program:
 
     @property
     def modules(self) -> list[fx.GraphModule]:
-        """The ATen graphs that are compiled, segment by segment."""
+        """The compiled ATen graphs, segment by segment."""
         signatures = [one for number in sorted(self._variants) for one in list(self._variants[number].values())]
         return [module for variants in signatures for module in variants.modules()]
 
@@ -86,7 +85,7 @@ class Program:
         packed: Sequence[Any],
         numbers: Sequence[float] = (),
     ) -> list[Any]:
-        """One backward pass; `numbers` are the floats that were taken out of the graph."""
+        """Run one backward pass; `numbers` are the floats that were lifted out of the graph."""
         sources = {
             "input": inputs,
             "size": sizes,
@@ -119,9 +118,9 @@ class Program:
         if all(map(_is_strided, tensors)):
             compiled, failed = self._function(number, segment, values)
         if compiled is None:
-            evaluate_all(segment, env)  # raises what the program's own operations raise
+            evaluate_all(segment, env)  # raises the errors of the program's own operations
             if failed is not None:
-                self._report(failed)  # where that raises, the next pass of this kind tries again
+                self._report(failed)  # if this raises, the next pass of this kind tries again
                 self._variants[number][tuple(map(signature, values))].add_static(values, None)
             return
         results = compiled.function(*[values[index] for index in compiled.inputs])
@@ -129,12 +128,14 @@ class Program:
             env[node] = None if position is None else results[position]
 
     def _function(self, number: int, segment: Segment, values: list[Any]) -> tuple[Compiled | None, Exception | None]:
-        """What is compiled of the segment for such values, now if it has not been; else why that failed just now."""
+        """Return the compiled segment for such values, compiled now if it is new, or the error of compiling it."""
         signatures = self._variants.setdefault(number, {})
         key = tuple(map(signature, values))
         if key not in signatures:
             if len(signatures) >= MOST_SIGNATURES:
-                self._note(f"segment {number} runs call by call: it is compiled for {MOST_SIGNATURES} forms already")
+                self._note(
+                    f"segment {number} runs call by call: it is compiled for {MOST_SIGNATURES} signatures already"
+                )
                 return None, None
             signatures[key] = Variants()
         try:
@@ -155,7 +156,7 @@ class Program:
                 cause = error.cause if isinstance(error, CompilerFailed) else error
                 self.reasons.append(f"compiled for each size: {type(cause).__name__}: {cause}")
                 if not isinstance(error, NO_SYMBOLS):
-                    self.on_failure("a part of the backward pass, for sizes that change,", error)
+                    self.on_failure("a part of the backward pass, with dynamic shapes,", error)
         why = variants.why_no_more()
         if why is not None:
             self._note(f"segment {number} runs call by call: {why}")
@@ -195,7 +196,7 @@ class Program:
             self.reasons.append(reason)
 
     def _report(self, error: Exception) -> None:
-        """Tell why a segment is not compiled: its calls run one by one, which is always right."""
+        """Report why a segment is not compiled; its calls run one by one."""
         self.reasons.append(f"{type(error).__name__}: {error}")
         report = warn_of_failure if isinstance(error, NOT_TRACED) else self.on_failure
         with compile_context(CompileContext(self.compile_id)):
@@ -207,18 +208,16 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 
 
 def _shows_gradients(step: Opaque) -> bool:
-    """Whether code of the user gets hold of a gradient before it is accumulated."""
+    """Whether user code gets a gradient before it is accumulated."""
     return step.node.target not in (calls.call_leaf_hook, calls.call_unpack_hook)
 
 
 def evaluate_all(segment: Segment, env: Env) -> None:
-    """Runs a segment's calls one by one."""
     for node in segment.nodes:
         env[node] = _call(node, env)
 
 
 def evaluate(step: Opaque, env: Env) -> None:
-    """Runs one call of the user's code."""
     env[step.node] = _call(step.node, env)
 
 
@@ -240,14 +239,14 @@ _ABSENT = _Absent()
 
 
 def _present(value: Any, env: Env) -> bool:
-    """Whether any gradient among a derivative's operands is there; without one, its results are absent."""
+    """Whether any gradient among a derivative's operands is present; without one, its results are absent."""
     if isinstance(value, (list, tuple)):
         return any(_present(item, env) for item in value)
     return isinstance(value, fx.Node) and env[value] is not None
 
 
 def _load(value: Any, env: Env) -> Any:
-    """A node's operands with values in place of nodes, in plain lists and tuples."""
+    """Return a node's operands with values in place of nodes, in plain lists and tuples."""
     if isinstance(value, fx.Node):
         return env[value]
     if isinstance(value, list):

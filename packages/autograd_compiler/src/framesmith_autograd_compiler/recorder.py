@@ -1,7 +1,7 @@
-"""Writes down, as an FX graph, what the autograd engine would run.
+"""Records the calls of a backward pass as an FX graph.
 
-The engine's capture hook makes a `Recorder` for each new kind of backward pass and calls its methods
-where it would have run a node. Tensors are handed to it as meta tensors that only stand for values.
+The engine's capture hook creates a `Recorder` for each new kind of backward pass and calls its methods instead of
+running nodes. Tensors are given to it as meta tensors that stand for values.
 
 The graph's inputs are the tensors of the pass (`input_0`, ...), the sizes and scalars that the engine has seen change
 (`size_0`, `scalar_0`, ...), the user's hooks and contexts (`hook_0`, ...) and packed saved tensors (`packed_0`, ...);
@@ -27,19 +27,19 @@ from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.errors import CaptureUnsupported
 from framesmith_guards import LocalSource
 
-#: Torch's own compiler of backward passes, which has the same hook and the same cache of the engine.
+#: Torch's own compiler of backward passes, which shares the engine's hook and cache.
 OTHER_COMPILER: Final = "torch._dynamo.compiled_autograd"
-#: Derivatives by name. The engine announces each once per process, whichever recorder is at work.
+#: Derivatives by name. The engine announces each once per process, to the recorder of that time.
 NODE_FUNCTIONS: dict[str, calls.NodeCall] = {}
 
 Values = Sequence[torch.Tensor | None]
 
 
 class Recorder:
-    """Records one backward pass; `finish(recorder)` gives what the engine keeps for the next like it.
+    """Records one backward pass; `finish(recorder)` returns what the engine caches for the next pass like it.
 
-    After the capture `graph` is complete, `inputs` counts the tensors, `specialised` says that a size or scalar of
-    this pass, which the engine takes for an input, has been decided by: the graph must not be used for others.
+    After the capture, `graph` is complete, and `inputs` counts the tensors. `specialised`: tracing depended on a size
+    or scalar that the engine treats as an input, so that the graph is right for this pass alone.
     """
 
     def __init__(self, finish: Callable[[Recorder], tuple[Any, Any]]) -> None:
@@ -53,12 +53,12 @@ class Recorder:
         self._extra: dict[str, fx.Node] = {}
         self._origin = ""
 
-    # Called by the engine; the names and arguments are its own.
+    # The engine calls these methods; names and arguments are its own.
 
     def begin_capture(
         self, inputs: list[torch.Tensor], sizes: Any, scalars: Any, origins: Any, *switches: Any
     ) -> tuple[str, list[torch.Tensor], list[Any], list[Any]]:
-        """Gives the stand-ins that the engine traces with."""
+        """Return the stand-ins that the engine traces with."""
         self.inputs = len(inputs)
         stand_ins = [self._stand_in(value) for value in inputs]
         for index, value in enumerate(stand_ins):
@@ -91,26 +91,26 @@ class Recorder:
         self._origin = f"{name} {index}"
 
     def apply_functional(self, name: str, grads: Values, args: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
-        """A derivative of the engine's own."""
+        """Record a derivative of the engine's own."""
         node = self._call(_node_function(name), (list(grads), *args))
         return self._parts(node, [item is not None for item in metadata])
 
     def validate_outputs(self, _: Any, outputs: Values, args: Sequence[Any], metadata: Any) -> list[Any]:
-        """The engine's check of a node's results against what the next ones expect (it may convert them)."""
+        """Record the engine's check, and conversion, of a node's results for their receivers."""
         if not any(output is not None for output in outputs):
             return list(outputs)
         node = self._call(_node_function("validate_outputs"), (list(outputs), *args))
         return self._parts(node, [output is not None for output in outputs])
 
     def accumulate(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Two gradients reach one node."""
+        """Record the sum of two gradients that reach one node."""
         return self._result(self._call(calls.add, (first, second)))
 
     def accumulate_grad(self, variable: torch.Tensor, *args: Any) -> torch.Tensor | None:
-        """A gradient reaches a leaf.
+        """Record that a gradient reaches a leaf.
 
-        The engine gives the gradient that the leaf has, this one and whether there are hooks, and takes what the leaf
-        has then; without the first, as releases before 2.13 do, it takes nothing.
+        `args`: the leaf's gradient before (since torch 2.13), this gradient, whether there are hooks. Returns the
+        leaf's gradient after, for 2.13.
         """
         *before, grad, has_post_hooks = args
         node = self._call(_node_function("AccumulateGrad"), ([grad], variable, *(before or [None]), has_post_hooks))
@@ -130,10 +130,10 @@ class Recorder:
         state: Any,
         opaque: Sequence[Any],
     ) -> tuple[Any, ...]:
-        """A custom function's backward."""
+        """Record a custom function's backward."""
         cls = ctx._forward_cls
         if state is not None or opaque:
-            raise CaptureUnsupported(cls.__name__, "it keeps Python objects for its backward pass")
+            raise CaptureUnsupported(cls.__name__, "it saves Python objects for its backward pass")
         if getattr(cls, "boxed_grads_call", False):
             raise CaptureUnsupported(cls.__name__, "it takes its gradients as one list")
         if hasattr(cls, "evaluate_backward"):
@@ -143,42 +143,36 @@ class Recorder:
         return tuple(self._parts(node, [item is not None for item in metadata]))
 
     def call_copy_slices_prologue(self, inputs: Values, *geometry: Any) -> list[Any]:
-        """Before the derivative of an in-place change of a view."""
+        """Record the start of the derivative of an in-place mutation of a view."""
         base, view = tuple(geometry[:3]), tuple(geometry[3:])
         return self._parts(self._call(calls.copy_slices_prologue, (inputs[0], base, view)), [True] * 3)
 
     def call_copy_slices_epilogue(
         self, needed: Sequence[bool], result: torch.Tensor, grads: Values, part: torch.Tensor
     ) -> list[Any]:
-        """After it."""
         node = self._call(calls.copy_slices_epilogue, (list(needed), result, list(grads), part))
         return self._parts(node, [wanted and grad is not None for wanted, grad in zip(needed, grads, strict=True)])
 
     def tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
-        """A hook of a tensor."""
         return self._replaced(inputs, index, calls.call_tensor_hook, self._hook(hook))
 
     def cpp_tensor_pre_hook(self, inputs: list[Any], hook: int, index: int) -> list[Any]:
-        """A C++ hook of a tensor."""
         return self._replaced(inputs, index, calls.call_cpp_hook, hook)
 
     def pre_hook(self, inputs: Values, hook: int) -> list[Any]:
-        """A hook before a node."""
         node = self._call(calls.call_pre_hook, (self._hook(hook), list(inputs)))
         return self._parts(node, [value is not None for value in inputs])
 
     def post_hook(self, outputs: Values, inputs: Values, hook: int) -> list[Any]:
-        """A hook after a node."""
         node = self._call(calls.call_post_hook, (self._hook(hook), list(outputs), list(inputs)))
         return self._parts(node, [value is not None for value in outputs])
 
     def post_acc_grad_hook(self, variable: torch.Tensor, hook: int) -> list[Any]:
-        """A hook after a leaf received its gradient."""
         self._call(calls.call_leaf_hook, (self._hook(hook), variable))
         return [variable]
 
     def unpack_hook(self, hook: int, packed: int) -> torch.Tensor:
-        """A saved tensor that the user's hooks packed."""
+        """Record the unpacking of a saved tensor by the user's hooks."""
         operands = (self._hook(hook), self._placeholder(f"packed_{packed}"))
         return self._result(self._call(calls.call_unpack_hook, operands))
 
@@ -186,12 +180,12 @@ class Recorder:
         raise CaptureUnsupported("a function's backward state", "it is not recorded")
 
     def end_capture(self, outputs: Values) -> tuple[Any, Any]:
-        """The pass is complete; `outputs` are the gradients that were asked for by name."""
+        """Finish the graph; `outputs` are the gradients that were asked for by name."""
         self.graph.output(tuple(self._strip(list(outputs))))
         return self._finish(self)
 
     def close(self) -> None:
-        """The engine needs the recorder no more, also after an error."""
+        """The engine drops the recorder, also after an error."""
         self._nodes.clear()
         self._alive.clear()
 
@@ -201,7 +195,7 @@ class Recorder:
         return node
 
     def _parts(self, node: fx.Node, present: Sequence[bool]) -> list[Any]:
-        """A stand-in for each result that is wanted, None for the others."""
+        """Return a stand-in for each result that is present, None for the others."""
         return [
             self._result(self.graph.call_function(operator.getitem, (node, index))) if wanted else None
             for index, wanted in enumerate(present)
@@ -255,7 +249,7 @@ def _node_function(name: str) -> calls.NodeCall:
     known = NODE_FUNCTIONS.get(name)
     if known is not None:
         return known
-    # Announced to torch's own compiler of backward passes, which was at work before us in this process.
+    # It was announced to torch's own compiler of backward passes, which was used first in this process.
     other = sys.modules.get(OTHER_COMPILER)
     function = getattr(getattr(other, "ops", None), name, None)
     if function is None:

@@ -1,12 +1,12 @@
-"""Cuts a recorded backward pass into steps: runs of pure calls, and opaque calls between them.
+"""Splits a recorded backward pass into steps: segments of pure calls, and opaque calls between them.
 
-Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of the run of
-pure calls they stand in. Nothing pure reads `.grad`, and a hook that changes a leaf there (an
-optimiser in the backward pass) can only come later than in the engine, never earlier.
+Note [Deferring]: writes to `.grad`, and the hooks that follow them, move to the end of their segment. No pure call
+reads `.grad`, and a hook that mutates a leaf there (an optimizer in the backward pass) can only run later than in the
+engine, never earlier.
 
-Note [Written in part]: after the derivative of an in-place change of a view, part of a gradient is overwritten where it
-lies. In the run of pure calls that made the gradient that is a change of an intermediate. Where code of the user comes
-between, it would change what is an input of the next run, and shows the memory of another: it is a call by itself.
+Note [Partial writes]: after the derivative of an in-place mutation of a view, part of a gradient is overwritten in
+place. Within the segment that computed the gradient, that is a mutation of an intermediate. After user code in between,
+it would mutate an input of the next segment that shares memory with another: then it is a step by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from framesmith_autograd_compiler import calls
 
 @dataclass
 class Segment:
-    """Pure calls, in order; `inputs` are read from outside, `outputs` are read outside."""
+    """Pure calls, in order, the nodes they read from outside and those read outside."""
 
     nodes: list[fx.Node]
     inputs: list[fx.Node] = field(default_factory=list)
@@ -30,14 +30,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Opaque:
-    """One call that runs as it is."""
+    """One call that runs uncompiled."""
 
     node: fx.Node
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """One write to a leaf's `.grad`: `node` is the call of the engine's AccumulateGrad."""
+    """One write to a leaf's `.grad`: `node` calls the engine's AccumulateGrad."""
 
     node: fx.Node
 
@@ -46,7 +46,7 @@ Step = Segment | Opaque | Accumulation
 
 
 def schedule(graph: fx.Graph) -> list[Step]:
-    """The steps, in an order that respects every dependency and the order of the user's hooks."""
+    """Return the steps, in an order that respects every dependency and the order of the user's hooks."""
     planner = _Planner()
     for node in graph.nodes:
         if node.op == "call_function":
@@ -59,15 +59,15 @@ def schedule(graph: fx.Graph) -> list[Step]:
 
 
 def last_uses(graph: fx.Graph, steps: list[Step]) -> list[list[fx.Node]]:
-    """For each step the nodes whose values nothing needs after it."""
+    """Return, for each step, the nodes whose values no later step needs."""
     last: dict[fx.Node, int] = {}
     for number, step in enumerate(steps):
         nodes = [*step.inputs, *step.nodes] if isinstance(step, Segment) else [*step.node.all_input_nodes, step.node]
         last.update((node, number) for node in nodes)
-    kept = next(iter(reversed(graph.nodes))).all_input_nodes
+    results = next(iter(reversed(graph.nodes))).all_input_nodes
     uses: list[list[fx.Node]] = [[] for _ in steps]
     for node, number in last.items():
-        if node not in kept:
+        if node not in results:
             uses[number].append(node)
     return uses
 
@@ -103,7 +103,7 @@ class _Planner:
         self.steps.append(Opaque(node))
 
     def _writes_to_input(self, node: fx.Node) -> bool:
-        """See Note [Written in part]."""
+        """See Note [Partial writes]."""
         return node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending
 
     def flush(self) -> None:

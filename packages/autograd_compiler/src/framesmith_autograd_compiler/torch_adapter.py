@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+"""Names of torch that may move between releases, as used here: see Note [Needs] in `framesmith_guards.needs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAPTURE: Final = "backward passes are not captured"
 unstable: Final = Needs(
     "autograd_compiler",
     (
-        # A part of torch._C, not of torch._dynamo.
+        # Belongs to torch._C, not to torch._dynamo.
         need("torch._C._dynamo.autograd_compiler", _CAPTURE, name="engine", members=("set_autograd_compiler",)),
     ),
     of_aten,

@@ -1,9 +1,9 @@
-"""Runs a segment on fake tensors and records the ATen calls under it as an FX graph.
+"""Traces a segment on fake tensors into an FX graph of ATen calls.
 
-Note [Places]: where in its memory a tensor begins changes from pass to pass, as batches are slices of the data. ATen
-calls and compiled functions take views by where their operands are, so that it does not matter to them, but where a
-call is told a place in an input's memory (`as_strided`), or the traced code asks for one (`storage_offset`). Alignment
-is looked at by kernels when they are launched. Segments write to no memory of their inputs.
+Note [Storage offsets]: the offset at which a tensor begins in its storage changes from pass to pass, as batches are
+slices of the data. ATen calls and compiled functions take views relative to their operands, so that offsets do not
+matter, except to a call with an explicit offset into an input's storage (`as_strided`), and to code that asks for one
+(`storage_offset`). Kernels check alignment when they are launched. Segments write to no memory of their inputs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from framesmith_guards.torch_adapter import FakeTensorMode
 
 Values = Sequence[torch.Tensor | int | float | None]
-#: The dimensions of tensors that change, by position; a number that changes has an entry, without any.
+#: The dynamic dimensions of tensors, by position; a dynamic number has an empty entry.
 DynamicDims = Mapping[int, Collection[int]]
 
 
 class OffsetQueries(TorchFunctionMode):
-    """Notes whether the code inside asks where in its memory a tensor is: see Note [Places]."""
+    """Notes whether the code inside asks for storage offsets: see Note [Storage offsets]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class OffsetQueries(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Traced:
-    """`module` takes what is at the positions `inputs`, and returns a tuple of tensors.
+    """A traced segment: `module` takes the values at the positions `inputs`, and returns a tuple of tensors.
 
-    `outputs[i]` is the position of the segment's i-th result in that tuple, None for an absent result. `fakes` are
-    what it was traced with, one for each value, of the sizes and numbers that change symbols. `placed` says that the
-    module is right only for tensors that begin where these do in their memory: see Note [Places].
+    `outputs[i]` is the position of the segment's i-th result in that tuple, None for an absent result. `fakes`: the
+    fake values of the trace, one for each value, with symbols for dynamic sizes and numbers. `offset_dependent`: the
+    module is right only for tensors with these storage offsets, see Note [Storage offsets].
     """
 
     module: fx.GraphModule
@@ -65,11 +65,11 @@ class Traced:
 
 
 def trace(run: Callable[[list[Any], OffsetQueries], list[Any]], inputs: Values, dynamic_dims: DynamicDims) -> Traced:
-    """Records `run` for values like `inputs`. Raises what `run` raises on fake tensors, and TraceUnsupported.
+    """Trace `run` for values like `inputs`. Raises the errors of `run` on fake tensors, and TraceUnsupported.
 
-    `run` gets fakes, and what it is to enter where it calls code that is not torch's: that is heard to ask for places.
-    The graph holds ATen overloads on plain tensors, `meta["val"]` on every node; it is not functional
-    where a derivative itself mutates its intermediates.
+    `run` gets fakes, and the `OffsetQueries` to enter around code that is not torch's. The graph holds ATen overloads
+    on plain tensors, `meta["val"]` on every node; it is not functional where a derivative itself mutates its
+    intermediates.
     """
     mode = new_fake_mode()
     tracer = GraphTracer(mode)
@@ -94,7 +94,7 @@ def trace(run: Callable[[list[Any], OffsetQueries], list[Any]], inputs: Values, 
 
 
 def _strides_over(graph: fx.Graph, values: Sequence[Any]) -> bool:
-    """Whether a call is given strides and a place in the memory of an input."""
+    """Whether a call has an explicit storage offset into an input."""
     memory = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
     for node in graph.nodes:
         if isinstance(node.target, OpOverload) and "storage_offset" in arguments(node.target, node.args, node.kwargs):
@@ -105,7 +105,7 @@ def _strides_over(graph: fx.Graph, values: Sequence[Any]) -> bool:
 
 
 def _distinct(values: Values) -> Values:
-    """The values, each a tensor object of its own: two that happen to be one are two inputs all the same."""
+    """Return the values as distinct tensor objects: two that happen to be one are two inputs all the same."""
     seen: set[int] = set()
     distinct: list[Any] = []
     for value in values:
@@ -116,7 +116,6 @@ def _distinct(values: Values) -> Values:
 
 
 def source_of(index: int) -> LocalSource:
-    """Where guards find the value at a position."""
     return LocalSource(f"value_{index}")
 
 
@@ -129,7 +128,7 @@ def _fake(mode: FakeTensorMode, value: Any, source: LocalSource, dynamic_dims: C
 
 
 def _not_a_constant(tracer: GraphTracer, value: torch.Tensor | None) -> torch.Tensor | None:
-    """A result that the caller may keep and change: a constant of the graph is copied."""
+    """Return a result that the caller may hold and mutate: a copy of a constant of the graph."""
     if value is None or tracer.node_of(value).op != "get_attr":
         return value
     return torch.clone(value)

@@ -1,7 +1,7 @@
-"""Which of a segment's compiled functions is for given values: first one for their sizes, then one for all sizes.
+"""The compiled variants of a segment: static for the first sizes, then dynamic ones.
 
-A segment is compiled for the sizes that it meets first. Where it meets others, what has changed becomes symbols, and
-the function is used for all sizes of which its guards hold.
+A segment is compiled for the first sizes it gets. For other sizes, those that changed become symbols, and the variant
+is used for all sizes that its guards allow.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from framesmith_guards.symbolic_guards import shape_guards
 if TYPE_CHECKING:
     from framesmith_guards import CheckProgram
 
-#: Functions for changing sizes that one form of a segment may have, and for sizes by themselves once it has them; how
-#: many of these may fail before no more are tried.
+#: Limits for one signature of a segment: dynamic variants, static ones, and failed compilations.
 MOST_DYNAMIC: Final = 4
 MOST_STATIC: Final = 64
 MOST_FAILED: Final = 4
 
-#: Checks are of calls of functions; these are about the arguments only.
+#: Checks take the called function; these guards concern the arguments only.
 _FUNCTION: Final = FunctionType((lambda: None).__code__, {})
 
 
 @dataclass
 class Compiled:
-    """A segment for some values: `function` is made of `module`, and the rest is as in `tracer.Traced`."""
+    """A compiled segment: `function` is made of `module`; for the rest see `tracer.Traced`."""
 
     function: Callable[..., Any]
     module: fx.GraphModule
@@ -46,7 +45,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class DynamicVariant:
-    """A function for all sizes that `fits` takes."""
+    """A function for all sizes that its guards allow."""
 
     compiled: Compiled
     _known: tuple[Any, ...]
@@ -61,7 +60,7 @@ class DynamicVariant:
 
 
 def dynamic_variant(traced: Traced, compiled: Compiled) -> DynamicVariant:
-    """The function, with the guards that tracing and compiling it came to rely on."""
+    """Return the function with the guards of its trace and compilation."""
     pairs = [(source_of(index), fake) for index, fake in enumerate(traced.fakes)]
     tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
     numbers = [pair for pair in pairs if is_symbolic(pair[1])]
@@ -72,7 +71,7 @@ def dynamic_variant(traced: Traced, compiled: Compiled) -> DynamicVariant:
 
 @dataclass
 class Variants:
-    """The functions of one segment for values of one form: of the same types and numbers of dimensions."""
+    """The compiled functions of one segment for values of one signature: the same dtypes and ranks."""
 
     static: dict[Any, Compiled | None] = field(default_factory=dict)
     dynamic: list[DynamicVariant] = field(default_factory=list)
@@ -83,21 +82,19 @@ class Variants:
     _failed: int = 0
 
     def modules(self) -> list[fx.GraphModule]:
-        """What the functions were made of."""
         compiled = [*list(self.static.values()), *(one.compiled for one in list(self.dynamic))]
         return [one.module for one in compiled if one is not None]
 
     def add_dynamic(self, made: DynamicVariant) -> Compiled:
-        """Keep a function for many sizes."""
         self.dynamic.append(made)
         return made.compiled
 
     def refuse(self) -> None:
-        """From now on each size is compiled for by itself."""
+        """Compile for each size by itself from now on."""
         self._refused = True
 
     def find(self, values: Sequence[Any]) -> Compiled | None:
-        """The function for these values, None where there is none on purpose; KeyError where there is none yet."""
+        """Return the function for these values, None for one that failed; raises KeyError where there is none yet."""
         for one in self.dynamic:
             if one.fits(values):
                 return one.compiled
@@ -107,7 +104,7 @@ class Variants:
         return self.static[layouts]
 
     def add_static(self, values: Sequence[Any], compiled: Compiled | None) -> None:
-        """Keep a function for these sizes alone, and for these places in memory alone where it depends on them."""
+        """Add a function for these sizes, and for these storage offsets where it depends on them."""
         layouts = tuple(map(_layout, values))
         if compiled is None:
             self._failed += 1
@@ -118,16 +115,16 @@ class Variants:
             self.static[layouts] = compiled
 
     def why_no_more(self) -> str | None:
-        """Why sizes that are new are not compiled for; None where they are."""
+        """Return why new sizes are not compiled for, or None."""
         if self._failed >= MOST_FAILED:
             return f"it failed for {self._failed} sizes"
         return f"it is compiled for {MOST_STATIC} sizes already" if len(self.static) >= MOST_STATIC else None
 
     def dynamic_dims(self, values: Sequence[Any]) -> DynamicDims:
-        """The sizes and numbers that have changed since the first values; none where they are not to be symbols.
+        """Return the sizes and numbers that have changed since the first values and may be symbols.
 
-        Strides that changed alone, and places in memory, are no sizes: they are compiled for by themselves, or do not
-        matter. Infinity and NaN are no symbols, as no guard is about them.
+        Strides that changed alone are compiled for by themselves; storage offsets do not matter. Infinity and NaN are
+        no symbols, as guards cannot express them.
         """
         layouts = list(map(_layout, values))
         if self._first is None:
@@ -145,33 +142,32 @@ class Variants:
 
 
 def signature(value: Any) -> Any:
-    """What a compiled segment depends on whatever the sizes are."""
+    """Return the properties of a value that a compiled segment depends on for any sizes."""
     if not isinstance(value, torch.Tensor):
         return type(value)
     return value.dim(), value.dtype, value.device, value.is_conj(), value.is_neg()
 
 
 def _layout(value: Any) -> Any:
-    """The sizes and strides of a tensor, or the number; None for what is a symbol."""
+    """Return the sizes and strides of a tensor, or the number; None for a symbol."""
     if isinstance(value, torch.Tensor):
         return tuple(map(_known, value.shape)), tuple(map(_known, value.stride()))
     return _known(value)
 
 
 def _offsets(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Where in their memory the tensors begin."""
     return tuple(value.storage_offset() if isinstance(value, torch.Tensor) else None for value in values)
 
 
 def _known(number: Any) -> Any:
-    """A number as something that equals itself alone: not -0.0 as well as 0.0, and a NaN too."""
+    """Return a number as a key that equals itself alone: -0.0 differs from 0.0, NaN equals NaN."""
     if is_symbolic(number):
         return None
     return number.hex() if type(number) is float else number
 
 
 def _agree(known: Any, layout: Any) -> bool:
-    """Whether sizes and strides, or a number, are what they were where they are no symbols."""
+    """Whether sizes and strides, or a number, are as before where they are no symbols."""
     if isinstance(known, tuple):
         numbers = zip((*known[0], *known[1]), (*layout[0], *layout[1]), strict=True)
         return all(one is None or one == two for one, two in numbers)

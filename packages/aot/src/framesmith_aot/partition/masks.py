@@ -1,8 +1,8 @@
-"""Masks of random numbers, kept in a byte each.
+"""Masks of random numbers, saved as bool.
 
-Note [Masks]: dropout multiplies by numbers of the tensor's type that are 0 or 1; the backward pass needs to know which
-they were. So that a cut may save a bool for each, what reads them reads a bool, made a number of that type again. Where
-the cut goes elsewhere both conversions are in the kernel that reads the numbers, and cost nothing.
+Note [Masks]: dropout multiplies by 0 or 1 in the tensor's dtype; the backward pass needs the mask. So that the
+partition can save one byte for each element, readers of the mask read a bool, converted to that dtype again. Where the
+partition saves something else, both conversions fuse into the kernel that draws the mask, and cost nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def narrow_masks(joint: JointGraph) -> None:
-    """Put a bool between what draws zeros and ones and what reads them (see Note [Masks])."""
+    """Insert a bool between a `bernoulli` and its readers (see Note [Masks])."""
     seen = {view_root(node) for node in joint.slots}
     for node in joint.graph.find_nodes(op="call_function", target=aten.bernoulli.p):
         if node in seen or node.meta["val"].dtype == torch.bool:
@@ -31,7 +31,7 @@ def narrow_masks(joint: JointGraph) -> None:
 def _insert_after(
     joint: JointGraph, node: fx.Node, target: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> fx.Node:
-    """A new node right behind another one, of the same origin."""
+    """Return a new node right after `node`, with its metadata."""
     with joint.graph.inserting_after(node):
         made = joint.graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
     made.meta = dict(node.meta)

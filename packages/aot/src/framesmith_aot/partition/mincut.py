@@ -8,7 +8,7 @@ INFINITE = float("inf")
 
 
 class FlowNetwork:
-    """Vertices are 0 .. size-1; capacities are non-negative, `INFINITE` allowed."""
+    """A network with vertices 0 .. size-1; capacities are non-negative, `INFINITE` allowed."""
 
     def __init__(self, size: int) -> None:
         self._edges: list[list[int]] = [[] for _ in range(size)]
@@ -16,14 +16,14 @@ class FlowNetwork:
         self._room: list[float] = []
 
     def add_edge(self, tail: int, head: int, capacity: float) -> None:
-        """Adds an edge; edge 2k and 2k+1 are each other's reverse."""
+        """Add an edge; edges 2k and 2k+1 are each other's reverse."""
         for start, end, room in ((tail, head, capacity), (head, tail, 0.0)):
             self._edges[start].append(len(self._head))
             self._head.append(end)
             self._room.append(room)
 
     def source_side(self, source: int, sink: int) -> set[int] | None:
-        """What lies before the minimum cut that is nearest to the sink; None where every cut is infinite."""
+        """Return the source side of the minimum cut nearest to the sink; None where every cut is infinite."""
         while True:
             level = self._levels(source)
             if sink not in level:
@@ -46,7 +46,6 @@ class FlowNetwork:
         return level
 
     def _leading_to(self, sink: int) -> set[int]:
-        """The vertices from which there is a way with room to the sink."""
         found = {sink}
         queue = deque([sink])
         while queue:
@@ -58,7 +57,7 @@ class FlowNetwork:
         return found
 
     def _path(self, source: int, sink: int, level: dict[int, int], cursor: list[int]) -> list[int] | None:
-        """Edges of a path with room along rising levels; `cursor` remembers what was tried."""
+        """Return the edges of a residual path along rising levels; `cursor` records the edges that were tried."""
         path: list[int] = []
         vertex = source
         while vertex != sink:

@@ -1,15 +1,14 @@
-"""Splits a joint graph into a forward graph and a backward graph for each autograd node.
+"""Partitions a joint graph into a forward graph and a backward graph for each autograd node.
 
-Note [Partition]: what the backward pass needs of the forward one is either saved or computed again.
-The choice is a minimum cut. Each forward node is a pair of vertices: cutting `in -> out` saves it
-(capacity: its bytes), cutting `source -> in` computes it again (capacity: the price of the work,
-infinite for what must not run twice). Saved values are restricted so that memory the user can see is
-saved only where eager mode saves it as well: otherwise mutating it later would raise where eager
-does not, or, by way of `.data`, change gradients. What cannot be had otherwise is copied and the copy saved.
-What the backward pass alone computes of memory that eager saves and the user can see is computed when it runs; what
-it reads of an input that the call changes, it reads in the input itself (`JointGraph.left`).
-A result that eager saves is saved for nothing, and not computed again: the user holds it, mutating it has to raise, and
-what is read is what is there when the pass runs.
+Note [Partition]: a forward value that the backward pass needs is either saved or recomputed. The choice is a minimum
+cut. Each forward node is a pair of vertices: cutting `in -> out` saves it (capacity: its bytes), cutting `source -> in`
+recomputes it (capacity: the price of the work, infinite for calls that must not run twice).
+
+Memory that the user can see is saved only where eager mode saves it as well: otherwise a later mutation would raise
+where eager mode does not, or, through `.data`, change gradients. Where nothing else serves, a copy is saved. Work that
+only the backward pass does on memory that eager mode saves and the user can see runs in the backward pass; it reads
+mutated inputs themselves (`JointGraph.late_inputs`). A result that eager mode saves costs nothing to save, and is never
+recomputed: the user holds it, a mutation of it has to raise, and the backward pass reads its contents at that time.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.masks import narrow_masks
 from framesmith_aot.partition.mincut import INFINITE, FlowNetwork
+from framesmith_aot.trace.backward import JointNode
 from framesmith_aot.trace.joint import JointGraph, clone_node
 from framesmith_aot.trace.output_groups import NodeShape
 from framesmith_aten.graphs.cleanup import is_removable
@@ -35,23 +35,23 @@ from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_vi
 from framesmith_aten.symbolic import has_symbols, hint
 from framesmith_guards.torch_adapter import aten
 
-#: Price of computing a costly element again, in saved bytes an element.
+#: Price of recomputing a costly element, in saved bytes.
 COSTLY_PRICE = 1.0
 
-#: Price of gathering an element again, in saved bytes: less than a float that is saved, and more than none at all, as
-#: the matrix product or convolution that reads it has to have it in memory.
+#: Price of gathering an element again, in saved bytes: less than a saved float; not 0, as the matmul or convolution
+#: that reads it needs it in memory.
 GATHERED_PRICE = 1.5
 
-#: Of saving memory that the user may change, which takes a copy: more than all else together.
+#: Price of saving memory that the user may mutate, which takes a copy: more than all else together.
 PRICE_OF_VISIBLE = 1e15
 
-#: Share of its bytes that keeping a node of this kind costs: an input is usually alive anyway.
+#: Share of its bytes that saving a node of this kind costs: an input is usually alive anyway.
 PRICE_OF_EXISTING = {"placeholder": 0.25}
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A tensor or a number kept for the backward pass: input `index` or result `index` of the forward graph."""
+    """A tensor or number saved for backward: input `index` or result `index` of the forward graph."""
 
     from_input: bool
     index: int
@@ -61,55 +61,54 @@ class Saved:
 class NodePart:
     """The backward graph of one autograd node.
 
-    It takes the tensors that are `saved`, the inputs that are `left` (see `JointGraph`), the `numbers`, then the node's
-    tangents; `grad_positions` gives for each operand of the node the position of its gradient among the results (None:
-    it has none). `watched`: saved by eager mode and not read here; a mutation of it is an error all the same.
-    `stand_ins`: inputs, and the position among `saved` of a copy or cast of each that holds all the graph reads of it.
+    It takes the tensors that are `saved`, the `late_inputs` (see `JointGraph`), the `numbers`, then the node's
+    tangents; `grad_positions` gives for each operand the position of its gradient among the results (None: it has
+    none). `watched`: saved by eager mode and not read here; a mutation of it is an error all the same. `stand_ins`:
+    inputs, and the position among `saved` of a copy or cast of each that holds all the graph reads of it.
     """
 
-    node: NodeShape
+    shape: NodeShape
     graph: fx.Graph
     saved: list[Saved]
     grad_positions: list[int | None]
     watched: list[Saved]
-    left: list[int] = field(default_factory=list)
+    late_inputs: list[int] = field(default_factory=list)
     numbers: list[Saved] = field(default_factory=list)
     stand_ins: Mapping[int, int] = field(default_factory=dict)
 
     def without_graph(self) -> NodePart:
-        """What is known of it beside the graph, which is its backward pass's to keep or put aside."""
+        """Return the record without the graph, which the `BackwardPass` owns."""
         return replace(self, graph=fx.Graph())
 
     @property
     def reads(self) -> bool:
-        """Whether it reads tensors of the call: it is not linear then, or no constant."""
-        return bool(self.saved or self.left)
+        """Whether the backward graph reads tensors of the call: otherwise it is linear in the tangents, or constant."""
+        return bool(self.saved or self.late_inputs)
 
     @property
     def handed(self) -> list[Saved]:
-        """What autograd is handed to save: what is needed, then what is watched."""
+        """The tensors given to `save_for_backward`: saved ones, then watched ones."""
         return [*self.saved, *self.watched]
 
     @property
     def handed_inputs(self) -> set[int]:
-        """The inputs among it."""
         return {one.index for one in self.handed if one.from_input}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The forward graph, and what becomes of each autograd node."""
+    """The forward graph, and the backward part of each autograd node."""
 
     forward: fx.Graph
     parts: list[NodePart]
 
 
 def backward_nodes(joint: JointGraph) -> set[fx.Node]:
-    """Nodes that depend on a tangent or on what is left in an input, and calls that the backward pass makes alone.
+    """Return the nodes that depend on a tangent or a late input, and calls that only the backward pass makes.
 
-    Those have effects, are constants, or are marked by whoever laid out the graph (`IN_BACKWARD`).
+    The latter have effects, are constants, or carry the mark `IN_BACKWARD`.
     """
-    found: set[fx.Node] = {*joint.tangents, *joint.left.values()}
+    found: set[fx.Node] = {*joint.tangents, *joint.late_inputs.values()}
     for node in joint.graph.nodes:
         if node.op == "output":
             continue
@@ -121,13 +120,13 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
 
 
 def _is_of(node: fx.Node, found: Collection[fx.Node]) -> bool:
-    """Whether a tensor is computed from those alone, and from numbers."""
+    """Whether a tensor is computed from the nodes in `found` and from numbers alone."""
     others = [source for source in node.all_input_nodes if source not in found]
     return not is_number_node(node) and all(map(is_number_node, others))
 
 
 def partition(joint: JointGraph) -> Partition:
-    """Splits `joint`; inputs the graph overwrites are never saved themselves (a copy is)."""
+    """Partition `joint`. Inputs that the graph overwrites are never saved themselves; a copy is."""
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     narrow_masks(joint)
     late = backward_nodes(joint)
@@ -141,9 +140,9 @@ def partition(joint: JointGraph) -> Partition:
 
 
 def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
-    """What the backward pass alone computes of memory that eager mode keeps and the user holds.
+    """Return what only the backward pass computes of memory that eager mode saves and the user holds.
 
-    Both read it when the pass runs: it may have been changed by way of `.data`.
+    Eager mode reads it when the pass runs: it may have been changed through `.data`.
     """
     slots, inputs = _saved_by_eager(joint, late)
     held = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
@@ -158,12 +157,11 @@ def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
 
 
 def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
-    """The inputs whose memory changes during the call."""
-    return {joint.inputs[index] for index in joint.meta.changed}
+    return {joint.inputs[index] for index in joint.meta.mutated}
 
 
 def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
-    """Backward work that reads an overwritten input reads a copy made before it is overwritten."""
+    """Give backward work that reads an overwritten input a copy made before the write."""
     overwritten = overwritten_inputs(joint)
     copies: dict[fx.Node, fx.Node] = {}
     for node in [node for node in joint.graph.nodes if node in late]:
@@ -175,7 +173,7 @@ def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
 
 
 def _visible(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
-    """Memory that the user holds and eager mode does not keep."""
+    """Return memory that the user holds and eager mode does not save."""
     slots, inputs = _saved_by_eager(joint, late)
     seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
     return seen - inputs - {view_root(node) for node in slots}
@@ -189,9 +187,9 @@ def _is_compact(node: fx.Node) -> bool:
 def choose_saved(
     joint: JointGraph, late: set[fx.Node], visible: set[fx.Node], symbols: Sequence[fx.Node] = ()
 ) -> list[fx.Node]:
-    """The forward nodes to save, in graph order; those of `visible` only where nothing else serves.
+    """Return the forward nodes to save, in graph order; those of `visible` only where nothing else serves.
 
-    `symbols` are numbers that must be there.
+    `symbols` are numbers that must be available.
     """
     early = [node for node in joint.graph.nodes if node not in late and node.op != "output"]
     number = {node: 2 * index for index, node in enumerate(early)}
@@ -214,22 +212,21 @@ def choose_saved(
     for node in wanted:
         network.add_edge(number[node] + 1, sink, INFINITE)
     side = network.source_side(source, sink)
-    assert side is not None, "every value can be saved, or is a view or an item of one"
+    assert side is not None, "every value can be saved, or is a view or item of one"
     return [node for node in early if number[node] in side and number[node] + 1 not in side and node.op != "get_attr"]
 
 
 def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
-    """Forward nodes that the backward pass reads."""
     found: dict[fx.Node, None] = {}
     for node in joint.graph.nodes:
         if node in late:
             found.update((source, None) for source in node.all_input_nodes if source not in late)
-    found.update((grad, None) for grad in joint.grads if grad is not None and grad not in late)
+    found.update((grad, None) for grad in joint.grads if grad not in late)
     return list(found)
 
 
 def _symbols(joint: JointGraph) -> list[fx.Node]:
-    """The symbols of what the backward pass computes: without some of the tangents, zeros may have to stand for it."""
+    """Return the symbols in shapes of the backward pass: absent tangents may need zeros of those shapes."""
     wanted = {
         symbol
         for node in joint.graph.nodes
@@ -246,41 +243,41 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
 
 
 def _refuse_late_zeros(late: set[fx.Node], symbols: Sequence[fx.Node]) -> None:
-    """Raises AotUnsupported where zeros may have to be as long as only what a tangent becomes is."""
+    """Raise AotUnsupported where zeros for an absent gradient have a length that only that gradient determines."""
     late_symbols = {node.meta["val"].node.expr for node in symbols if node in late}
     for node in late if late_symbols else ():
         operands = [one for one in node.all_input_nodes if one in late and isinstance(one.meta["val"], torch.Tensor)]
         lengths = [number for one in operands for number in numbers_of(one.meta["val"]).values()]
         if len(operands) > 1 and any(late_symbols & number.node.expr.free_symbols for number in lengths):
-            why = "zeros for a gradient that does not come would be as long as that gradient tells"
+            why = "zeros for an absent gradient would have a length that only the gradient determines"
             raise AotUnsupported("data-dependent", "a length in the backward pass", why)
 
 
 def _saved_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
-    """The slots and the inputs that eager mode keeps for the backward passes of all nodes that may read them."""
-    slots = {joint.slots[index] for node in joint.nodes for index in node.eager_saved.slots}
-    inputs = {joint.inputs[index] for node in joint.nodes for index in node.eager_saved.inputs}
-    tangents, grads = iter(joint.tangents), iter(joint.grads)
-    owned = []
-    for node in joint.nodes:
-        found = dependents(joint.graph, [next(tangents) for _ in node.results])
-        found.update(grad for _ in node.operands if (grad := next(grads)) is not None)  # it may be no tangent's
-        owned.append(found & late)
-    for node, nodes in zip(joint.nodes, owned, strict=True):
-        slots -= _readable(nodes, late) - {joint.slots[index] for index in node.eager_saved.slots}
+    """Return the slots and inputs that eager mode saves for the backward passes of all nodes that may read them."""
+    slots_of = [{joint.slots[index] for index in node.shape.eager_saved.slots} for node in joint.nodes]
+    inputs_of = [{joint.inputs[index] for index in node.shape.eager_saved.inputs} for node in joint.nodes]
+    owned = [
+        # A gradient need not depend on a tangent.
+        (dependents(joint.graph, node.tangents) | {grad for grad in node.grads if grad is not None}) & late
+        for node in joint.nodes
+    ]
+    slots, inputs = set[fx.Node]().union(*slots_of), set[fx.Node]().union(*inputs_of)
+    for own, nodes in zip(slots_of, owned, strict=True):
+        slots -= _readable(nodes, late) - own
     held = _read_and_never_repeated(slots)
-    for node, nodes in zip(joint.nodes, owned, strict=True):
-        inputs -= _readable(nodes, late, held) - {joint.inputs[index] for index in node.eager_saved.inputs}
+    for own, nodes in zip(inputs_of, owned, strict=True):
+        inputs -= _readable(nodes, late, held) - own
     return slots, inputs
 
 
 def _read_and_never_repeated(slots: Collection[fx.Node]) -> set[fx.Node]:
-    """Those of the slots that eager mode keeps which are memory of their own."""
+    """Return the slots, of those that eager mode saves, that own their memory."""
     return {slot for slot in slots if view_source(slot) is None}
 
 
 def _readable(owned: Iterable[fx.Node], late: set[fx.Node], held: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """The forward nodes that backward ones read, and what those may be computed from again; not so those `held`."""
+    """Return the forward nodes that backward ones may read, also to recompute nodes that are not `held`."""
     run = [*owned]
     seen = {*run}
     for node in run:
@@ -298,7 +295,7 @@ def _readable(owned: Iterable[fx.Node], late: set[fx.Node], held: Collection[fx.
 
 
 def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
-    """`visible`: memory that the user holds and eager mode does not keep."""
+    """Return the price of saving `node` in bytes. `visible`: the user holds it and eager mode does not save it."""
     val = node.meta["val"]
     if node.op == "get_attr":
         return 0.0
@@ -312,7 +309,7 @@ def _saving_price(node: fx.Node, visible: set[fx.Node]) -> float:
 
 
 def _repeat_price(node: fx.Node) -> float:
-    """Price of computing the node in the backward pass again."""
+    """Return the price of recomputing `node` in the backward pass, in saved bytes."""
     if node.op != "call_function":
         return INFINITE
     if is_view(node.target) or node.target is operator.getitem or is_factory(node.target):
@@ -331,11 +328,10 @@ def _repeat_price(node: fx.Node) -> float:
 
 
 def _gathered(val: torch.Tensor) -> float:
-    """Of a result that holds elements of the operands, no more than a few times each."""
     return GATHERED_PRICE * float(hint(val.numel()))
 
 
-#: What computing results again costs, where it is not by what is done to each element.
+#: Prices of recomputation for operators that are not elementwise.
 REPEAT_PRICES: dict[str, Callable[[torch.Tensor], float]] = {
     "cat": _gathered, "index": _gathered, "index_select": _gathered, "embedding": _gathered, "gather": _gathered,
     "upsample_nearest2d": _gathered, "constant_pad_nd": _gathered,
@@ -345,7 +341,7 @@ REPEAT_PRICES: dict[str, Callable[[torch.Tensor], float]] = {
 def _extract(
     joint: JointGraph, late: set[fx.Node], saved: list[fx.Node], copies: Mapping[fx.Node, fx.Node]
 ) -> Partition:
-    """`copies`: of what is saved, that which another node stands for among the saved."""
+    """Build the graphs. `copies`: the clone that stands for a saved node."""
     for index, slot in enumerate(joint.slots):
         if view_source(slot) is not None and view_root(slot) in saved:
             joint.slots[index] = clone_node(joint, slot)
@@ -357,65 +353,59 @@ def _extract(
     locations = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *numbers, *results])}
     locations.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
     locations.update({node: locations[copy] for node, copy in copies.items()})
-    tangents, grads = iter(joint.tangents), iter(joint.grads)
-    parts = []
-    for node, unbound in zip(joint.nodes, _unbound(joint, late), strict=True):
-        own = [next(tangents) for _ in node.results]
-        wanted = [next(grads) for _ in node.operands]
-        parts.append(_node_part(joint, node, own, wanted, saved, unbound, locations))
-    return Partition(forward, parts)
+    unbound = zip(joint.nodes, _unbound(joint, late), strict=True)
+    return Partition(forward, [_node_part(joint, node, saved, calls, locations) for node, calls in unbound])
 
 
 def _unbound(joint: JointGraph, late: set[fx.Node]) -> list[set[fx.Node]]:
-    """For each autograd node the calls of its backward pass that run though nothing uses them.
+    """Return, for each autograd node, the calls of its backward pass that run though nothing uses them.
 
-    Those that depend on no tangent belong to the node that is run first.
+    Those that depend on no tangent belong to the node that runs first.
     """
-    tangents = iter(joint.tangents)
-    owned = [dependents(joint.graph, [next(tangents) for _ in node.results]) for node in joint.nodes]
+    owned = [dependents(joint.graph, node.tangents) for node in joint.nodes]
     owned[-1] = owned[-1] | late.difference(*owned)
     return [nodes & late for nodes in owned]
 
 
 def _node_part(
     joint: JointGraph,
-    node: NodeShape,
-    tangents: Sequence[fx.Node],
-    grads: Sequence[fx.Node | None],
+    node: JointNode,
     saved: Sequence[fx.Node],
     unbound: Collection[fx.Node],
     locations: Mapping[fx.Node, Saved],
 ) -> NodePart:
-    wanted = list(dict.fromkeys(grad for grad in grads if grad is not None))
+    wanted = list(dict.fromkeys(grad for grad in node.grads if grad is not None))
     graph = fx.Graph()
     saved = sorted(saved, key=is_number_node)
     tensors = sum(not is_number_node(value) for value in saved)
-    given = [*saved[:tensors], *joint.left.values(), *saved[tensors:]]
-    env = _copy_needed(joint.graph, graph, [*given, *tangents], wanted, unbound)
+    given = [*saved[:tensors], *joint.late_inputs.values(), *saved[tensors:]]
+    env = _copy_needed(joint.graph, graph, [*given, *node.tangents], wanted, unbound)
     graph.output(tuple(env[grad] for grad in wanted))
-    partial = len(tangents) > 1  # some may be absent: see _symbols
+    partial = len(node.tangents) > 1  # some may be absent, see `_symbols`
     used = dict.fromkeys(value for value in given if env[value].users or (partial and is_number_node(value)))
     for value in given:
         if value not in used:
             graph.erase_node(env[value])
-    left = [index for index, value in joint.left.items() if value in used]
-    others = {*joint.left.values()}
+    late_inputs = [index for index, value in joint.late_inputs.items() if value in used]
+    others = {*joint.late_inputs.values()}
     found = [value for value in used if value not in others]
     where = {grad: position for position, grad in enumerate(wanted)}
-    at = [None if grad is None else where[grad] for grad in grads]
-    eager_saved = [Saved(False, index) for index in node.eager_saved.slots]
-    eager_saved += [Saved(True, index) for index in node.eager_saved.inputs if index not in joint.meta.changed]
+    at = [None if grad is None else where[grad] for grad in node.grads]
+    eager_saved = [Saved(False, index) for index in node.shape.eager_saved.slots]
+    eager_saved += [Saved(True, index) for index in node.shape.eager_saved.inputs if index not in joint.meta.mutated]
     taken = [locations[value] for value in found if not is_number_node(value)]
     numbers = [locations[value] for value in found if is_number_node(value)]
     known = {*taken}
     watched = [one for one in eager_saved if one not in known]
-    return NodePart(node, graph, taken, at, watched, left, numbers, dict(_stand_ins(joint, found, locations)))
+    return NodePart(
+        node.shape, graph, taken, at, watched, late_inputs, numbers, dict(_stand_ins(joint, found, locations))
+    )
 
 
 def _stand_ins(
     joint: JointGraph, used: Sequence[fx.Node], locations: Mapping[fx.Node, Saved]
 ) -> Iterator[tuple[int, int]]:
-    """Inputs that the graph leaves alone, and the positions of their copies, or of the casts that alone read them."""
+    """Yield unmutated inputs, and the positions of their copies, or of the casts that are their only readers."""
     inputs = {node: at for at, node in reversed([*enumerate(joint.inputs)])}
     for position, value in enumerate(used):
         is_cast = value.target is aten._to_copy.default
@@ -425,12 +415,12 @@ def _stand_ins(
         if is_cast and ({*source.users} != {value} or not _is_lossless(value.meta["val"], source.meta["val"])):
             continue
         at = inputs[source]
-        if at not in joint.meta.changed:
+        if at not in joint.meta.mutated:
             yield at, position
 
 
 def _is_lossless(cast: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether a cast, cast back, gives the same cast again."""
+    """Whether a cast, cast back and forth, gives the same values."""
     if not (source.is_floating_point() and cast.is_floating_point() and source.device == cast.device):
         return False
     one, other = torch.finfo(cast.dtype), torch.finfo(source.dtype)
@@ -438,13 +428,13 @@ def _is_lossless(cast: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _holds(wide: torch.finfo, narrow: torch.finfo) -> bool:
-    """Whether one floating type has all numbers of another (torch promotes none of 8 bits)."""
+    """Whether one floating dtype represents all values of another (`torch.promote_types` refuses float8)."""
     least, smallest = (kind.smallest_normal * kind.eps for kind in (wide, narrow))
     return wide.eps <= narrow.eps and wide.max >= narrow.max and least <= smallest
 
 
 def handed_out(joint: JointGraph) -> list[int]:
-    """The numbers of the graph, by position, that inputs alone do not tell: the forward graph hands them out."""
+    """Return the positions of the numbers that inputs alone do not determine: the forward graph returns them."""
     return [at for at, node in enumerate(joint.numbers) if not _is_of_inputs(node)]
 
 
@@ -457,7 +447,7 @@ def _is_of_inputs(node: fx.Node) -> bool:
 
 
 def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:
-    """The graph of the slots, numbers and `results`, then the writes to inputs, and no node of `late`."""
+    """Return the graph of the slots, numbers and `results`, then the writes to inputs, without the nodes of `late`."""
     for index, value in enumerate(joint.written):
         if view_root(value).op == "placeholder":
             joint.written[index] = clone_node(joint, value)
@@ -474,13 +464,9 @@ def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Coll
 
 
 def _copy_needed(
-    graph: fx.Graph,
-    into: fx.Graph,
-    inputs: Iterable[fx.Node],
-    outputs: Iterable[fx.Node],
-    whole: Collection[fx.Node],
+    graph: fx.Graph, into: fx.Graph, inputs: Iterable[fx.Node], outputs: Iterable[fx.Node], whole: Collection[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """Copies what computes `outputs` from `inputs`, and every call of `whole` that must run anyway."""
+    """Copy the nodes that compute `outputs` from `inputs`, and every call of `whole` that must run unused."""
     env: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         env[node] = into.placeholder(node.name)

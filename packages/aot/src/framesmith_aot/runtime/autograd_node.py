@@ -1,8 +1,8 @@
-"""One autograd node of a compiled graph: its forward, as text, and its backward pass. Note [Regions]: why several."""
+"""One autograd node of a compiled graph: the text of its forward, and its backward pass. See Note [Output groups]."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,63 +10,54 @@ import torch
 
 from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
-from framesmith_aot.runtime.codegen import (
-    FunctionText,
-    number_name,
-    tuple_text,
-    unwatching,
-)
+from framesmith_aot.runtime.codegen import FunctionText, number_name, tuple_text, unwatching
 from framesmith_aot.runtime.histories import refuse_derivative
 from framesmith_aot.runtime.numbers import Numbers
 from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, Hidden, Refusal
+from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, Hidden, Refusal, Source
 from framesmith_aten.contract import BoxedFn
 
 
 @dataclass(frozen=True)
 class AutogradNode:
-    """One autograd node: what it computes from what, and its backward pass."""
+    """One autograd node: its part of the graph, its backward pass, and what it reads besides saved tensors.
+
+    `watched`: inputs that eager mode saves and the graph mutates; a later mutation is an error. `receivers`: the inputs
+    that receive its results, by slot. `held`: see `SecondOrder.read_by`.
+    """
 
     part: NodePart
     backward: BackwardPass
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Inputs that eager keeps for a node as the graph leaves them, and which of them receive its results, by slot."""
-
     watched: Sequence[int]
     receivers: Mapping[int, int]
+    held: Mapping[int, Source]
 
     @property
     def noted(self) -> set[int]:
-        """The inputs of which the node is told, once they are written, what they are then."""
+        """The inputs whose alias, version and tensor the node notes after the call has written to them."""
         return {*self.watched, *self.receivers.values()}
 
 
-def changes_of(node: AutogradNode, meta: GraphMeta) -> Changes:
-    watched = sorted({*node.part.left, *(at for at in node.part.node.eager_saved.inputs if at in meta.changed)})
-    early = meta.early
-    received = {slot: early[slot].index for slot, _ in _eager_results(node.part) if slot in early}
-    return Changes(watched, received)
+def autograd_node(part: NodePart, backward: BackwardPass, meta: GraphMeta, second: SecondOrder | str) -> AutogradNode:
+    """Return the node of `part`; `second` gives its second derivatives, or says why there are none."""
+    mutated, early = {*meta.mutated}, meta.early_copies
+    watched = sorted({*part.late_inputs, *(mutated.intersection(part.shape.eager_saved.inputs))})
+    receivers = {slot: early[slot].index for slot, _ in _eager_results(part) if slot in early}
+    held = second.read_by(part.shape) if part.reads and isinstance(second, SecondOrder) else {}
+    return AutogradNode(part.without_graph(), backward, watched, receivers, held)
 
 
 def forward_text(
-    run: BoxedFn | None,
-    part: NodePart,
-    given: Sequence[str],
-    unwatched: bool,
-    changes: Changes,
-    read: Collection[int],
-    numbers: Numbers,
+    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], unwatched: bool, numbers: Numbers
 ) -> FunctionText:
-    """The text of a node's forward; the first node's runs the graph. `given` are the names after the operands.
+    """Return the text of a node's forward, whose parameters are `ctx`, the operands and those named in `given`.
 
-    `read`: see `SecondOrder.read_by`.
+    The forward of the first node runs the graph, `run`; `unwatched`: see `CallModes`.
     """
-    operands = [f"operand{index}" for index in range(len(part.node.operands))]
+    part = node.part
+    operands = [f"operand{index}" for index in range(len(part.shape.operands))]
     text = FunctionText("forward", ["ctx", *operands, *given])
     if run is not None:
         text.bind("graph", run)
@@ -75,26 +66,26 @@ def forward_text(
         call = "results.extend(graph([*inputs]))" if "results" in given else "results = graph([*inputs])"
         text.line(call, 2 if unwatched else 1)
     text.line("ctx.set_materialize_grads(False)")
-    if any(refusal.first for refusal in part.node.refusals.values()):
+    if any(one.refusal is not None and one.refusal.first for one in part.shape.operands):
         text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
     saved = [_held(item) for item in part.handed]
-    if part.node.eager_saved.anything and not saved:
+    if part.shape.eager_saved.anything and not saved:
         with torch.inference_mode(False):
-            saved = [text.bind("token", torch.empty(0))]  # the pass is to be gone through once
+            saved = [text.bind("token", torch.empty(0))]  # a second backward pass raises
     if saved:
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.numbers:
         text.line(f"ctx.numbers = {tuple_text([_held(item) for item in part.numbers])}")
     if part.reads:
         text.line("ctx.rerun = rerun")
-        text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in read)}}}")
-    if changes.noted:
-        text.line("ctx.left = left")  # filled when all has been written
-    hidden = {at.index for one in part.node.results if isinstance(one, Hidden) for at in one.numbers}
+        text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in node.held)}}}")
+    if node.noted:
+        text.line("ctx.written = written")  # filled after the writes to inputs
+    hidden = {at.index for one in part.shape.results if isinstance(one, Hidden) for at in one.numbers}
     numbers.write(text, [f"inputs[{at}]" for at in range(len(numbers.inputs))], hidden)
     for at in hidden & {*numbers.results}:
         text.line(f"{number_name(at)} = results[{numbers.results[at]}]")
-    text.line(f"return {tuple_text([_given(text, result) for result in part.node.results])}")
+    text.line(f"return {tuple_text([_given(text, result) for result in part.shape.results])}")
     return text
 
 
@@ -102,25 +93,25 @@ def _held(item: Saved) -> str:
     return f"{'inputs' if item.from_input else 'results'}[{item.index}]"
 
 
-def _received(ctx: Any, changes: Changes) -> Iterator[tuple[int, torch.Tensor]]:
-    """The inputs that have received results of a node, by slot, where the user still has them as they were then."""
-    for slot, at in changes.receivers.items():
-        alias, version, ref = ctx.left[at]
+def _received(ctx: Any, node: AutogradNode) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the node's results that inputs have received, by slot, where the user still has the inputs unchanged."""
+    for slot, at in node.receivers.items():
+        alias, version, ref = ctx.written[at]
         tensor = ref()
         if tensor is not None and alias._version == version:
             yield slot, tensor
 
 
 def _eager_slots(part: NodePart) -> Iterator[tuple[int, int]]:
-    """The slots that are kept for a node in eager mode, and their positions in `handed`."""
+    """Yield the slots that eager mode saves for a node, and their positions in `NodePart.handed`."""
     for position, one in enumerate(part.handed):
-        if not one.from_input and one.index in part.node.eager_saved.slots:
+        if not one.from_input and one.index in part.shape.eager_saved.slots:
             yield one.index, position
 
 
 def _eager_results(part: NodePart) -> Iterator[tuple[int, int]]:
-    """Those that are results of the node itself."""
-    return ((slot, position) for slot, position in _eager_slots(part) if slot in part.node.results)
+    """Yield those of them that are results of the node itself."""
+    return ((slot, position) for slot, position in _eager_slots(part) if slot in part.shape.results)
 
 
 def _given(text: FunctionText, result: int | Hidden) -> str:
@@ -132,75 +123,68 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
 
 
 def _refuse(refusals: Mapping[int, Refusal], ctx: Any) -> None:
-    """Raise what eager mode raises on its way to an operand whose gradient is asked for, if it refuses one of them."""
+    """Raise eager mode's error where it refuses the gradient of an operand that this pass asks for."""
     met = [one for at, one in refusals.items() if _leads_to_a_result(ctx.next_functions[at][0])]
     if met:
         first = max(met, key=lambda refusal: refusal.number)
-        raise first.error(first.words)
+        raise first.error(first.message)
 
 
 def _leads_to_a_result(node: Any) -> bool:
-    """Whether the pass that runs goes on through a node, or ends there with a gradient that is asked for.
-
-    True where nobody can tell, outside of a pass.
-    """
+    """Whether the running pass executes a node, or ends there with a gradient asked for; True outside a pass."""
     if node is None:
         return False
     try:
         return bool(unstable.will_engine_execute_node(node))
-    except RuntimeError:  # said of leaves whose gradients are asked for, too
+    except RuntimeError:  # torch raises it for leaves whose gradients are asked for
         return True
 
 
 def apply_of(
-    forward: FunctionText,
-    node: AutogradNode,
-    index: int,
-    given: int,
-    second: SecondOrder | str,
-    changes: Changes,
+    forward: FunctionText, node: AutogradNode, index: int, given: int, second: SecondOrder | str
 ) -> Callable[..., Any]:
-    """What makes a node of autograd: the C++ half of `Function.apply`, since guards keep functorch away from here.
+    """Return the function that creates the node: the C++ half of `Function.apply` (guards exclude functorch here).
 
-    `given` is the number of arguments after the operands, which have no gradients.
+    `given`: the number of arguments after the operands, which have no gradients.
     """
     rest = (None,) * given
-    run, refusals = node.backward, node.part.node.refusals
+    run = node.backward
+    refusals = {at: one.refusal for at, one in enumerate(node.part.shape.operands) if one.refusal is not None}
     used = len(node.part.saved)
     eager_slots, eager_results = dict(_eager_slots(node.part)), dict(_eager_results(node.part))
 
     def numbers_of(ctx: Any) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
 
-    def left_of(ctx: Any) -> list[torch.Tensor]:
-        return [ctx.left[at][0] for at in node.part.left]
+    def late_inputs_of(ctx: Any) -> list[torch.Tensor]:
+        return [ctx.written[at][0] for at in node.part.late_inputs]
 
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
-        saved = list(ctx.saved_tensors)  # an error where one was changed or is gone
-        if changes.watched:
-            check_versions([ctx.left[at][:2] for at in changes.watched])
+        saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
+        if node.watched:
+            check_versions([ctx.written[at][:2] for at in node.watched])
         create_graph = torch.is_grad_enabled()
         once = not unstable.get_current_graph_task_keep_graph()
         if create_graph and not node.part.reads:
-            return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear, and so its own derivative
+            return (*run.evaluate(numbers_of(ctx), tangents), *rest)  # linear in the tangents
         why = second if isinstance(second, str) else None
         if create_graph and isinstance(second, SecondOrder):
             why = second.obstacle(ctx.rerun, index, node.part.stand_ins)
             if why is None:
                 results = {slot: saved[position] for slot, position in eager_results.items()}
-                results.update(_received(ctx, changes))
+                results.update(_received(ctx, node))
                 instead = {at: saved[position] for at, position in node.part.stand_ins.items()}
                 contents = {slot: saved[position] for slot, position in eager_slots.items()} | results
-                left = {at: ctx.left[at][0] for at in changes.watched}
-                wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.node.operands)]]
-                present = Present(results, contents, left, instead)
+                late = {at: ctx.written[at][0] for at in node.watched}
+                wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.shape.operands)]]
+                present = Present(results, contents, late, instead)
                 grads = second.gradients(ctx.rerun, index, ctx.held, present, tangents, wanted)
                 if once:
-                    ctx.rerun = ctx.held = ctx.left = None
+                    ctx.rerun = ctx.held = ctx.written = None
                 return (*grads, *rest)
-        del saved[used:]  # what is only watched
-        saved += [*left_of(ctx), *numbers_of(ctx)]
+        del saved[used:]  # saved only so that autograd checks its version
+        saved += [*late_inputs_of(ctx), *numbers_of(ctx)]
         if create_graph and why is not None:
             led = second.leading(ctx.rerun) if isinstance(second, SecondOrder) else ctx.rerun
             came = [tangent for tangent in tangents if tangent is not None]
@@ -209,26 +193,25 @@ def apply_of(
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()
         if once:
-            ctx.rerun = ctx.held = ctx.left = None
+            ctx.rerun = ctx.held = ctx.written = None
         return (*run(saved, tangents), *rest)
 
     def backward_without_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
-        # As often as asked: to ask for saved tensors twice is an error.
+        # May run any number of times: `ctx.saved_tensors` raises the second time.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)
 
-    eager_saved = node.part.node.eager_saved.anything or node.part.reads
+    eager_saved = node.part.shape.eager_saved.anything or node.part.reads
     members = {
         "forward": staticmethod(forward.build()),
         "backward": staticmethod(backward if eager_saved else backward_without_saved),
     }
 
     def evaluate_backward(saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Any:
-        return run.evaluate([*saved[:used]], tangents)  # without what is only watched
+        return run.evaluate([*saved[:used]], tangents)  # without the watched ones
 
-    # Tells a compiler of whole backward passes that it may trace this one (see README): all that it reads is saved, and
     # all that it checks.
-    if not (node.part.numbers or node.part.left or changes.watched or refusals):
+    if not (node.part.numbers or node.part.late_inputs or node.watched or refusals):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)
     apply: Callable[..., Any] = super(torch.autograd.Function, cls).apply

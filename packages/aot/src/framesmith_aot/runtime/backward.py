@@ -1,4 +1,4 @@
-"""The backward pass of a compiled graph: compiled when first needed, for the gradients that came."""
+"""The backward pass of an autograd node, compiled when first needed, for the tangents that are present."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from framesmith_aot.partition.split import NodePart
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.tangents import without_tangents
 from framesmith_aot.torch_adapter import unstable
+from framesmith_aot.trace.output_groups import Operand
 from framesmith_aten.contract import BoxedFn, Compiler, OnError
 from framesmith_aten.graphs.detached import DetachedGraph, detach_graph
 from framesmith_aten.graphs.modules import new_lazy_module
@@ -27,7 +28,7 @@ from framesmith_guards.torch_adapter import aten
 
 Grads = tuple[torch.Tensor | None, ...]
 
-#: How a gradient lies in memory: its strides; or, where those are symbolic, the order of its dimensions without gaps.
+#: The memory layout of a gradient: its strides (tuple), or, where they are symbolic, its dimensions by stride (list).
 Layout = tuple[int, ...] | list[int]
 
 
@@ -35,44 +36,43 @@ Layout = tuple[int, ...] | list[int]
 class BackwardGraph:
     """`graph` takes `saved` saved tensors and numbers, then the tangents, and returns gradients.
 
-    For each operand, `places` gives the position of its gradient among the results (None for none) and
-    `reached` the tangents it can depend on: without any of them it has no gradient.
+    `positions` gives, for each of `operands`, the position of its gradient among the results (None: it has none). An
+    operand has no gradient where none of the tangents that it can depend on is present.
     """
 
     graph: fx.Graph
     saved: int
     positions: tuple[int | None, ...]
-    reached: tuple[frozenset[int], ...]
+    operands: tuple[Operand, ...]
 
     def tangents(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "placeholder"][self.saved :]
 
     def without(self, absent: Sequence[bool]) -> BackwardGraph:
-        """The graph for tangents of which some are absent: smaller, with fewer gradients."""
+        """Return the smaller graph for a pattern of absent tangents."""
         if not any(absent):
             return self
         present = {index for index, missing in enumerate(absent) if not missing}
         left = [
-            position if reached & present else None
-            for position, reached in zip(self.positions, self.reached, strict=True)
+            position if operand.reached & present else None
+            for position, operand in zip(self.positions, self.operands, strict=True)
         ]
         wanted = sorted({position for position in left if position is not None})
         nodes = [node for node, missing in zip(self.tangents(), absent, strict=True) if missing]
         positions = tuple(None if position is None else wanted.index(position) for position in left)
-        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, positions, self.reached)
+        return BackwardGraph(without_tangents(self.graph, nodes, wanted), self.saved, positions, self.operands)
 
 
 def backward_graph(part: NodePart) -> BackwardGraph:
-    """That of one autograd node."""
-    saved = len(part.saved) + len(part.left) + len(part.numbers)
-    return BackwardGraph(part.graph, saved, tuple(part.grad_positions), part.node.reached)
+    saved = len(part.saved) + len(part.late_inputs) + len(part.numbers)
+    return BackwardGraph(part.graph, saved, tuple(part.grad_positions), part.shape.operands)
 
 
 class BackwardPass:
-    """Runs a backward graph through `compiler`; one program for each pattern of absent tangents that occurs.
+    """Runs a backward graph through `compiler`: one program for each pattern of absent tangents that occurs.
 
-    `root` holds the attributes the graph reads. Told to `on_error`, a failure of this package's own costs nothing but
-    speed: the graph runs as it is.
+    `root` holds the attributes that the graph reads. With `on_error`, which is called with a failure to compile, the
+    graph runs uncompiled.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BackwardPass:
     ) -> None:
         self._whole: BackwardGraph | None = whole
         self._detached: DetachedGraph | None = None
-        self._signature = whole.saved, whole.positions, whole.reached
+        self._signature = whole.saved, whole.positions, whole.operands
         self._root = root
         self._compiler = compiler
         self._on_error = on_error
@@ -91,7 +91,7 @@ class BackwardPass:
 
     @property
     def whole(self) -> BackwardGraph:
-        """The graph for all tangents; made anew where it was put aside."""
+        """The graph for all tangents, rehydrated where it was detached."""
         whole, detached = self._whole, self._detached
         if whole is not None:
             return whole
@@ -103,14 +103,14 @@ class BackwardPass:
         return self.whole.graph
 
     def _detach_graph(self) -> None:
-        """Let go of the graph, which only other patterns, tracers and torch.func ask for once one is compiled."""
+        """Detach the graph: once a program is compiled, only other patterns, tracers and torch.func need it."""
         if self._whole is not None:
             self._detached = detach_graph(self._whole.graph)
             if self._detached is not None:
                 self._whole = None
 
     def __call__(self, saved: list[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients of all operands, without history; `saved`, tensors and then numbers, is emptied."""
+        """Return the gradients of all operands, without history; empty `saved`: tensors, then numbers."""
         run = self.evaluate if _is_batched(tangents) else self._run
         if torch.is_grad_enabled() or unstable.is_any_autocast_enabled():
             with torch.no_grad(), unstable.DisableAutocast():
@@ -118,7 +118,7 @@ class BackwardPass:
         return run(saved, tangents)
 
     def evaluate(self, saved: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> Grads:
-        """The gradients computed by torch's own operators, one by one: what a tracer of the backward pass runs."""
+        """Return the gradients by torch's own operators, for a tracer of the backward pass."""
         pattern = tuple(tangent is None for tangent in tangents)
         if pattern not in self._modules:
             part = self.whole.without(pattern)
@@ -146,7 +146,7 @@ class BackwardPass:
         return tuple([None if position is None else out[position] for position in positions])
 
     def _expected(self, tangents: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-        """The tangents that came, with the strides the graph was traced with and nothing left to be conjugated."""
+        """Return the present tangents with the strides of the trace, without lazy conjugates or negatives."""
         pairs = zip(tangents, self._layouts, strict=True)
         return [_with_layout(_materialised(tangent), layout) for tangent, layout in pairs if tangent is not None]
 
@@ -172,7 +172,7 @@ class BackwardPass:
 
 @contextmanager
 def without_new_guards(graph: fx.Graph) -> Iterator[None]:
-    """While active, it is an error to ask of symbols what does not hold for all sizes: the guards have been taken."""
+    """Inside, a new guard on symbols is an error: the guards of the compiled frame are already taken."""
     values = (node.meta.get("val") for node in graph.nodes)
     numbers = (number for value in values for number in _symbols_of(value))
     number = next(numbers, None)
@@ -190,7 +190,7 @@ def _refusing_guards(env: Any) -> AbstractContextManager[None]:
 
 @contextmanager
 def _counting_guards(env: Any) -> Iterator[None]:
-    """As the method of torch 2.13, with what 2.11 has: a count of the guards that a frozen ShapeEnv was asked for."""
+    """Do as torch 2.13's `error_on_new_guards`, by torch 2.11's count of guards a frozen ShapeEnv refused."""
     frozen, before = env.frozen, env.counter["ignored_backward_guard"]
     env.frozen = True
     try:
@@ -198,7 +198,7 @@ def _counting_guards(env: Any) -> Iterator[None]:
     finally:
         env.frozen = frozen
     if env.counter["ignored_backward_guard"] != before:
-        raise RuntimeError("a guard on sizes would be needed that can no longer be checked")
+        raise RuntimeError("a new guard on sizes is needed, but the guards are already taken")
 
 
 def _symbols_of(value: Any) -> Iterator[Any]:
@@ -214,13 +214,13 @@ def _run_uncompiled(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequenc
 
 
 class _Differentiable(fx.Interpreter):
-    """Runs a graph where autograd sees it: what has no derivative of its own is run in another way."""
+    """Runs a graph under autograd; replaces operators without derivatives of their own."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is aten.copy.default:
             return args[0].clone().copy_(args[1])
         view = view_written(target)
-        if view is not None:  # not all operators that write to a part of a copy have derivatives for all types
+        if view is not None:  # not every `*_scatter` operator has a derivative for every dtype
             changed = args[0].clone()
             view(changed, *args[2:], **kwargs).copy_(args[1])
             return changed
@@ -228,7 +228,7 @@ class _Differentiable(fx.Interpreter):
 
 
 def _is_batched(tangents: Sequence[torch.Tensor | None]) -> bool:
-    """Whether many gradients come at once, in wrappers: under torch.func, or with `is_grads_batched`."""
+    """Whether tangents are batched wrappers: under torch.func, or with `is_grads_batched`."""
     wrapped = unstable.is_legacy_batchedtensor
     if unstable.peek_interpreter_stack() is not None:
         return True
@@ -241,7 +241,7 @@ def _layout(tangent: torch.Tensor) -> Layout:
 
 
 def _with_layout(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Laid out so; a wrapped tensor by operators that wrappers know."""
+    """Return the tangent with this layout; a wrapped one by operators that have batching rules."""
     if isinstance(layout, list):
         return in_order(tangent, layout)
     stride = layout
@@ -251,7 +251,7 @@ def _with_layout(tangent: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def _materialised(tangent: torch.Tensor) -> torch.Tensor:
-    """With its own elements in memory, where it shows others' conjugates or negatives, or zeros without memory."""
+    """Return the tangent with elements in memory: no lazy conjugate or negative, no zero tensor."""
     if tangent._is_zerotensor():
         return torch.zeros(tangent.shape, dtype=tangent.dtype, device=tangent.device)
     return tangent.resolve_conj().resolve_neg() if tangent.is_conj() or tangent.is_neg() else tangent

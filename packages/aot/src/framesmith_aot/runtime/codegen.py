@@ -1,4 +1,4 @@
-"""The generated Python function around a compiled graph: one flat text, no layers of wrappers."""
+"""The generated Python function around a compiled graph: one flat text instead of nested wrappers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from framesmith_guards.torch_adapter import aten
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
 
-#: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
+#: Globals of generated code. They have no `__name__`, by which torch.compile would import the module.
 OWNER = {"__package__": "framesmith_aot"}
 
-#: What autograd counts versions and notes views by; None where nothing compiles.
+#: The dispatch key under which autograd tracks views and versions; None where torch lacks it and nothing compiles.
 VIEW_TRACKING: Any = None
 if unstable.has("DispatchKeySet") and unstable.has("ADInplaceOrView"):
     VIEW_TRACKING = unstable.DispatchKeySet(unstable.ADInplaceOrView)
 
 
 class FunctionText:
-    """Collects lines and the values their names stand for, and makes the function out of them."""
+    """The lines of a function and the values of its global names."""
 
     def __init__(self, name: str, parameters: Sequence[str]) -> None:
         self.lines = [f"def {name}({', '.join(parameters)}):"]
@@ -42,14 +42,14 @@ class FunctionText:
         self.lines.append("    " * depth + text)
 
     def line_in(self, block: str, text: str) -> None:
-        """A line in a block: in the one that was begun last, where that is still open and begins alike."""
+        """Add a line to the block `block`; open the block unless it is the last one and still open."""
         opened = next((at for at in range(len(self.lines) - 1, 0, -1) if not self.lines[at].startswith(" " * 8)), 0)
         if self.lines[opened] != f"    {block}":
             self.line(block)
         self.line(text, 2)
 
     def bind(self, hint: str, value: Any) -> str:
-        """A name for `value`; the same value keeps its name."""
+        """Return a name for `value`; the same value keeps its name."""
         for number in itertools.count():
             name = hint if number == 0 else f"{hint}_{number}"
             if self.names.setdefault(name, value) is value:
@@ -57,7 +57,6 @@ class FunctionText:
         raise AssertionError("unreachable")
 
     def literal(self, value: Any) -> str:
-        """Source text for a constant."""
         if isinstance(value, NumberAt):
             return number_name(value.index)
         if isinstance(value, (list, tuple)):
@@ -72,7 +71,7 @@ class FunctionText:
         return "\n".join(self.lines) + "\n"
 
     def build(self) -> Callable[..., Any]:
-        """Compiles the text; its lines show in tracebacks."""
+        """Compile the text; its lines show in tracebacks."""
         filename = f"<framesmith_aot {self.name} {next(_serial)}>"
         linecache.cache[filename] = (len(self.text), None, self.text.splitlines(True), filename)
         exec(compile(self.text, filename, "exec"), self.names)
@@ -82,12 +81,11 @@ class FunctionText:
 
 
 def unwatching(text: FunctionText) -> str:
-    """The expression of a context in which autograd neither sees views nor counts versions."""
+    """Return the expression of a context in which autograd tracks no views and counts no versions."""
     return f"{text.bind('without', unstable.ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
 
 
 def number_name(position: int) -> str:
-    """The name to which a number is bound."""
     return f"n{position}"
 
 
@@ -100,16 +98,15 @@ def result_names(count: int) -> list[str]:
 
 
 def tuple_text(names: Sequence[str]) -> str:
-    """The expression for a tuple of these."""
     return f"({''.join(name + ', ' for name in names)})"
 
 
 def unpacking(names: Sequence[str]) -> str:
-    """The left side of an assignment from a sequence of `len(names)` items."""
+    """Return the left side of an assignment from a sequence of `len(names)` items."""
     return f"[{', '.join(names)}]"
 
 
-def write_changes(
+def write_mutations(
     text: FunctionText,
     meta: GraphMeta,
     inputs: Sequence[str],
@@ -118,22 +115,21 @@ def write_changes(
     copied: Collection[int] = (),
     counted: Collection[int] = (),
 ) -> None:
-    """Copies to inputs, and counts what the graph has written to them.
+    """Write the copies to inputs, and count the versions of inputs that the graph has overwritten.
 
-    `inputs` are the names of the graph's inputs; its slots are bound to `r0`, `r1`, ... With `record`, what is not to
-    be done in no_grad is done in enable_grad. `copied` are slots that inputs have received, `counted` inputs whose
-    changes are counted already.
+    `inputs` are the names of the graph's inputs; its slots are `r0`, `r1`, ... With `record`, statements not in no_grad
+    are in enable_grad. `copied` are slots that inputs have received already, `counted` inputs whose versions are
+    counted already.
     """
-    count_versions(text, [inputs[index] for index in meta.written if index not in {*meta.unversioned, *counted}])
-    for copy in meta.copy_back:
+    count_versions(text, [inputs[at] for at in meta.written if meta.inputs[at].versioned and at not in counted])
+    for copy in meta.copies:
         if copy.slot in copied:
             continue
-        target = f"{inputs[copy.index]}.data" if copy.index in meta.unversioned else inputs[copy.index]
+        target = inputs[copy.index] if meta.inputs[copy.index].versioned else f"{inputs[copy.index]}.data"
         _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
 
 
 def count_versions(text: FunctionText, names: Sequence[str]) -> None:
-    """Autograd is told that these have been written to."""
     if names:
         text.bind("increment_version", torch.autograd.graph.increment_version)
         text.line(f"increment_version({tuple_text(names)})")
@@ -142,21 +138,21 @@ def count_versions(text: FunctionText, names: Sequence[str]) -> None:
 def write_outputs(
     text: FunctionText, meta: GraphMeta, inputs: Sequence[str], *, record: bool, made: Collection[int | str] = ()
 ) -> None:
-    """Makes views again, leaves the grad mode, returns the outputs; see `write_changes`.
+    """Write the view replays, the grad mode to leave, and the return statement; see `write_mutations`.
 
-    `made` is what `view_statements` has done.
+    `made` is what `view_statements` has written.
     """
     done: set[int | str] = {*made}
     names: list[str] = []
-    for at, output in enumerate(meta.outputs):
-        if isinstance(output, Repeat):
-            names.append(names[output.index])
-        elif isinstance(output, InputView | SlotView):
+    for at, role in enumerate(output.role for output in meta.outputs):
+        if isinstance(role, Repeat):
+            names.append(names[role.index])
+        elif isinstance(role, InputView | SlotView):
             for statement in view_statements(text, meta, at, inputs, done):
-                _guarded(text, _mode(output.no_grad, record), statement)
+                _guarded(text, _mode(role.no_grad, record), statement)
             names.append(view_name(at))
         else:
-            names.append(_output_text(text, output, inputs))
+            names.append(_output_text(text, role, inputs))
     if meta.grad_mode_after is not None:
         text.bind("set_grad_enabled", unstable.set_grad_enabled)
         text.line(f"set_grad_enabled({meta.grad_mode_after})")
@@ -164,7 +160,6 @@ def write_outputs(
 
 
 def _mode(without: bool, record: bool) -> Callable[..., Any] | None:
-    """The context a statement of the epilogue needs, None for none."""
     if without:
         return NoGrad
     return EnableGrad if record else None
@@ -181,11 +176,12 @@ def _output_text(text: FunctionText, output: Constant | NumberAt | SameInput | S
 def view_statements(
     text: FunctionText, meta: GraphMeta, position: int, inputs: Sequence[str], done: set[int | str]
 ) -> Iterator[str]:
-    """The statements that make an output that is a view, after those that it is made of; none for what is `done`.
+    """Yield the statements that replay an output that is a view, after those of its base; none for outputs in `done`.
 
-    Outputs that one call gives are of one call here, too: autograd has one node for them. `done` has its name as well.
+    Outputs of one multi-output call stay outputs of one call: they share an autograd node. `done` also holds the names
+    of such calls and parts.
     """
-    output: Any = meta.outputs[position]
+    output: Any = meta.outputs[position].role
     if position in done:
         return
     done.add(position)
@@ -202,25 +198,26 @@ def view_statements(
         if parts not in done:
             done.add(parts)
             yield f"{parts} = {_view_text(text, base, (*steps[:shared], replace(call, item=None)))}"
-        if rest or part not in done:  # a second object of the same part is made by itself
+        if rest or part not in done:  # another tensor object for the same item
             base, steps = part, rest
             done.update(() if rest else (part,))
     yield f"{view_name(position)} = {_view_text(text, base, steps)}"
 
 
 def _shared(meta: GraphMeta, output: Any) -> int | None:
-    """The last step of a view that is one of several items of a call which gives another output as well."""
+    """Return the position of the last step of a view that selects an item of a call shared with another output."""
     for count in reversed(range(len(output.steps))):
         step = output.steps[count]
         if isinstance(step, ViewStep) and step.item is not None:
-            others = (each for each in meta.outputs if each is not output and type(each) is type(output))
+            roles = (each.role for each in meta.outputs)
+            others = (role for role in roles if role is not output and type(role) is type(output))
             if any(_is_of_call(each, output, count) for each in others):
                 return count
     return None
 
 
 def _is_of_call(other: Any, output: Any, count: int) -> bool:
-    """Whether a view comes of the call that step `count` of `output` is."""
+    """Whether a view selects an item of the call that step `count` of `output` is."""
     if len(other.steps) <= count or not isinstance(other.steps[count], ViewStep):
         return False
     if other.steps[count].call != output.steps[count].call:
@@ -229,7 +226,6 @@ def _is_of_call(other: Any, output: Any, count: int) -> bool:
 
 
 def view_name(position: int) -> str:
-    """The name it binds."""
     return f"out{position}"
 
 
@@ -252,7 +248,7 @@ def _view_text(text: FunctionText, base: str, steps: Steps) -> str:
 
 
 def _step_text(text: FunctionText, value: str, step: ViewStep) -> str:
-    if step.target is aten.detach.default:  # a method in C; operators are called through Python
+    if step.target is aten.detach.default:  # the C method is faster than calling the operator
         return f"{value}.detach()"
     parts = [value, *(text.literal(arg) for arg in step.args)]
     parts += [f"{key}={text.literal(arg)}" for key, arg in step.kwargs]

@@ -1,4 +1,4 @@
-"""Joins the compiled parts into the function the user's frame calls."""
+"""`CompiledGraph`, and the generated function around a graph without gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framesmith_aot.runtime.codegen import (
     result_names,
     unpacking,
     unwatching,
-    write_changes,
+    write_mutations,
     write_outputs,
 )
 from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
@@ -30,10 +30,10 @@ from framesmith_aten.contract import BoxedFn, Runner
 
 @dataclass(frozen=True)
 class CallShape:
-    """How run-time arguments map to the graph's inputs.
+    """The mapping from run-time arguments to the graph's inputs.
 
-    The call takes `arguments` tensors; graph input i is argument `source[i]`, or, for the last
-    `len(constants)` inputs, a tensor the graph holds itself.
+    The call takes `arguments` tensors; graph input i is argument `source[i]`, or, for the last `len(constants)` inputs,
+    a tensor that the graph holds itself.
     """
 
     arguments: int
@@ -41,18 +41,16 @@ class CallShape:
     constants: tuple[torch.Tensor, ...]
 
     def names(self) -> list[str]:
-        """The names of the graph's inputs in the generated text."""
         return [f"in{at}" for at in self.source] + [f"own{index}" for index in range(len(self.constants))]
 
 
 class CompiledGraph:
-    """A compiled graph: call it with the run-time tensors, it returns the tuple of outputs.
+    """A compiled graph: called with the run-time tensors, it returns the tuple of outputs.
 
-    `function` is the generated function itself (one call less), `runner` it and what holds of its calls, `text` its
-    source, `forward_graph` what the
-    compiler was given, `backward_passes` those of its autograd nodes, nearest to the inputs first (none without
-    training), `overwritten` the positions of arguments the call mutates: they must not share memory with other
-    arguments.
+    `function` is the generated function (one call less), `runner` also says what holds of its calls, `text` is its
+    source, `forward_graph` the graph given to the compiler, `backward_passes` those of its autograd nodes, nearest to
+    the inputs first (none without training), `overwritten` the positions of arguments that the call mutates: they must
+    not overlap other arguments.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class CompiledGraph:
         writes_last: bool = True,
     ) -> None:
         self.function = function
-        # Of one graph: its writes are its last calls, and what stands behind them cannot fail.
+        # The writes of one graph are its last calls, and no statement after them can fail.
         assumes = any(map(is_assumption, forward_graph.nodes))
         self.runner = Runner(function, writes_last=writes_last, assumes=assumes)
         self.text = text
@@ -79,12 +77,12 @@ class CompiledGraph:
 
 
 @dataclass(frozen=True)
-class Calling:
-    """Switches to turn around the graph: grad mode to `grad` (None: leave it), autocast off.
+class CallModes:
+    """Modes to set around the graph: grad mode to `grad` (None: unchanged), autocast off if `no_autocast`.
 
     `record`: the graph turns grad mode on, so the epilogue's views and copies are recorded though the call's mode is
-    off. `unwatched`: autograd's bookkeeping of views and versions is off inside of the graph, because some result is a
-    view of memory that nobody else sees, or inputs are written to, which the epilogue counts.
+    off. `unwatched`: autograd tracks no views and versions inside the graph, as some result is a view of memory nobody
+    else sees, or inputs are overwritten, whose versions the epilogue counts.
     """
 
     grad: bool | None
@@ -94,38 +92,38 @@ class Calling:
 
 
 def inference_function(
-    run: BoxedFn, meta: GraphMeta, shape: CallShape, calling: Calling, numbers: Numbers
+    run: BoxedFn, meta: GraphMeta, shape: CallShape, modes: CallModes, numbers: Numbers
 ) -> FunctionText:
-    """The text for a graph without gradients: call, then the epilogue."""
+    """Return the text for a graph without gradients: the call, then the epilogue."""
     text = begin(shape)
     numbers.write(text, shape.names())
     text.bind("graph", run)
     results = [*result_names(len(meta.slots)), *map(number_name, numbers.handed)]
     call = f"{unpacking(results)} = graph([{', '.join(shape.names())}])"
-    write_calls(text, [call], calling)
-    write_changes(text, meta, shape.names(), record=calling.record)
-    write_outputs(text, meta, shape.names(), record=calling.record)
+    write_calls(text, [call], modes)
+    write_mutations(text, meta, shape.names(), record=modes.record)
+    write_outputs(text, meta, shape.names(), record=modes.record)
     return text
 
 
 def begin(shape: CallShape) -> FunctionText:
-    """The head of the function around a graph, with the tensors that the graph holds."""
+    """Return the head of the function around a graph, with the tensors that the graph holds."""
     text = FunctionText("compiled_graph", input_names(shape.arguments))
     for index, constant in enumerate(shape.constants):
         text.bind(f"own{index}", constant)
     return text
 
 
-def write_calls(text: FunctionText, calls: Sequence[str], calling: Calling) -> None:
-    """The statements that run the graph, in the modes it wants."""
+def write_calls(text: FunctionText, calls: Sequence[str], modes: CallModes) -> None:
+    """Write the statements that run the graph, in its modes."""
     guards = []
-    if calling.grad is not None:
-        mode = EnableGrad if calling.grad else NoGrad
+    if modes.grad is not None:
+        mode = EnableGrad if modes.grad else NoGrad
         guards.append(f"{text.bind(mode.__name__, mode)}()")
-    if calling.no_autocast:
+    if modes.no_autocast:
         text.bind("no_autocast", unstable.DisableAutocast)
         guards.append("no_autocast()")
-    if calling.unwatched:
+    if modes.unwatched:
         guards.append(unwatching(text))
     if guards:
         text.line(f"with {', '.join(guards)}:")

@@ -1,12 +1,8 @@
-"""Which inputs of a joint graph its results and its gradients depend on: on the numbers in them, not on their sizes.
-
-And of which a call may be run again whatever is in them.
-"""
+"""Data dependence in a joint graph: the inputs whose elements (not sizes) its results and gradients depend on."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Iterable, Mapping
 
@@ -23,24 +19,21 @@ OWN_RESULTS = 3
 
 
 def needed(joint: JointGraph) -> frozenset[int]:
-    """The inputs that some result with gradients depends on, or some gradient: also of what is overwritten later."""
-    flowing = (slot for slot, flows in zip(joint.slots, joint.meta.slots, strict=True) if flows)
-    return _Reading(joint).inputs([*flowing, *(grad for grad in joint.grads if grad is not None)])
+    """Return the inputs that gradients, or results with gradients, depend on (before any mutation)."""
+    slots = (slot for slot, meta in zip(joint.slots, joint.meta.slots, strict=True) if meta.differentiable)
+    return _Reading(joint).inputs([*slots, *joint.grads])
 
 
-def behind(joint: JointGraph) -> list[frozenset[int]]:
-    """For each autograd node the inputs that the gradients of its operands depend on, and so all their derivatives."""
-    reading, grads = _Reading(joint), iter(joint.grads)
-    return [
-        reading.inputs(grad for grad in itertools.islice(grads, len(node.operands)) if grad is not None)
-        for node in joint.nodes
-    ]
+def gradient_inputs(joint: JointGraph) -> list[frozenset[int]]:
+    """Return, for each autograd node, the inputs that the gradients of its operands depend on."""
+    reading = _Reading(joint)
+    return [reading.inputs(grad for grad in node.grads if grad is not None) for node in joint.nodes]
 
 
 def accepts_undef(joint: JointGraph) -> frozenset[int]:
-    """The inputs that may hold anything: no call fails for it, and no data-dependent number or size comes of it.
+    """Return the inputs whose contents can be undefined: no call fails by them, no number or size depends on them.
 
-    They are read element by element alone, and as statistics that a normalisation updates.
+    They are read by elementwise operators only, and as statistics that a normalisation updates.
     """
     known: dict[fx.Node, bool] = {}
     for node in reversed(joint.graph.nodes):
@@ -49,7 +42,7 @@ def accepts_undef(joint: JointGraph) -> frozenset[int]:
 
 
 def _takes_anything(value: fx.Node, user: fx.Node, known: Mapping[fx.Node, bool]) -> bool:
-    """Whether `user` works on whatever `value` holds, and so do those that it shows in, as `known`."""
+    """Whether `user`, and the users of its results, as `known`, work on any contents of `value`."""
     if user.op == "output":
         return True
     if value in _updated(user):
@@ -59,29 +52,29 @@ def _takes_anything(value: fx.Node, user: fx.Node, known: Mapping[fx.Node, bool]
 
 
 class _Reading:
-    """Which inputs each node of a graph depends on, as the bits of an integer."""
+    """The inputs that each node of a graph depends on, as the bits of an integer."""
 
     def __init__(self, joint: JointGraph) -> None:
         self._bits = {node: 1 << at for at, node in enumerate(joint.inputs)}
-        left = {node: joint.final_value(at) for at, node in joint.left.items()}
+        late = {node: joint.final_value(at) for at, node in joint.late_inputs.items()}
         for node in joint.graph.nodes:
             if node not in self._bits:
-                self._bits[node] = self._union([left[node]] if node in left else _read_by(node))
+                self._bits[node] = self._union([late[node]] if node in late else _read_by(node))
 
     def _union(self, nodes: Iterable[fx.Node]) -> int:
         return functools.reduce(operator.or_, (self._bits[node] for node in nodes), 0)
 
     def inputs(self, nodes: Iterable[fx.Node]) -> frozenset[int]:
-        """The positions of the inputs that some of these nodes depend on."""
+        """Return the positions of the inputs that any of these nodes depends on."""
         bits = self._union(nodes)
         return frozenset(at for at in range(bits.bit_length()) if bits >> at & 1)
 
 
 def _read_by(node: fx.Node) -> set[fx.Node]:
-    """The operands that a call's results depend on.
+    """Return the operands that a call's results depend on.
 
-    What a layout says is not changed in place. Normalisation in training computes its own results without the running
-    statistics, which it only updates.
+    Layout queries depend on none. Batch norm in training computes its results without the running statistics, which it
+    only updates.
     """
     if node.target in LAYOUT_QUERIES:
         return set()
@@ -91,7 +84,6 @@ def _read_by(node: fx.Node) -> set[fx.Node]:
 
 
 def _is_updated(node: fx.Node) -> bool:
-    """Whether the node gives updated statistics."""
     return node.target is operator.getitem and bool(node.args[1] >= OWN_RESULTS)  # type: ignore[operator]
 
 

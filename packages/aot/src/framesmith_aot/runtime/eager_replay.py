@@ -1,4 +1,4 @@
-"""A torch-level graph run a second time, where autograd sees it, and the gradients of one of its regions."""
+"""Eager replay: the torch-level graph run again under autograd, and the gradients of one of its output groups."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import fx
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.runtime.histories import Grads, with_history_of
-from framesmith_aot.trace.interpret import called
-from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, Operand, OutputGroup, fitting, stop_at_ends
+from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, OutputGroup, Source, fitting, stop_at_ends
+from framesmith_aot.trace.replacements.table import called
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import LOCATION
 
 
 class EagerReplay(fx.Interpreter):
-    """Runs the module as it was traced, with these inputs in place of its attributes.
+    """Runs the module as it was traced, with `inputs` in place of its attributes.
 
-    `made` are tensors that the user holds, by the nodes that made them: history is to lead there. `changed` are such
-    that the graph has changed, by the nodes that gave them their history: the position of an input, or the name of the
-    node that made a result, and the tensor.
+    `made`: tensors that the user holds, by the node that made them; the replayed history leads there. `changed`:
+    mutated ones, by the node that gave them their history; each with an input's position, or the name of the node that
+    made the result.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EagerReplay(fx.Interpreter):
             result = super().run_node(n)
         except Exception:
             location = LOCATION.get(n)
-            if location is not None:  # what FX adds to the message; no text is kept with the nodes
+            if location is not None:  # FX adds it to the message
                 n.meta["stack_trace"] = location.stack_trace
             raise
         if n.name in self.awaited:
@@ -72,7 +72,7 @@ class EagerReplay(fx.Interpreter):
 
 
 def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
-    """`base` instead of what it was before, and views of it instead of such views, where they have a history."""
+    """Return `base` in place of `before`, and the same view of it in place of a view of `before` with a history."""
     if value is before:
         return base
     if not isinstance(value, torch.Tensor) or not value.requires_grad or storage_id(value) != storage_id(base):
@@ -83,40 +83,38 @@ def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
 
 
 def slots_of(node: NodeShape) -> list[list[int]]:
-    """The slots of each result of a node, as a region tells them."""
+    """Return the slots of each result of a node, as `OutputGroup.slots` has them."""
     return [[] if isinstance(result, Hidden) else [result] for result in node.results]
 
 
-def operands_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Operand | None]:
-    """What a region reads, as a node tells it; None for what the user holds and history was led to."""
-    places = {
+def sources_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Source | None]:
+    """Return what a group reads, as `NodeShape.sources` has it; None for tensors that the user holds."""
+    positions = {
         edge: (index, sum(max(len(slots), 1) for slots in one.slots[:position]))
         for index, one in enumerate(groups)
         for position, edge in enumerate(one.out)
     }
     return [
-        places[source] if isinstance(source, GradientEdge) else source if source >= 0 else None for source in group.into
+        positions[source] if isinstance(source, GradientEdge) else source if source >= 0 else None
+        for source in group.into
     ]
 
 
 def have_same_groups(nodes: Sequence[NodeShape], groups: Sequence[OutputGroup]) -> bool:
-    """Whether the regions of both runs have the same results, and read the same, in whatever order they come to it."""
+    """Whether the groups of both runs have the same results and read the same, in any order."""
     return len(nodes) == len(groups) and all(
         group.slots == slots_of(node)
-        and {one for one in operands_of(group, groups) if one is not None} == {*node.operands}
+        and {one for one in sources_of(group, groups) if one is not None} == {*node.sources}
         for node, group in zip(nodes, groups, strict=True)
     )
 
 
 def gradients_through(
-    group: OutputGroup,
-    ends: Ends,
-    tangents: Sequence[torch.Tensor | None],
-    wanted: Collection[int | GradientEdge],
+    group: OutputGroup, ends: Ends, tangents: Sequence[torch.Tensor | None], wanted: Collection[int | GradientEdge]
 ) -> Grads:
-    """The gradients that one region gives, from the tangents of its results, for those of its operands that are wanted.
+    """Return the gradients of those operands of a group that are `wanted`, from the tangents of its results.
 
-    As autograd's engine does it: what leads to others alone is not run.
+    Like autograd's engine, it skips nodes that lead to other operands only.
     """
     found: dict[int | GradientEdge, torch.Tensor] = {}
 
@@ -134,13 +132,13 @@ def gradients_through(
     outside = {source.node for source in group.into if isinstance(source, GradientEdge)}
     handles += [node.register_prehook(lambda grads: (None,) * len(grads)) for node in outside]
     came = [(edge, tangent) for edge, tangent in zip(group.out, tangents, strict=True) if tangent is not None]
-    places = [edge for edge, at in ends.items() if at in wanted]
-    places += [source for source in wanted if isinstance(source, GradientEdge)]
+    edges = [edge for edge, at in ends.items() if at in wanted]
+    edges += [source for source in wanted if isinstance(source, GradientEdge)]
     try:
-        if places:
+        if edges:
             torch.autograd.grad(
                 [edge for edge, _ in came],
-                places,
+                edges,
                 [tangent for _, tangent in came],
                 create_graph=True,
                 allow_unused=True,

@@ -1,4 +1,4 @@
-"""Hands one finished graph to the compiler below."""
+"""Hands one finished graph to the backend compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framesmith_aten.graphs.verify import verify
 
 
 def compile_part(root: dict[str, Any], graph: fx.Graph, compiler: Compiler, role: Role) -> BoxedFn:
-    """Verifies `graph`, wraps it in a module and compiles it."""
+    """Verify `graph`, wrap it in a module and compile it."""
     verify(graph)
     inputs = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
     run = compiler(new_lazy_module(root, graph), inputs, role)

@@ -1,4 +1,4 @@
-"""Tensors whose history is another than what they were computed from: for second derivatives, and for errors."""
+"""Tensors with another autograd history than that of their computation: for second derivatives, and for errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.errors import DoubleBackwardError
-from framesmith_aot.runtime.codegen import VIEW_TRACKING
+from framesmith_aot.runtime.codegen import VIEW_TRACKING, FunctionText
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.output_groups import edge_of, reached, stop_at_ends
 from framesmith_aten.layouts import overlaps_itself
@@ -18,10 +18,7 @@ Grads = tuple[torch.Tensor | None, ...]
 
 
 def own_copy(value: torch.Tensor) -> torch.Tensor:
-    """The same contents in memory of its own, laid out as they are if they can be written one by one.
-
-    Its history leads to that of `value`.
-    """
+    """Return a copy with the strides of `value` (contiguous where it overlaps itself), and its history."""
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return own_copy(value)
@@ -31,10 +28,7 @@ def own_copy(value: torch.Tensor) -> torch.Tensor:
 
 
 def history_of(tensor: torch.Tensor) -> torch.Tensor:
-    """An alias with the tensor's history, of which the tensor and autograd know nothing.
-
-    Also in no_grad, where a graph may begin that turns gradients on.
-    """
+    """Return an alias with the tensor's history, untracked by the tensor and by autograd. Also records in no_grad."""
     if not torch.is_grad_enabled():
         with torch.enable_grad():
             return history_of(tensor)
@@ -43,10 +37,10 @@ def history_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def alias_before_write(tensor: torch.Tensor) -> torch.Tensor:
-    """What reads the tensor, evaluated before the tensor is changed outside autograd.
+    """Return the tensor to read, before the tensor is mutated outside autograd.
 
-    A view that autograd knows how to make has another node since. One of several at once, or one made in no_grad, has
-    none that anybody may ask for: what has read it leads to its node of before.
+    Autograd gives a view that it can replay another node after a mutation. A view of a multi-output call, or one made
+    in no_grad, has none: readers lead to the node it had before.
     """
     if not tensor._is_view() or unstable.get_creation_meta(tensor) == unstable.CreationMeta.DEFAULT:
         return tensor
@@ -54,7 +48,7 @@ def alias_before_write(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _WithHistoryOf(torch.autograd.Function):
-    """What was computed again, with the history of the first time: gradients go on to the tensor made then."""
+    """Returns the recomputed tensor; its gradient goes to `held`, the tensor of the first run."""
 
     @staticmethod
     def forward(ctx: Any, recomputed: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
@@ -72,7 +66,7 @@ with_history_of: Callable[..., torch.Tensor] = _WithHistoryOf.apply
 def edges_of(
     ends: Sequence[torch.Tensor | None], tensors: Sequence[torch.Tensor | None]
 ) -> dict[GradientEdge, torch.Tensor]:
-    """`tensors` by the edges of `ends`, where both are there and the latter have a history."""
+    """Return `tensors` by the gradient edges of `ends`, where both are present and the end requires gradients."""
     found = {}
     for end, tensor in zip(ends, tensors, strict=True):
         if end is not None and tensor is not None and end.requires_grad:
@@ -81,7 +75,7 @@ def edges_of(
 
 
 def redirect_history(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor]) -> Grads:
-    """The gradients, whose own history ends at the edges given and goes on from the tensors there."""
+    """Return the gradients with histories that end at the given edges, and go on from the tensors there."""
     recorded = [grad for grad in grads if grad is not None and grad.requires_grad]
     if not recorded:
         return grads
@@ -91,7 +85,7 @@ def redirect_history(grads: Grads, instead: Mapping[GradientEdge, torch.Tensor])
 
 
 class _RedirectedHistory(torch.autograd.Function):
-    """Tensors whose history ends at `edges`: what comes there goes to the operands."""
+    """Returns tensors whose history ends at `edges`; gradients that arrive there go to the operands."""
 
     @staticmethod
     def forward(
@@ -113,7 +107,7 @@ class _RedirectedHistory(torch.autograd.Function):
                 [tensor for tensor, _ in came],
                 [*ctx.instead],
                 seeds,
-                retain_graph=True,  # passes of higher order share it; it goes with the gradients
+                retain_graph=True,  # passes of higher order share it
                 create_graph=create_graph,
                 allow_unused=True,
             )
@@ -129,7 +123,7 @@ _redirected: Callable[..., tuple[torch.Tensor, ...]] = _RedirectedHistory.apply
 
 
 class _NotDifferentiable(torch.autograd.Function):
-    """Passes gradients through; its own derivative is an error."""
+    """Passes tensors through; its derivative is an error."""
 
     @staticmethod
     def forward(ctx: Any, why: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -145,9 +139,14 @@ _not_differentiable: Callable[..., tuple[torch.Tensor, ...]] = _NotDifferentiabl
 
 
 def refuse_derivative(grads: Grads, why: str, inputs: Sequence[torch.Tensor]) -> Grads:
-    """The gradients, whose own derivative with respect to `inputs` is an error."""
+    """Return the gradients; their derivative with respect to `inputs` is an error."""
     present = [grad for grad in grads if grad is not None]
     if not present:
         return grads
     marked = iter(_not_differentiable(why, len(present), *present, *inputs))
     return tuple([None if grad is None else next(marked) for grad in grads])
+
+
+def history_text(text: FunctionText, name: str) -> str:
+    """Return the expression for `history_of` a tensor."""
+    return f"{text.bind('history_of', history_of)}({name})"

@@ -1,4 +1,4 @@
-"""The numbers that a call needs beside the graph: computed from its inputs, or handed out by the forward graph."""
+"""Symbolic scalars that a call needs beside the graph: computed from its inputs, or returned by the forward graph."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from framesmith_aten.operators import op_name
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of each number its node; where nodes of inputs are among the inputs, and what is `handed` out among the results.
-
-    `results` are the positions of the latter among the results of the forward graph.
-    """
+    """The node of each number, the inputs' positions by node, the numbers' positions among the forward's results."""
 
     nodes: Sequence[fx.Node]
     inputs: Mapping[fx.Node, int]
@@ -28,11 +25,10 @@ class Numbers:
 
     @property
     def handed(self) -> list[int]:
-        """The numbers that the forward graph hands out, as it does it."""
         return [*self.results]
 
     def write(self, text: FunctionText, inputs: Sequence[str], wanted: Collection[int] | None = None) -> None:
-        """Binds the names of those that are computed from the inputs; of those `wanted`, if given."""
+        """Bind the names of the numbers (those `wanted`, if given) that are computed from the inputs."""
         names: dict[fx.Node, str] = {}
         for at, node in enumerate(self.nodes):
             if at not in self.results and (wanted is None or at in wanted):
@@ -59,7 +55,7 @@ class Numbers:
 
 
 def numbers_at_calls(joint: JointGraph) -> Numbers:
-    """Those of a traced graph, whose forward graph hands out what `handed_out` says, behind its slots."""
+    """Return the numbers of a traced graph; the forward graph returns those of `handed_out` after its slots."""
     handed = handed_out(joint)
     results = {at: len(joint.slots) + place for place, at in enumerate(handed)}
     return Numbers(joint.numbers, {node: at for at, node in enumerate(joint.inputs)}, results)

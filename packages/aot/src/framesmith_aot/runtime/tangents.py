@@ -1,4 +1,4 @@
-"""A backward graph for the tangents that came: smaller where some are absent."""
+"""Backward graphs specialised for a pattern of absent tangents."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from framesmith_guards.torch_adapter import aten
 
 
 def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequence[int]) -> fx.Graph:
-    """The backward graph where the `absent` tangents did not come; its results are those at `wanted`.
+    """Return the backward graph without the `absent` tangents; its results are those at `wanted`.
 
-    The pass is linear in its tangents, so a call all of whose tangent-dependent operands are absent is
-    zero: it is left out, and zeros stand for it where something present needs it.
+    The pass is linear in its tangents: a call whose tangent-dependent operands are all absent is zero. It is left out;
+    zeros replace it where something present needs it.
     """
     copy = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -31,9 +31,9 @@ def without_tangents(graph: fx.Graph, absent: Sequence[fx.Node], wanted: Sequenc
             continue
         if node.op == "output":
             results: Any = node.args[0]
-            kept = [results[position] for position in wanted]
-            env.update((result, _zeros(copy, result)) for result in kept if result in missing)
-            copy.output(tuple(env[result] for result in kept))
+            present = [results[position] for position in wanted]
+            env.update((result, _zeros(copy, result)) for result in present if result in missing)
+            copy.output(tuple(env[result] for result in present))
             break
         sources = [source for source in node.all_input_nodes if source in dependent]
         if sources and all(source in missing for source in sources):

@@ -1,4 +1,4 @@
-"""Traces the backward pass, cut into the regions that become autograd nodes: Note [Regions]."""
+"""Traces the backward pass, split into the output groups that become autograd nodes: see Note [Output groups]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.metadata import Collected, InputPair, Numbers
+from framesmith_aot.trace.collect import Collected, InputPair, Numbers
 from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.output_groups import (
     BEFORE_ALL_OTHERS,
     Ends,
     Hidden,
     NodeShape,
+    Operand,
     OutputGroup,
     Refusal,
     edge_of,
@@ -43,39 +44,37 @@ from framesmith_guards.torch_adapter import aten
 
 
 class BackwardError(AotUnsupported):
-    """An operator raised in the backward pass. The numbers that operators compute with are made of `numbers`."""
+    """An operator raised in the backward pass. `numbers`: the symbols that operators compute with."""
 
     def __init__(self, id: str, what: str, why: str, numbers: Sequence[Any]) -> None:
         super().__init__(id, what, why)
         self.numbers = numbers
 
 
-@dataclass(frozen=True)
-class Backward:
-    """The autograd nodes and, for one after the other, a tangent for each result and a gradient for each operand.
+@dataclass
+class JointNode:
+    """One autograd node in the joint graph: a tangent for each result, a gradient (or None) for each operand.
 
-    `views`: those among the outputs at which nodes end, and `order`: see `JointGraph`.
+    `group`: its position among the output groups as `output_groups` returns them.
     """
 
-    nodes: list[NodeShape]
+    shape: NodeShape
+    group: int
     tangents: list[fx.Node]
     grads: list[fx.Node | None]
-    views: dict[int, int | None] = field(default_factory=dict)
-    order: Sequence[int] = ()
 
 
-def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair]) -> Backward:
-    """Traces the pass from the slots back to the inputs. Raises AotUnsupported for what it raises."""
+def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputPair]) -> list[JointNode]:
+    """Trace the pass from the slots back to the inputs. Raises AotUnsupported for what it raises."""
     slots = found.slots
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
     ends.update((edge_of(view), len(pairs) + at) for at, view in found.views.items())
-    views = {at: found.meta.base_slot(at) for at in found.views}
-    bases = {len(pairs) + at: slot for at, slot in views.items() if slot is not None}
+    bases = {len(pairs) + at: slot for at, slot in found.meta.recorded_views.items() if slot is not None}
     groups = output_groups(roots, ends, bases)
     if not all(group.into for group in groups):
-        raise AotUnsupported("inner-leaf", "a result with gradients", "they lead to no input of the graph")
+        raise AotUnsupported("inner-leaf", "a result with gradients", "its gradients reach no input of the graph")
     saved = _saved(groups, slots, pairs)
     passing = _BackwardTrace(tracer, groups, ends)
     seeds = {index: passing.tangent(f"tangent_{index}", wrapper) for index, wrapper in roots.items()}
@@ -91,7 +90,7 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             passing = _BackwardTrace(tracer, groups, ends)
             refusals = _refusals(passing, seeds)
             if not refusals and is_data_dependent(error):
-                what, why = "a choice by a number in the backward pass", str(error).splitlines()[0]
+                what, why = "a data-dependent branch in the backward pass", str(error).splitlines()[0]
                 raise AotUnsupported("data-dependent", what, why) from error
             if not refusals:
                 what = f"{type(error).__name__} in the backward pass"
@@ -100,25 +99,24 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
             passing.reorder(order)
             refusals = {order.index(index): given for index, given in refusals.items()}
     saved = [saved[index] for index in order]
-    return replace(passing.result(seeds, saved, refusals, found.numbers), views=views, order=order)
+    return passing.nodes(seeds, saved, refusals, found.numbers, order)
 
 
 def _saved(
     groups: Sequence[OutputGroup], slots: Sequence[torch.Tensor], pairs: Sequence[InputPair]
 ) -> list[SavedByEager]:
-    """What eager mode keeps for each region."""
     of_slots = {storage_id(wrapper): index for index, wrapper in enumerate(slots)}
     tensors = ((index, pair) for index, pair in enumerate(pairs) if pair.is_tensor)
     of_inputs = {storage_id(one): index for index, pair in tensors for one in (pair.leaf, pair.run)}
     return [saved_by(group.nodes, of_slots, of_inputs) for group in groups]
 
 
-#: By region, and by what of it is read: why autograd gives no gradient for that.
+#: By group and operand: why autograd gives no gradient.
 Refusals = dict[int, dict[int | GradientEdge, Refusal]]
 
 
 def _refusals(passing: _BackwardTrace, seeds: Mapping[int, torch.Tensor]) -> Refusals:
-    """What autograd itself refuses, having gone through each region; nothing where a pass fails otherwise."""
+    """Return what autograd itself refuses, from a pass through each group; nothing where a pass fails otherwise."""
     found: Refusals = {}
     try:
         for index, group in enumerate(passing.groups):
@@ -135,16 +133,15 @@ def _refusals(passing: _BackwardTrace, seeds: Mapping[int, torch.Tensor]) -> Ref
 
 
 def _stops(refusals: Refusals) -> dict[int, int]:
-    """For each region of which something is refused the number of the node where autograd's engine stops.
+    """Return, for each group with a refusal, the sequence number of the node where autograd's engine stops.
 
-    Not of those where it comes to that node before all others.
+    Groups whose refusing node the engine reaches first of all are left out.
     """
     numbers = {index: max(one.number for one in given.values()) for index, given in refusals.items()}
     return {index: number for index, number in numbers.items() if number != BEFORE_ALL_OTHERS}
 
 
 def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
-    """The edges of inputs."""
     ends: dict[GradientEdge, int] = {}
     for index, pair in enumerate(pairs):
         if pair.requires_grad:
@@ -155,23 +152,23 @@ def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
 
 
 class _BackwardTrace:
-    """One backward pass over all regions, cut between them by hooks on autograd's nodes.
+    """One backward pass over all groups, split between them by hooks on autograd's nodes.
 
-    What a region gives for each of its operands is noted when it leaves the region; what enters a region is
-    replaced by tangents.
+    The gradients of a group's operands are noted where they leave the group; those that enter a group are replaced by
+    tangents.
     """
 
     def __init__(self, tracer: GraphTracer, groups: Sequence[OutputGroup], ends: Ends) -> None:
         self.tracer = tracer
         self.groups = groups
         self.ends = ends
-        #: For a region and an operand of it, the gradient so far.
+        #: By group and operand: the gradient so far.
         self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
-        #: The tangents of what is hidden, as they come up.
+        #: The tangents of hidden results.
         self.hidden: dict[GradientEdge, torch.Tensor] = {}
 
     def tangent(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        """A new placeholder for a gradient that looks as that of `like` does."""
+        """Return a new placeholder for the gradient of `like`."""
         with functional.below():
             value = _tangent_like(like)
         self.tracer.placeholder(name, value).meta["tangent"] = True
@@ -180,7 +177,7 @@ class _BackwardTrace:
     def run(
         self, roots: Mapping[int, torch.Tensor], seeds: Mapping[int, torch.Tensor], wanted: Sequence[torch.Tensor]
     ) -> None:
-        """The pass from these slots to the inputs that are `wanted`."""
+        """Run the pass from these slots to the inputs that are `wanted`."""
         if roots:
             given = [seeds[slot] for slot in roots]
             with self._listening(seeds):
@@ -189,9 +186,9 @@ class _BackwardTrace:
     def refusal(
         self, index: int, seeds: Mapping[int, torch.Tensor], wanted: Collection[int | GradientEdge]
     ) -> Refusal | None:
-        """Why autograd refuses the pass through one region to what is wanted of what it reads; None if it does not.
+        """Return why autograd refuses the gradients that are `wanted` of a group's operands, or None.
 
-        Raises what the pass raises otherwise. Noted is the gradient of what is wanted.
+        Notes these gradients. Raises what the pass raises otherwise.
         """
         group = self.groups[index]
         came = {
@@ -216,23 +213,22 @@ class _BackwardTrace:
         return None
 
     def forget(self, index: int) -> None:
-        """What was noted of a region."""
         self.grads = {key: grad for key, grad in self.grads.items() if key[0] != index}
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Put the regions in another order, of the places that they have."""
+        """Reorder the groups; `order` holds their present positions."""
         self.groups = [self.groups[index] for index in order]
         self.grads = {(order.index(index), source): grad for (index, source), grad in self.grads.items()}
 
     @contextmanager
     def _listening(self, seeds: Mapping[int, torch.Tensor]) -> Iterator[None]:
-        """Hooks on the nodes between which gradients enter and leave regions. `seeds`: the tangents of slots."""
+        """Install hooks where gradients enter and leave groups. `seeds`: the tangents of slots."""
         handles = [handle for index in range(len(self.groups)) for handle in self._listen(index, seeds)]
         handles += stop_at_ends(self.ends)
         try:
             yield
         finally:
-            for handle in handles:  # the nodes hold their hooks out of the collector's sight, and hooks hold nodes
+            for handle in handles:  # hooks and nodes are a cycle that the garbage collector does not see
                 handle.remove()
 
     def _listen(self, index: int, seeds: Mapping[int, torch.Tensor]) -> Iterator[RemovableHandle]:
@@ -248,7 +244,7 @@ class _BackwardTrace:
             yield node.register_prehook(functools.partial(self._enter, index, given))
 
     def _leave(self, index: int, node: Any, grads: Sequence[Any], _: Any) -> None:
-        """Note what a node gives to operands of its region, and to what of the region others read as well."""
+        """Note the gradients that a node gives to operands of its group, and to edges that other groups read too."""
         group = self.groups[index]
         for edge, grad in _given(node, grads):
             target = self.ends.get(edge, edge)
@@ -264,7 +260,7 @@ class _BackwardTrace:
     def _enter(
         self, index: int, seeds: Mapping[GradientEdge, Sequence[torch.Tensor]], grads: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
-        """What a node gets in place of the gradients that came: tangents, and what its own region gave."""
+        """Replace the gradients that enter a node by tangents, plus the gradient from its own group."""
         entering = list(grads)
         for edge, given in seeds.items():
             grad = entering[edge.output_nr]
@@ -278,34 +274,39 @@ class _BackwardTrace:
             entering[edge.output_nr] = functools.reduce(torch.add, parts)
         return tuple(entering)
 
-    def result(
-        self, seeds: Mapping[int, torch.Tensor], saved: Sequence[SavedByEager], refusals: Refusals, numbers: Numbers
-    ) -> Backward:
-        """What was found, when the pass is over.
-
-        `kept`: what eager mode keeps for each region.
-        """
-        found = Backward([], [], [])
+    def nodes(
+        self,
+        seeds: Mapping[int, torch.Tensor],
+        saved: Sequence[SavedByEager],
+        refusals: Refusals,
+        numbers: Numbers,
+        order: Sequence[int],
+    ) -> list[JointNode]:
+        """Return the autograd nodes after the pass. `saved`: by eager mode, by group; `order`: see `JointNode`."""
+        found: list[JointNode] = []
         positions: dict[GradientEdge, tuple[int, int]] = {}
         for index, group in enumerate(self.groups):
             results: list[int | Hidden] = []
+            tangents: list[fx.Node] = []
             for edge, slots in zip(group.out, group.slots, strict=True):
                 positions[edge] = index, len(results)
                 results += slots or [_hidden(edge, numbers.of)]
-                tangents = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
-                found.tangents.extend(self.tracer.node_of(functional.current_value(one)) for one in tangents)
-            operands = [source if isinstance(source, int) else positions[source] for source in group.into]
+                of_edge = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
+                tangents += [self.tracer.node_of(functional.current_value(one)) for one in of_edge]
             refused = refusals.get(index, {})
-            eager_saved = NOTHING_SAVED if len(refused) == len(group.into) else saved[index]
-            reasons = {group.into.index(source): reason for source, reason in refused.items()}
-            found.nodes.append(NodeShape(tuple(results), tuple(operands), tuple(group.reached), eager_saved, reasons))
-            for source in group.into:
-                grad = self.grads.get((index, source))
-                found.grads.append(None if grad is None else self.tracer.node_of(grad))
+            operands = [
+                Operand(source if isinstance(source, int) else positions[source], reached, refused.get(source))
+                for source, reached in zip(group.into, group.reached, strict=True)
+            ]
+            eager_saved = NOTHING_SAVED if len(refused) == len(operands) else saved[index]
+            grads = [self.grads.get((index, source)) for source in group.into]
+            shape = NodeShape(tuple(results), tuple(operands), eager_saved)
+            grad_nodes = [None if grad is None else self.tracer.node_of(grad) for grad in grads]
+            found.append(JointNode(shape, order[index], tangents, grad_nodes))
         return found
 
     def _tangent_inside(self, edge: GradientEdge) -> torch.Tensor:
-        """The tangent of what is hidden; one that nothing depends on where no gradient came there."""
+        """Return the tangent of a hidden result; an unused one where no gradient came there."""
         if edge not in self.hidden:
             hidden = _hidden(edge)
             with functional.below():
@@ -315,7 +316,7 @@ class _BackwardTrace:
 
 
 def _leading(group: OutputGroup, ends: Ends, wanted: Collection[int | GradientEdge]) -> list[Any]:
-    """The nodes of a region through which gradients come to what is wanted of what it reads."""
+    """Return the nodes of a group on the way to the operands that are `wanted`."""
     inner, leading = {*group.nodes}, set[Any]()
     pending = [node for node in group.nodes if any(ends.get(edge, edge) in wanted for edge in edges(node))]
     readers: dict[Any, list[Any]] = {}
@@ -332,7 +333,7 @@ def _leading(group: OutputGroup, ends: Ends, wanted: Collection[int | GradientEd
 
 
 def _in_engine_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """The nodes as autograd's engine comes to them: of those to which all has come, to that which was made last."""
+    """Yield the nodes in the engine's order: of those with all gradients, the highest sequence number first."""
     inner = {*nodes}
     onward = {node: [edge.node for edge in edges(node) if edge.node in inner] for node in nodes}
     awaited = collections.Counter(itertools.chain.from_iterable(onward.values()))
@@ -346,11 +347,11 @@ def _in_engine_order(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-    """What a node gives for each of its edges."""
+    """Return the gradient that a node gives for each of its edges."""
     if callable(node):
         grads = node(*arrived)
         return grads if isinstance(grads, tuple) else (grads,)
-    # One of Python's, which the engine alone can call: the pass from it to where it leads.
+    # Only the engine can call a Python node: run the pass from it to its edges.
     given = [(GradientEdge(node, number), grad) for number, grad in enumerate(arrived) if grad is not None]
     onward = list(dict.fromkeys(edges(node)))
     if not given or not onward:
@@ -362,7 +363,7 @@ def _run_alone(node: Any, arrived: Sequence[torch.Tensor | None]) -> Sequence[to
 
 
 def _given(node: Any, grads: Sequence[torch.Tensor | None]) -> Iterator[tuple[GradientEdge, torch.Tensor]]:
-    """What a node gives, and where to, as it is taken there."""
+    """Yield the gradients that a node gives by edge, fitted to their receivers."""
     for (source, number), grad in zip(node.next_functions, grads, strict=True):
         if grad is not None and source is not None:
             yield GradientEdge(source, number), fitting(grad, source._input_metadata[number])
@@ -375,9 +376,9 @@ def _hidden(edge: GradientEdge, number: Callable[[Any], Any] = lambda number: nu
 
 
 def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
-    """What a slot's gradient will look like: the slot's own strides, or contiguous where elements overlap.
+    """Return a tensor like a slot's gradient: the slot's strides, or contiguous where elements overlap.
 
-    Contiguous too where strides are symbolic and not those of some order of the dimensions: see `BackwardPass`.
+    Contiguous also where symbolic strides are no permutation of contiguous ones: see `BackwardPass`.
     """
     vague = has_symbols(wrapper) and not is_dense(wrapper.shape, wrapper.stride())
     if overlaps_itself(wrapper) or vague:
@@ -387,7 +388,7 @@ def _tangent_like(wrapper: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _no_autocast() -> Iterator[None]:
-    """Gradients are computed in the types of the forward pass."""
+    """Inside, autocast is off: gradients are computed in the dtypes of the forward pass."""
     with ambient.preserved() as state:
         ambient.write(ambient.without_autocast(state))
         yield

@@ -20,7 +20,7 @@ _api: Any = torch  # the functionalisation functions are outside torch's annotat
 
 @contextmanager
 def functionalising() -> Iterator[None]:
-    """While active, operators remove mutation, and re-apply views after it."""
+    """Inside, operators are functionalised: mutations removed, views applied again after them."""
     _api._enable_functionalization(reapply_views=True)
     try:
         yield
@@ -30,7 +30,7 @@ def functionalising() -> Iterator[None]:
 
 @contextmanager
 def below() -> Iterator[None]:
-    """While active, operators on fake tensors go straight to the tracer."""
+    """Inside, operators on fake tensors go straight to the tracer."""
     _api._disable_functionalization()
     try:
         with torch.no_grad():
@@ -40,15 +40,15 @@ def below() -> Iterator[None]:
 
 
 def wrap(value: torch.Tensor) -> torch.Tensor:
-    """A functional tensor, without history, whose value is the fake tensor `value`."""
+    """Return a functional tensor without history, with the value `value`, a fake tensor."""
     wrapper: torch.Tensor = _api._to_functional_tensor(value)
     return wrapper
 
 
 def wrap_input(value: torch.Tensor, requires_grad: bool, is_leaf: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """(what the gradient is asked for, what the graph is run with); the same object for a leaf.
+    """Return the tensor whose gradient is asked for, and the one the graph is run with; the same object for a leaf.
 
-    An input with history gets a wrapper that is no leaf, so that mutating it in place is allowed.
+    The latter is no leaf where the input has a history, so that mutating it in place is allowed.
     """
     leaf = wrap(value)
     if not requires_grad:
@@ -56,12 +56,12 @@ def wrap_input(value: torch.Tensor, requires_grad: bool, is_leaf: bool) -> tuple
     leaf.requires_grad_(True)
     if is_leaf:
         return leaf, leaf
-    with torch.enable_grad():  # it has its history whatever the grad mode of the call is
+    with torch.enable_grad():  # its history does not depend on the call's grad mode
         return leaf, _with_history(leaf, value)
 
 
 class _WithHistory(torch.autograd.Function):
-    """The identity: a fresh wrapper with the same value, so that no operator is recorded."""
+    """The identity: a new wrapper of the same value, so that no operator is recorded."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ _with_history: Callable[..., torch.Tensor] = _WithHistory.apply
 
 
 def current_value(wrapper: torch.Tensor) -> torch.Tensor:
-    """The fake tensor that holds the wrapper's value now, pending mutations applied."""
+    """Return the fake tensor with the wrapper's present value, pending mutations applied."""
     if not _api._is_functional_tensor(wrapper):
         return wrapper
     _api._sync(wrapper)
@@ -85,7 +85,7 @@ def current_value(wrapper: torch.Tensor) -> torch.Tensor:
 
 
 def snapshot(wrapper: torch.Tensor) -> torch.Tensor:
-    """A tensor without history of the value that the wrapper has now: later writes to the wrapper do not show in it."""
+    """Return a tensor without history of the wrapper's present value, which later writes do not change."""
     return wrap(current_value(wrapper)) if is_functional(wrapper) else wrapper.detach()
 
 
@@ -99,9 +99,9 @@ def differentiable(wrapper: torch.Tensor) -> bool:
 
 
 def counted_together(wrapper: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a change of the one counts, for autograd, as a change of the other: they share a version counter.
+    """Whether two wrappers share a version counter.
 
-    No tensor is asked for its counter: the wrapper's is moved on, and set back.
+    Nothing reports a shared counter: the wrapper's is incremented, compared and restored.
     """
     version, others = wrapper._version, other._version
     torch.autograd.graph.increment_version(wrapper)
@@ -111,37 +111,36 @@ def counted_together(wrapper: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def mutation_count(wrapper: torch.Tensor) -> int:
-    """How often the memory the wrapper shows was written to."""
     return int(_api._functionalize_mutation_counter(wrapper))
 
 
 def replace_value(wrapper: torch.Tensor, value: torch.Tensor) -> None:
-    """From now on the wrapper, and all that shares its memory, shows the fake tensor `value`."""
+    """Make the fake tensor `value` the value of the wrapper and of all that shares its memory."""
     show_value(wrapper, value)
     _api._functionalize_commit_update(wrapper)
     _api._sync(wrapper)
 
 
 def show_value(wrapper: torch.Tensor, value: torch.Tensor) -> None:
-    """Has the wrapper alone show the fake tensor `value`, equal to what it shows, until the memory is written to."""
+    """Make the fake tensor `value`, an equal one, the wrapper's value until the next write to its memory."""
     _api._functionalize_replace(wrapper, value)
 
 
 def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> None:
-    """After an in-place operation: lays the wrapper's value out as it was before, with this size and these strides.
+    """Give the wrapper's value the size and strides from before an in-place operation.
 
-    Eager writes into the memory that is there; the functional operator's result has a layout of its own, which what is
-    computed from it would take over.
+    Eager mode writes into the existing memory; the functional operator's result has other strides, which results
+    computed from it would inherit.
     """
     value = current_value(wrapper)
     if has_stride(value, stride) or value.dim() != len(size) or not all(map(_may_be_equal, value.shape, size)):
         return
     with below():
         if any(equal(length, 0) for length in size):
-            moved = value.new_empty_strided(size, stride)  # what is computed of no elements tells strides apart as well
+            moved = value.new_empty_strided(size, stride)  # results of empty tensors inherit strides too
         elif not is_dense(size, stride) and any(equal(step, 0) for step in stride):
             return
-        else:  # of memory with gaps, too: what is computed of it has none, and keeps the order
+        else:  # memory with gaps too: results have no gaps, and inherit the order of strides
             order = dims_by_stride(stride)
             if value.permute(*order).is_contiguous():
                 return
@@ -150,16 +149,14 @@ def keep_layout(wrapper: torch.Tensor, size: Sequence[int], stride: Sequence[int
 
 
 def _may_be_equal(first: Any, second: Any) -> bool:
-    """Whether two lengths are equal. One that data tell is another symbol each time it is computed: it may be."""
+    """Whether two lengths may be equal; each computation of an unbacked length makes another symbol."""
     unbacked = is_unbacked(first) or is_unbacked(second)
     return not holds(first != second) if unbacked else bool(first == second)
 
 
 def has_data_mutation(wrapper: torch.Tensor) -> bool:
-    """Whether the wrapper's elements were written to."""
     return bool(_api._functionalize_has_data_mutation(wrapper))
 
 
 def has_metadata_mutation(wrapper: torch.Tensor) -> bool:
-    """Whether shape, strides or storage of the tensor itself were changed in place."""
     return bool(_api._functionalize_has_metadata_mutation(wrapper) or _api._functionalize_was_storage_changed(wrapper))

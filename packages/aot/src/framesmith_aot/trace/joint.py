@@ -1,4 +1,4 @@
-"""Traces a torch-level graph once, forward and (for training) backward, into one functional graph."""
+"""Traces a torch-level graph once, forward and (for training) backward, into one functional joint graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torch import fx
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.backward import trace_backward
+from framesmith_aot.trace.backward import JointNode, trace_backward
+from framesmith_aot.trace.collect import InputPair, collect
 from framesmith_aot.trace.interpret import run_graph
-from framesmith_aot.trace.metadata import GraphMeta, InputPair, Origin, collect
+from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aot.trace.numbers import refusing_new_assumptions
-from framesmith_aot.trace.output_groups import NodeShape
 from framesmith_aot.trace.rng_order import rules_for
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import python_kernels
@@ -51,7 +51,7 @@ _here = _Here()
 
 
 def _is_reported(record: logging.LogRecord) -> bool:
-    """A filter for torch's log: what is asked of data while tracing is taken for granted then, or told as an error."""
+    """Filter torch's log: a data-dependent error while tracing becomes an assumption, or an error of this package."""
     return not (_here.tracing and record.exc_info and record.exc_info[1] and is_data_dependent(record.exc_info[1]))
 
 
@@ -60,16 +60,12 @@ logging.getLogger(FakeTensorMode.__module__).addFilter(_is_reported)
 
 @dataclass
 class JointGraph:
-    """The traced graph, and which nodes mean what.
+    """The traced graph, forward and (for training) backward, and the roles of its nodes.
 
-    `inputs` and `tangents` are placeholders; `slots` the fresh results (see `metadata`), `written`
-    the final values of the inputs that the graph itself overwrites. `nodes` are the autograd nodes of the
-    compiled graph; `tangents` and `grads` hold, for one after the other, a tangent for each of its results and the
-    gradient of each of its operands (None: no gradient). For inference all three are empty. `left` holds placeholders
-    for what inputs that the call changes, by position, hold when the backward pass runs. `origins` tells of slots
-    with gradients where the torch-level graph has them, `views` of the outputs at which autograd nodes end as they do
-    at inputs: the slots they are views of (see `GraphMeta.base_slot`). `order` has for each node the
-    place of its region among those that `regions_of` finds. `makers`, `writers` and `numbers` are those of `Collected`.
+    `inputs` and `late_inputs` are placeholders: the inputs at the call, and, by position, the contents of mutated
+    inputs when the backward pass runs. Results: the `slots` (see `metadata`), the final values of the inputs that the
+    graph itself overwrites, `numbers` (`Collected.numbers`), and the gradients of the autograd `nodes` (none for
+    inference).
     """
 
     graph: fx.Graph
@@ -79,55 +75,59 @@ class JointGraph:
     inputs: list[fx.Node]
     slots: list[fx.Node]
     written: list[fx.Node]
-    tangents: list[fx.Node]
-    grads: list[fx.Node | None]
-    nodes: list[NodeShape] = field(default_factory=list)
-    left: dict[int, fx.Node] = field(default_factory=dict)
-    origins: dict[int, Origin] = field(default_factory=dict)
-    views: dict[int, int | None] = field(default_factory=dict)
-    order: Sequence[int] = ()
-    makers: dict[int, str] = field(default_factory=dict)
-    writers: dict[int, str] = field(default_factory=dict)
-    numbers: list[fx.Node] = field(default_factory=list)
+    numbers: list[fx.Node]
+    nodes: list[JointNode] = field(default_factory=list)
+    late_inputs: dict[int, fx.Node] = field(default_factory=dict)
 
     @property
     def training(self) -> bool:
-        return bool(self.tangents)
+        return bool(self.nodes)
+
+    @property
+    def tangents(self) -> list[fx.Node]:
+        return [tangent for node in self.nodes for tangent in node.tangents]
+
+    @property
+    def grads(self) -> list[fx.Node]:
+        return [grad for node in self.nodes for grad in node.grads if grad is not None]
 
     def take(self, graph: fx.Graph) -> None:
-        """Goes on with a graph that a pass has made of this one: the same placeholders and results."""
+        """Replace the graph by a pass's result, with the same placeholders and results."""
         self.graph = graph
         placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
         self.inputs = [placeholders[node.name] for node in self.inputs]
-        self.tangents = [placeholders[node.name] for node in self.tangents]
-        self.left = {at: placeholders[node.name] for at, node in self.left.items()}
+        self.late_inputs = {at: placeholders[node.name] for at, node in self.late_inputs.items()}
+        for node in self.nodes:
+            node.tangents = [placeholders[tangent.name] for tangent in node.tangents]
         self.read_output()
 
     def final_value(self, at: int) -> fx.Node:
-        """What the call leaves in input `at`, which it changes."""
-        if at in self.meta.written:
-            return self.written[self.meta.written.index(at)]
-        return next(self.slots[copy.slot] for copy in self.meta.copy_back if copy.index == at)
+        copy = self.meta.inputs[at].copy
+        return self.written[self.meta.written.index(at)] if copy is None else self.slots[copy.slot]
 
     def write_output(self) -> None:
-        """Puts slots, written values, numbers and gradients (in this order) into the graph's output node."""
+        """Put slots, written values, numbers and gradients (in this order) into the graph's output node."""
         for node in reversed(self.graph.nodes):
             if node.op == "output":
                 self.graph.erase_node(node)
             break
-        self.graph.output((*self.slots, *self.written, *self.numbers, *self.grads))
+        grads = itertools.chain.from_iterable(node.grads for node in self.nodes)
+        self.graph.output((*self.slots, *self.written, *self.numbers, *grads))
 
     def read_output(self) -> None:
-        """Takes them back from the output node, after a pass replaced nodes."""
-        values: Any = next(iter(reversed(self.graph.nodes))).args[0]
-        values = iter(values)
-        for name in ("slots", "written", "numbers", "grads"):
-            setattr(self, name, list(itertools.islice(values, len(getattr(self, name)))))
+        """Take them back from the output node, after a pass replaced nodes."""
+        values: Any = iter(next(iter(reversed(self.graph.nodes))).args[0])
+        for owner, name in (*((self, name) for name in RESULTS), *((node, "grads") for node in self.nodes)):
+            setattr(owner, name, list(itertools.islice(values, len(getattr(owner, name)))))
+
+
+#: The results of the forward pass in the joint graph's output node.
+RESULTS = ("slots", "written", "numbers")
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a graph's operands come from: positions among the distinct inputs, or fixed `values`."""
+    """The values of a graph's operands: positions among the distinct inputs, or fixed `values`."""
 
     placeholders: list[int]
     attributes: dict[str, int]
@@ -144,15 +144,15 @@ def trace_joint(
     training: bool,
     keep_input_mutations: bool,
 ) -> JointGraph:
-    """Traces `gm` on the `inputs`, fake tensors and symbolic numbers.
+    """Trace `gm` on the `inputs`, fake tensors and symbolic numbers.
 
-    Raises AotUnsupported, also for errors of the graph's own calls. `binding` says which of `inputs` each placeholder
-    and each attribute of `gm` is.
+    `binding`: which of `inputs` each placeholder and each attribute of `gm` is. Raises AotUnsupported, also for errors
+    of the graph's own calls.
     """
     tracer = GraphTracer(fake_mode, lowers)
     tracer.rules = rules_for(tracer)
-    # What was found out of numbers that data tell while the graph was captured is to be found out again here, where it
-    # is checked: torch remembers them by tensor (`x.nonzero()`) until this changes.
+    # Torch caches unbacked sizes by tensor (`x.nonzero()`) until this changes. Assumptions of the capture have to be
+    # made again here, where they are checked.
     fake_mode.epoch += 1
     with _refusing(), _tracing(tracer) as before:
         pairs, nodes = _make_inputs(tracer, inputs)
@@ -167,7 +167,7 @@ def trace_joint(
             ) from error
         except Exception as error:
             if is_data_dependent(error):
-                raise AotUnsupported("data-dependent", "a choice by a number", str(error).splitlines()[0]) from error
+                raise AotUnsupported("data-dependent", "a data-dependent branch", str(error).splitlines()[0]) from error
             raise AotUnsupported("trace-error", f"{type(error).__name__} while tracing", str(error)) from error
         found = collect(
             pairs,
@@ -176,25 +176,21 @@ def trace_joint(
             keep_input_mutations=keep_input_mutations,
             grad_mode_after=_compare_ambient(before, ambient.read()),
         )
-        joint = JointGraph(tracer.graph, fake_mode, found.meta, tracer.attributes, nodes, [], [], [], [])
-        joint.slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
-        joint.written = [tracer.node_of(value) for value in found.written]
+        slots = [_fresh_node(tracer, wrapper) for wrapper in found.slots]
+        written = [tracer.node_of(value) for value in found.written]
+        numbers = found.numbers.nodes  # grows in the backward pass
+        joint = JointGraph(tracer.graph, fake_mode, found.meta, tracer.attributes, nodes, slots, written, numbers)
         if training and found.meta.differentiable:
-            joint.left = {at: _hand_over(tracer, f"input_{at}_left", pairs[at], nodes[at]) for at in found.meta.changed}
+            joint.late_inputs = {at: _late_input(tracer, at, pairs[at], nodes[at]) for at in found.meta.mutated}
             with refusing_new_assumptions(fake_mode.shape_env):
-                back = trace_backward(tracer, found, pairs)
-            joint.nodes, joint.tangents, joint.grads = back.nodes, back.tangents, back.grads
-            joint.origins, joint.views, joint.makers = found.origins, back.views, found.makers
-            joint.order = back.order
-            joint.writers = found.writers
-        joint.numbers = found.numbers.nodes
+                joint.nodes = trace_backward(tracer, found, pairs)
     _finish(joint)
     return joint
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """What the tracer refuses, as this package's error."""
+    """Inside, the tracer's errors are raised as this package's."""
     try:
         yield
     except TraceUnsupported as error:
@@ -203,7 +199,7 @@ def _refusing() -> Iterator[None]:
 
 @contextmanager
 def _tracing(tracer: GraphTracer) -> Iterator[ambient.Ambient]:
-    """The tracing environment; yields the ambient switches the graph starts with."""
+    """Set up the tracing environment; yields the ambient modes that the graph starts with."""
     with ambient.preserved() as before, torch.inference_mode(False), _no_saved_tensor_hooks():
         unstable.set_grad_enabled(before.grad)
         with (
@@ -229,7 +225,7 @@ def _noted_as_tracing() -> Iterator[None]:
 
 @contextmanager
 def _own_autocast_cache() -> Iterator[None]:
-    """Keeps the casts of fake weights that autocast remembers out of real calls."""
+    """Keep casts of fake weights out of autocast's cache for real calls."""
     torch.clear_autocast_cache()
     try:
         yield
@@ -239,7 +235,7 @@ def _own_autocast_cache() -> Iterator[None]:
 
 @contextmanager
 def _no_saved_tensor_hooks() -> Iterator[None]:
-    """Keeps the user's saved-tensor hooks away from the fake tensors autograd saves while tracing."""
+    """Keep the user's saved-tensor hooks from the fake tensors that autograd saves while tracing."""
     if unstable.top_saved_tensors_default_hooks(True) is None:
         yield
         return
@@ -260,28 +256,27 @@ def _make_inputs(tracer: GraphTracer, inputs: Sequence[Any]) -> tuple[list[Input
     return pairs, nodes
 
 
-def _hand_over(tracer: GraphTracer, name: str, pair: InputPair, node: fx.Node) -> fx.Node:
-    """A new placeholder, which the input's wrapper shows from now on, behind all that the graph writes to it.
+def _late_input(tracer: GraphTracer, at: int, pair: InputPair, node: fx.Node) -> fx.Node:
+    """Return a new placeholder; it becomes the value of the input's wrapper, after all writes of the graph.
 
-    What eager mode keeps of an input is its memory: the backward pass reads what is there when it runs, which may have
-    been changed since by way of `.data`.
+    Eager mode saves an input's memory: the backward pass reads its contents then, which `.data` may have changed.
     """
     with functional.below():
         value = aten.alias.default(node.meta["val"])
-    left = tracer.placeholder(name, value)
+    late = tracer.placeholder(f"input_{at}_late", value)
     functional.replace_value(pair.run, value)
-    return left
+    return late
 
 
 def _compare_ambient(before: ambient.Ambient, after: ambient.Ambient) -> bool | None:
-    """The grad mode to leave behind, None for no change. Raises AotUnsupported for other changes."""
+    """Return the grad mode to leave, None for no change. Raises AotUnsupported for other changes."""
     if before.autocast != after.autocast or before.nesting != after.nesting:
-        raise AotUnsupported("autocast-change", "the graph", "it leaves autocast in another state than it found")
+        raise AotUnsupported("autocast-change", "the graph", "it leaves autocast in another state")
     return after.grad if after.grad != before.grad else None
 
 
 def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
-    """The node of a slot's value, with the strides that eager mode gives it."""
+    """Return the node of a slot's value, with the strides of eager mode."""
     value = functional.current_value(wrapper)
     node = tracer.node_of(value)
     if all_equal(value.stride(), wrapper.stride()):
@@ -294,56 +289,57 @@ def _fresh_node(tracer: GraphTracer, wrapper: torch.Tensor) -> fx.Node:
 
 
 def _finish(joint: JointGraph) -> None:
-    """Tidies the graph and makes the slots fresh: none shares memory with another or with an input."""
-    roots = [None if grad is None else view_root(grad) for grad in joint.grads]
+    """Clean the graph, and give each slot memory of its own."""
+    roots = [[None if grad is None else view_root(grad) for grad in node.grads] for node in joint.nodes]
     joint.write_output()
     canonicalise(joint.graph)
     merge_equal(joint.graph)
     drop_idle_writes(joint.graph)
     joint.read_output()
-    _isolate(joint, roots)  # after equal calls, which views of several results may show, have become one
+    _isolate(joint, roots)  # after `merge_equal`: several slots may be views of one call
     joint.write_output()
     eliminate_dead(joint.graph)
     joint.read_output()
-    for at, node in [*joint.left.items()]:
+    for at, node in [*joint.late_inputs.items()]:
         if not node.users:
-            joint.graph.erase_node(joint.left.pop(at))
+            joint.graph.erase_node(joint.late_inputs.pop(at))
 
 
-def _isolate(joint: JointGraph, roots: Sequence[fx.Node | None]) -> None:
-    """`roots`: what gradients showed before equal calls became one. Those of one root are one tensor in eager mode."""
+def _isolate(joint: JointGraph, roots: Sequence[Sequence[fx.Node | None]]) -> None:
+    """Copy slots and gradients that share memory. `roots`: the roots of gradients before equal calls were merged."""
     owned: set[fx.Node] = set()
-    for index, node in enumerate(joint.slots):
-        root = view_root(node)
+    for index, slot in enumerate(joint.slots):
+        root = view_root(slot)
         if root.op in ("placeholder", "get_attr"):
-            joint.slots[index] = clone_node(joint, node)
+            joint.slots[index] = clone_node(joint, slot)
         elif root in owned:
-            joint.slots[index] = _in_own_memory(joint, node)
+            joint.slots[index] = _in_own_memory(joint, slot)
         owned.add(view_root(joint.slots[index]))
     returned: dict[tuple[fx.Node, fx.Node | None], fx.Node] = {}
     others: defaultdict[fx.Node, list[tuple[fx.Node, fx.Node | None]]] = defaultdict(list)
-    for index, (grad, shown) in enumerate(zip(joint.grads, roots, strict=True)):
-        if grad is None:
-            continue
-        if (grad, shown) not in returned:
-            taken = _shares_memory(grad, shown, others[view_root(grad)])
-            returned[grad, shown] = given = clone_node(joint, grad) if taken else grad
-            others[view_root(given)].append((given, shown))
-        joint.grads[index] = returned[grad, shown]
+    for node, shown_by in zip(joint.nodes, roots, strict=True):
+        for index, (grad, shown) in enumerate(zip(node.grads, shown_by, strict=True)):
+            if grad is None:
+                continue
+            if (grad, shown) not in returned:
+                taken = _shares_memory(grad, shown, others[view_root(grad)])
+                returned[grad, shown] = given = clone_node(joint, grad) if taken else grad
+                others[view_root(given)].append((given, shown))
+            node.grads[index] = returned[grad, shown]
 
 
 def _shares_memory(grad: fx.Node, shown: fx.Node | None, others: Sequence[tuple[fx.Node, fx.Node | None]]) -> bool:
-    """Whether a gradient shows memory that another gradient, an input or a saved value shows too.
+    """Whether a gradient shares memory with another gradient, an input or a saved value.
 
-    Other parts of one tensor do not: they are that in eager mode. `beside`: the gradients of the same root, and what
-    they showed.
+    Disjoint parts of one tensor may: they do in eager mode. `others`: the gradients of the same root, and their roots
+    before.
     """
     parts = all(of is shown and are_disjoint(grad, other) for other, of in others)
     return view_root(grad).meta["phase"] == "forward" or not parts
 
 
 def _in_own_memory(joint: JointGraph, node: fx.Node) -> fx.Node:
-    """The same value as `node`, at the same place of memory of its own: the same view of a copy of what it shows."""
+    """Return the same view as `node` of a copy of its base."""
     source = view_source(node)
     if source is None:
         return clone_node(joint, node)
@@ -356,7 +352,6 @@ def _in_own_memory(joint: JointGraph, node: fx.Node) -> fx.Node:
 
 
 def clone_node(joint: JointGraph, node: fx.Node) -> fx.Node:
-    """A new node that copies `node`, placed right after it."""
     with joint.graph.inserting_after(node):
         copy = joint.graph.call_function(aten.clone.default, (node,))
     copy.meta = dict(node.meta)

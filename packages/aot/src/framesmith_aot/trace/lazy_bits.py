@@ -1,11 +1,11 @@
-"""Memory of lazy conjugates and negatives, written to by a functional graph.
+"""Writes of a functional graph to memory with lazy conjugate or negative bits.
 
-Note [Lazy bits of functional values]: a wrapper says whether its elements are the conjugates of what is in memory, and
-so does its value, until an operator writes to the memory: functional operators give plain results, whatever their
-operands are, and a view's inverse (`conj` of what was written) may give a lazy one. The numbers are right, but the next
-view is made as the wrapper is, not as the value is (`imag` of a conjugate: `view_as_real` of its conjugate), and is
-refused. So after each write the value of what owns the memory is given the bits of its wrapper, and values of views are
-made of it; that of the view which was written to is there already, and is given its own.
+Note [Lazy bits of functional values]: a wrapper and its value have the same conjugate and negative bits, until an
+operator writes to the memory: functional operators return values without bits, and a view's inverse (`conj` of the
+written value) may return one with bits. The numbers are right, but the next view is made by the wrapper's bits (`imag`
+of a conjugate: `view_as_real` of its conjugate), and torch refuses it on the value. So after each write the value of
+the wrapper that owns the memory gets the wrapper's bits, and values of later views are made of it; the view that was
+written to exists already, and gets its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from framesmith_aten.checks.plain_tensors import with_bits_of
 
 
 class Bits:
-    """The wrappers of a graph, for as long as a lazy one is among them: those that own their memory, and views."""
+    """The wrappers of a graph that has lazy bits: owners of memory, and views."""
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[torch.Tensor, int]] = {}
@@ -27,13 +27,12 @@ class Bits:
         self._has_lazy = False
 
     def note(self, wrapper: torch.Tensor) -> None:
-        """A wrapper that the graph handles."""
         self._has_lazy |= wrapper.is_conj() or wrapper.is_neg()
         wrappers = self._views if wrapper._is_view() else self._owners
         wrappers.setdefault(id(wrapper), (wrapper, functional.mutation_count(wrapper)))
 
     def restore(self) -> None:
-        """After an operation: see Note [Lazy bits of functional values]."""
+        """Repair values after an operation: see Note [Lazy bits of functional values]."""
         if not self._has_lazy:
             return
         for wrappers, give in ((self._owners, functional.replace_value), (self._views, functional.show_value)):

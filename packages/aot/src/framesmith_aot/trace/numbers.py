@@ -1,4 +1,4 @@
-"""How calls of numbers are traced: those of the torch-level graph, one by one, and unbacked ones."""
+"""Symbolic scalars in the trace: calls of functions of numbers, and assumptions about unbacked ones."""
 
 from __future__ import annotations
 
@@ -18,64 +18,57 @@ from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.operators import op_name
-from framesmith_aten.symbolic import (
-    holds_assuming,
-    is_assumed,
-    is_symbolic,
-    is_the_same,
-    is_unbacked,
-    known_value,
-)
+from framesmith_aten.symbolic import holds_assuming, is_assumed, is_symbolic, is_the_same, is_unbacked, known_value
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.torch_adapter import OpOverload
 
-#: An unbacked number is assumed to be one of which holds what holds of this one.
+#: Conditions on unbacked numbers are assumed to hold if they hold for this number.
 MANY = 1 << 16
 
-#: Operators that broadcast nothing: a size that they take for another is an error where it is one element.
+#: Operators that broadcast nothing: a size that they assume equal raises where it is 1.
 OF_ONE_LENGTH = frozenset({"narrow", "narrow_copy", "slice_scatter", "split", "split_with_sizes"})
 
 
 def call(tracer: GraphTracer, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a call of a function of numbers gives. What its expression does not tell is a node of its own."""
+    """Return the result of a call of a function of numbers; a float result gets a node of its own."""
     function: Any = node.target
     known = EXAMPLE.get(node)
     if is_symbolic(known) and (value := known_value(known)) is not None:
-        return value  # whoever captured the graph relies on it
+        return value  # the capture relies on it
     out = known if is_symbolic(known) else function(*args, **kwargs)
     if not is_symbolic(out):
         return out
     if isinstance(out, torch.SymFloat) and not tracer.numbers.is_opaque(out):
-        out = out.node.shape_env.create_unbacked_symfloat()  # the order of the program counts: see 0015
+        out = out.node.shape_env.create_unbacked_symfloat()  # float arithmetic keeps the program's order: design 0015
     tracer.call_number(function, args, dict(kwargs), out)
     return out
 
 
 def as_known(value: Any) -> Any:
-    """A symbol that has turned out to be a number as that number; all else as it is."""
+    """Return the constant that a symbol is known to be; other values as they are."""
     known = known_value(value) if is_symbolic(value) else None
     return value if known is None else known
 
 
 def computed_with(graph: fx.Graph) -> list[Any]:
-    """The symbols, known at present, of which the numbers are made that operators of a traced graph compute with."""
+    """Return the symbols with known values that the operators of a traced graph compute with."""
     met: list[fx.Node] = []
     for node in graph.nodes:
         if isinstance(node.target, OpOverload):
             operands = {id(one.meta["val"]): one for one in node.all_input_nodes}
             numbers = arithmetic_numbers(node.target, value_of(node.args), value_of(node.kwargs))
             met.extend(operands[id(number)] for number, _ in numbers)
-    for node in met:  # grows: what a number is made of
+    for node in met:  # grows by the operands of numbers
         met.extend(one for one in node.all_input_nodes if is_symbolic(one.meta["val"]) and one not in met)
     found = [node.meta["val"] for node in dict.fromkeys(met)]
-    # By `_expr`, which does not say what has been found out of them since.
+    # `_expr` does not apply replacements found since.
     return [number for number in found if number.node._expr.is_Symbol and number.node.has_hint()]
 
 
 def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
-    """Let numbers be what they are at present, by guards; whether that is news: of one that is not among those `asked`.
+    """Specialise numbers to their present values by guards; return whether any is not among those `asked`.
 
-    One that has come to be known while the graph was traced was a symbol when that began.
+    A number that was specialised while the graph was traced was a symbol before.
     """
     new = [number for number in numbers if number.node._expr not in asked]
     for number in new:
@@ -85,11 +78,11 @@ def specialise(numbers: Sequence[Any], asked: set[Any]) -> bool:
 
 
 def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
-    """Assume, of unbacked numbers, what is usual of the condition that was asked; whether that is news.
+    """Assume the usual case of the condition on unbacked numbers that torch asked for; return whether that is new.
 
-    Torch's formulas have ways of their own for a factor of one, for what is empty and for a single row. Usual are
-    other factors and many rows: what holds of a large number. A call checks it: see `Facts`. `captured`: the symbols
-    with which the graph came; others are made anew each time that it is traced, and their assumptions are forgotten.
+    Torch's formulas branch for a factor of one, for empty tensors and for a single row. Usual are other factors and
+    many rows: the answer for a large number. A call checks it: see `Facts`. `captured`: the symbols of the captured
+    graph; others are created again in each trace, and their assumptions are lost.
     """
     condition: Any = getattr(error, "asked", getattr(error, "cond", None))
     env = fake_mode.shape_env
@@ -105,7 +98,6 @@ def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
 
 
 def _relations(condition: Any) -> Iterator[Any]:
-    """The comparisons that a condition is made of."""
     if condition.is_Relational:
         yield condition
         return
@@ -114,18 +106,13 @@ def _relations(condition: Any) -> Iterator[Any]:
 
 
 def _usual(condition: Any, env: Any) -> Any:
-    """The condition or its opposite, which of them is usual; None of that one number is another.
-
-    One would be taken for the other everywhere.
-    """
+    """Return the usual one of the condition and its negation; None for an equality, which would replace the symbol."""
     usual = holds_assuming(condition, env, MANY)
     fact = None if usual is None else condition if usual else ~condition
     return None if fact is None or fact.rel_op == "==" else fact
 
 
 def _unbacked_in(expr: Any) -> set[Any]:
-    """The unbacked symbols of an expression."""
-
     return {
         one
         for one in expr.free_symbols
@@ -136,15 +123,15 @@ def _unbacked_in(expr: Any) -> set[Any]:
 def _said(fact: Any) -> str:
     if fact.rel_op == "!=" and fact.lhs.is_Symbol and fact.rhs.is_number:
         number = float(fact.rhs) if not fact.rhs.is_integer else fact.rhs
-        return f"{fact.lhs}, an unbacked number, is not {number}, of which torch has a derivative of its own"
+        return f"{fact.lhs}, an unbacked number, is not {number}, for which torch has another derivative"
     return f"{fact.lhs} {fact.rel_op} {fact.rhs}, of unbacked numbers: where it is not so, torch has another derivative"
 
 
 @contextmanager
 def refusing_new_assumptions(env: Any) -> Iterator[None]:
-    """Raises AotUnsupported where the backward pass takes an unbacked number of the forward pass for another.
+    """Raise AotUnsupported where the backward pass replaces an unbacked symbol of the forward pass.
 
-    The forward pass would be compiled as if it were so, and nothing checks it there.
+    The forward pass would be compiled with the replacement, which nothing checks there.
     """
     if env is None:
         yield
@@ -159,7 +146,7 @@ def refusing_new_assumptions(env: Any) -> Iterator[None]:
 
 
 def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
-    """Symbols that a call has made of data are those that it made when the graph was captured."""
+    """Rename unbacked symbols that a call has created to those of the captured graph."""
     if not node.meta or (known := EXAMPLE.get(node)) is None:
         return
     for was, becomes in is_the_same(result, known):
@@ -167,7 +154,7 @@ def note_result(tracer: GraphTracer, node: fx.Node, result: Any) -> None:
 
 
 class Facts:
-    """Assumptions about numbers that only a call knows, checked at a call: those that torch defers to it."""
+    """Assumptions about numbers that a call checks: torch's deferred runtime asserts."""
 
     def __init__(self, tracer: GraphTracer, graph: fx.Graph) -> None:
         self._tracer = tracer
@@ -185,16 +172,15 @@ class Facts:
                     self.note_check(node, fx.node.map_arg(node.args, lambda operand: EXAMPLE.get(operand)))
 
     def note_check(self, node: fx.Node, args: Sequence[Any]) -> None:
-        """Take in what a call of `torch._check` of a condition says where it fails."""
+        """Note the message of a call of `torch._check`."""
         if node.target is unstable.check and isinstance(args[0], torch.SymBool):
             message = args[1] if len(args) > 1 else "Expected cond to be True, but got False"
             self._say(args[0], str(message() if callable(message) else message))
 
     def note_asserted(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
-        """Take in that `node`, if it is one, gives a condition of which the graph asserts further on that it holds.
+        """Note that `node`, if it is one, computes a condition that the graph asserts further on.
 
-        Whoever captured the graph relies on it, and knows what it says to be so; here it is found out, and checked
-        before anything is computed that relies on it.
+        The capture relies on it; the check comes before the first operator that may rely on it.
         """
         if node in self._asserted:
             condition = _retrace(node, env)
@@ -203,11 +189,11 @@ class Facts:
             if known_value(condition) is None:
                 self._say(condition, self._asserted[node])
                 unstable.check(condition)
-            # Not left to torch, which may know it from before, and takes it for granted then.
+            # Torch may know it from capture, and would not check it.
             self._check_once(condition.node._expr, self._asserted[node])
 
     def has_checked(self, condition: Any) -> bool:
-        """Whether it is known, or the graph checks it already."""
+        """Whether the condition is constant, or the graph checks it already."""
         return condition is True or (isinstance(condition, torch.SymBool) and condition.node._expr in self._checked)
 
     def _check_once(self, condition: Any, message: str) -> None:
@@ -220,9 +206,9 @@ class Facts:
         self._messages[unstable.canonicalize_bool_expr(condition.node._expr)] = message
 
     def check(self, node: fx.Node, values: Mapping[fx.Node, Any]) -> None:
-        """Record the checks of what the call `node` has assumed. Raises AotUnsupported.
+        """Record the checks of the assumptions of the call `node`. Raises AotUnsupported.
 
-        `values` are those of the nodes.
+        `values`: those of all nodes so far.
         """
         env = self._tracer.fake_mode.shape_env
         if env is None or self._seen == env.num_deferred_runtime_asserts:
@@ -230,7 +216,7 @@ class Facts:
         self._seen = env.num_deferred_runtime_asserts
         for relied in [one for some in env.deferred_runtime_asserts.values() for one in some]:
             if not self._tracer.numbers.knows_expression(relied.expr):
-                self._seen = 0  # to be looked at again
+                self._seen = 0  # checked at a later call
                 continue
             message = self._messages.get(relied.expr)
             unsaid = message is None and relied.expr not in self._checked
@@ -242,7 +228,7 @@ class Facts:
 
 
 def _retrace(node: Any, env: Mapping[fx.Node, Any]) -> Any:
-    """What a call of numbers gives, computed of the numbers of this trace."""
+    """Return the value of a call of numbers for the numbers of this trace."""
     if isinstance(node, (tuple, list)):  # the terms of `torch.sym_sum`
         return [_retrace(one, env) for one in node]
     if not isinstance(node, fx.Node) or node.target not in FUNCTIONS:
@@ -252,7 +238,7 @@ def _retrace(node: Any, env: Mapping[fx.Node, Any]) -> Any:
 
 
 def _writes_to_every_unbacked_operand(node: fx.Node, values: Mapping[fx.Node, Any]) -> bool:
-    """Whether the call writes to the one operand with an unbacked length: what is written to is not broadcast."""
+    """Whether the call writes to its only operand with an unbacked length: the written operand is not broadcast."""
     name = op_name(node.target)
     if node.target is not operator.setitem and not (name.endswith("_") and not name.endswith("__")):
         return False
@@ -262,5 +248,5 @@ def _writes_to_every_unbacked_operand(node: fx.Node, values: Mapping[fx.Node, An
 
 
 def _may_broadcast(expr: Any) -> bool:
-    """Whether a condition says that a size is another: torch's rules say so of sizes that eager mode broadcasts too."""
+    """Whether a condition equates sizes: torch's rules assert that also of sizes that eager mode broadcasts."""
     return expr.is_Relational and expr.rel_op == "==" and all(side.is_Symbol or side.is_number for side in expr.args)

@@ -1,14 +1,14 @@
-"""The regions of autograd's graph: what becomes one autograd node each.
+"""Output groups: the parts of autograd's graph that become one autograd node each.
 
-Note [Regions]: the user sees where gradients pass a result: by hooks, `retain_grad`, `torch.autograd.grad` with respect
-to it, a backward pass from it alone, what such a pass frees and which leaves it reaches. All of it is as in eager mode
-if a compiled graph becomes not one autograd node but one for each set of results: two of autograd's own nodes belong
-together when the same results depend on them. A pass from some of the results then runs a region whole or not at all,
-as eager runs the nodes in it; a result that others are computed from lies between two regions. The sets shrink on the
-way to the results, so regions have an order. Most graphs have one result, and one region.
+Note [Output groups]: the user sees where gradients pass a result: by hooks, `retain_grad`, `torch.autograd.grad` with
+respect to it, a backward pass from it alone, the tensors that such a pass frees and the leaves that it reaches. All of
+this is as in eager mode if a compiled graph becomes one autograd node for each set of results: two of autograd's own
+nodes are in one group when the same results depend on them. A pass from some of the results then runs a group whole or
+not at all, as eager mode runs its nodes; a result that others are computed from lies between two groups. The sets
+shrink towards the results, so groups have an order. Most graphs have one result, and one group.
 
 A result that is a view of an input or of another result is made by the view operator itself, outside of the nodes.
-What is computed from it reads it as it reads an input: regions end there as well.
+Nodes read it as they read an input: groups end there as well.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from framesmith_aot.trace.saved import NOTHING_SAVED, SavedByEager
 from framesmith_aot.trace.views import NumberAt
 from framesmith_aten.symbolic import all_equal
 
-#: The edges at which gradients leave the graph for an input or a view, and its position.
+#: The edges at which gradients leave the graph for an input or a view, with its position.
 Ends = Mapping[GradientEdge, int]
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A result of a region that only other regions read: autograd needs to know what its gradient looks like.
+    """A result of a group that only other groups read: autograd needs the shape and dtype of its gradient.
 
-    Of its shape what is symbolic is a `views.NumberAt`.
+    Symbolic lengths of the shape are `views.NumberAt`.
     """
 
     shape: tuple[Any, ...]
@@ -49,51 +49,63 @@ class Hidden:
         return [length for length in self.shape if isinstance(length, NumberAt)]
 
 
-#: Of an autograd node: the position of an input, n + that of an output that is a view (where there are n inputs), or a
-#: node and the position among its results.
-Operand = int | tuple[int, int]
+#: The source of a node's operand: the position of an input, n + that of an output that is a view (where there are n
+#: inputs), or a node and the position among its results.
+Source = int | tuple[int, int]
 
 
-#: When autograd's engine comes to a node: of those that are ready, to that of the highest number.
+#: A sequence number. Of the nodes that are ready, the engine runs the one with the highest number.
 BEFORE_ALL_OTHERS = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error of eager mode's autograd: its type, its words, and the number of the node that raises it.
+    """An error of eager mode's autograd: its type, its message, and the sequence number of the node that raises it.
 
-    `first`: whether its engine comes to that node before all others.
+    `first`: whether the engine reaches that node before all others.
     """
 
     error: type[Exception]
-    words: str
+    message: str
     number: int
     first: bool
 
 
 @dataclass(frozen=True)
-class NodeShape:
-    """One autograd node of a compiled graph; each comes before those that read it.
+class Operand:
+    """One operand of an autograd node. `reached`: positions of the results that its gradient can depend on.
 
-    `results` are positions of slots and what is hidden; `reached` gives for each operand the positions of the results
-    that its gradient can depend on. `kept` is what eager mode keeps for it, `refusals` why eager mode would refuse the
-    gradients of some operands, by position.
+    `refusal`: why eager mode refuses its gradient.
+    """
+
+    source: Source
+    reached: frozenset[int]
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    """One autograd node of a compiled graph; each precedes its readers.
+
+    `results`: positions of slots, or hidden ones. `eager_saved`: what eager mode saves for its backward pass.
     """
 
     results: tuple[int | Hidden, ...]
     operands: tuple[Operand, ...]
-    reached: tuple[frozenset[int], ...]
     eager_saved: SavedByEager = NOTHING_SAVED
-    refusals: Mapping[int, Refusal] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[Source]:
+        return [operand.source for operand in self.operands]
 
 
 @dataclass(eq=False)
 class OutputGroup:
-    """Nodes of autograd, the edges at which gradients enter them, and those at which they leave.
+    """Nodes of autograd's graph, the edges at which gradients enter them, and those at which they leave.
 
-    `out` holds gradient edges of the region's own nodes: those of slots and those that other regions read, `slots` for
-    each the positions of its slots (none: nobody but the regions sees it). `into` holds what the region reads:
-    positions of inputs and views, and edges of other regions. `reached` is that of `NodeShape`.
+    `out`: gradient edges of the group's own nodes, for its slots and for what other groups read; `slots`: for each the
+    positions of its slots (none: hidden). `into`: what the group reads, positions of inputs and views, and edges of
+    other groups; `reached`: see `Operand`.
     """
 
     nodes: list[Any] = field(default_factory=list)
@@ -103,23 +115,23 @@ class OutputGroup:
     reached: list[frozenset[int]] = field(default_factory=list)
 
     def position_out(self, edge: GradientEdge) -> int:
-        """Where the edge is in `out`; added when it is new."""
+        """Return the position of the edge in `out`; add it when it is new."""
         if edge not in self.out:
             self.out.append(edge)
             self.slots.append([])
         return self.out.index(edge)
 
     def slots_of(self, edge: GradientEdge) -> list[int]:
-        """The slots whose gradients enter at an edge of `out`."""
+        """Return the slots whose gradients enter at an edge of `out`."""
         return self.slots[self.out.index(edge)]
 
 
 def output_groups(
     roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[int, int] = MappingProxyType({})
 ) -> list[OutputGroup]:
-    """The regions, each before those that read it.
+    """Return the groups, each before its readers.
 
-    `roots` are the tensors of slots by position, `ends` the edges of inputs and views, `bases` the slots that views are
+    `roots`: the tensors of slots by position; `ends`: the edges of inputs and views; `bases`: the slots that views are
     views of.
     """
     dependents = _dependents(roots.values(), ends)
@@ -149,10 +161,9 @@ def output_groups(
 def order_of(
     groups: Sequence[OutputGroup], bases: Mapping[int, int], last: Mapping[int, int] = MappingProxyType({})
 ) -> list[int]:
-    """The regions' places, each behind what it reads, and otherwise as they were made.
+    """Return the groups' positions, each after what it reads, else by sequence number.
 
-    The engine comes first to what was made last. Where it comes no further in a region than to one of its nodes, `last`
-    has this one's number instead of that of the last.
+    The engine runs the highest number first. Where it stops in a group at a node, `last` has this node's number.
     """
     of_slot = {slot: group for group in groups for slots in group.slots for slot in slots}
     of_edge = {edge: group for group in groups for edge in group.out}
@@ -180,7 +191,7 @@ def _last_made(group: OutputGroup) -> int:
 
 
 def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
-    """Keep gradients that come to an end from going on through its node, back among those that are looked at."""
+    """Install hooks that stop gradients at an end, where more nodes follow."""
     return [
         edge.node.register_prehook(functools.partial(_without, edge.output_nr))
         for edge in ends
@@ -189,24 +200,22 @@ def stop_at_ends(ends: Collection[GradientEdge]) -> list[RemovableHandle]:
 
 
 def _without(number: int, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of a node's results less one."""
     return (*grads[:number], None, *grads[number + 1 :])
 
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge:
-    """Where the gradient of a tensor goes, comparable with the edges between nodes."""
+    """Return the gradient edge of a tensor, comparable with edges between nodes."""
     return GradientEdge(*get_gradient_edge(tensor)[:2])
 
 
 def edges(node: Any) -> Iterator[GradientEdge]:
-    """Where a node's gradients go."""
     for source, number in node.next_functions:
         if source is not None:
             yield GradientEdge(source, number)
 
 
 def _dependents(roots: Iterable[torch.Tensor], ends: Ends) -> dict[Any, int]:
-    """For each node the roots that depend on it, a bit for each."""
+    """Return, for each node, the roots that depend on it, as bits."""
     found: dict[Any, int] = {}
     for bit, root in enumerate(roots):
         for node in _reachable([root.grad_fn], ends):
@@ -215,7 +224,7 @@ def _dependents(roots: Iterable[torch.Tensor], ends: Ends) -> dict[Any, int]:
 
 
 def _reachable(start: Sequence[Any], ends: Collection[GradientEdge]) -> list[Any]:
-    """The nodes themselves and those that their gradients go to before they come to an end."""
+    """Return the nodes and those that their gradients reach before an end."""
     seen = set(start)
     pending = list(start)
     for node in pending:
@@ -227,7 +236,7 @@ def _reachable(start: Sequence[Any], ends: Collection[GradientEdge]) -> list[Any
 
 
 def reached(tensors: Sequence[torch.Tensor], ends: Collection[GradientEdge]) -> list[GradientEdge]:
-    """Those of `ends` to which the history of some tensors leads, before it comes to another of them."""
+    """Return those of `ends` to which the histories of some tensors lead, before they come to another of them."""
     found = {edge: None for edge in map(edge_of, tensors) if edge in ends}
     start = [tensor.grad_fn for tensor in tensors if edge_of(tensor) not in found]
     for node in _reachable(start, ends):
@@ -236,7 +245,7 @@ def reached(tensors: Sequence[torch.Tensor], ends: Collection[GradientEdge]) -> 
 
 
 def _reached(group: OutputGroup, ends: Ends) -> list[frozenset[int]]:
-    """For each position in `into`, the positions among the results whose gradients can go there."""
+    """Return, for each position in `into`, the positions among the results whose gradients can go there."""
     found: list[set[int]] = [set() for _ in group.into]
     inside = set(group.nodes)
     results = [edge for edge, slots in zip(group.out, group.slots, strict=True) for _ in range(max(len(slots), 1))]
@@ -253,7 +262,7 @@ def _reached(group: OutputGroup, ends: Ends) -> list[frozenset[int]]:
 
 
 def fitting(grad: torch.Tensor, wanted: Any) -> torch.Tensor:
-    """A gradient as the node it goes to takes it: the engine sums it to the shape there, and converts it."""
+    """Return a gradient summed to the shape, and converted to the dtype, of its receiver, as the engine does."""
     if grad.is_complex() and not wanted.dtype.is_complex:
         grad = torch.real(grad)
     if grad.dim() != len(wanted.shape) or not all_equal(grad.shape, wanted.shape):

@@ -1,9 +1,9 @@
-"""A graph that begins with writes in no_grad, as an optimizer's step does, and then computes what has gradients.
+"""Graphs that begin with writes in no_grad, such as an optimizer's step, and go on with gradients.
 
-Note [Preludes]: such a graph is compiled as two, called one after the other, where all that the second reads of the
-first is the inputs it has written to. In one graph, second derivatives would need what these inputs were before, the
-state of the optimizer too: a copy of each in each call. Where compiled code fails, the part whose it is runs as it is:
-what the first has written stands. So each is to write last and to assume nothing, or the graph is compiled as one.
+Note [Preludes]: such a graph is compiled as two, called one after the other, where the second reads nothing of the
+first but the inputs it has written to. In one graph, second derivatives would need the former values of these inputs,
+the optimizer's state too: a copy of each in each call. Where compiled code fails, its part runs uncompiled: the writes
+of the first part stand. So each part has to write last and to assume nothing, or the graph is compiled as one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from framesmith_aten.meta import EXAMPLE, Effects
 from framesmith_aten.operators import tensors_in
 from framesmith_aten.recording import computes_number, effects_of, is_call
 
-#: Fewer copies than this cost less than the call of another graph.
+#: Fewer copies cost less than the call of another graph.
 LEAST_WRITTEN: Final = 8
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of the two graphs, and which of the whole one's inputs it takes."""
+    """One of the two graphs, and the positions of the inputs that it takes."""
 
     module: fx.GraphModule
     takes: tuple[int, ...]
 
 
 def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
-    """The two graphs that `gm` is compiled as, or None: it is one then."""
+    """Return the two graphs that `gm` is compiled as, or None where it is compiled as one."""
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
         return None
     calls = list(filter(is_call, gm.graph.nodes))
@@ -47,7 +47,7 @@ def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
 
 
 def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
-    """How many calls come before the first that is recorded, the switches of the grad mode around them included."""
+    """Return the number of calls before the first recorded one, with the grad mode switches around them."""
     end, records = 0, True
     for at, node in enumerate(calls):
         if node.target is unstable.set_grad_enabled:
@@ -59,17 +59,16 @@ def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
 
 
 def _is_sure(node: fx.Node) -> bool:
-    """Whether a call raises on no data; what computes numbers may: it divides by what is 0."""
+    """Whether a call raises for no data; a call that computes numbers may divide by 0."""
     return not effects_of(node).may_fail and not computes_number(node)
 
 
 def _has_other_effects(effects: Effects) -> bool:
-    """Whether a call does more than compute and write to tensors."""
     return effects.random or effects.lasting or effects.reshaped or effects.unproven
 
 
 def _are_independent(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:
-    """Whether the rest, with gradients, reads nothing of what comes first but inputs that are written to, and many."""
+    """Whether the rest has gradients and reads nothing of the first part but written inputs, and many of these."""
     inside = {*first}
     if any(user not in inside for node in first for user in node.users):
         return False
@@ -87,7 +86,7 @@ def _lies_in(example: Any, storages: set[int]) -> bool:
 
 
 def _part(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Part:
-    """A graph of these nodes, of what they read, and of nothing else."""
+    """Return a graph of these nodes and their operands."""
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
     read = {operand for node in nodes for operand in node.all_input_nodes}
     takes = []

@@ -1,4 +1,4 @@
-"""How one tensor is a view of another: the chain of view operators between them, and its text."""
+"""Chains of view operators between two tensors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from framesmith_aten.symbolic import is_symbolic
 
 @dataclass(frozen=True)
 class NumberAt:
-    """A number that is known at a call, by its position among `GraphMeta.numbers`."""
+    """A number that is known at a call, by its position among `JointGraph.numbers`."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view operator: `target(previous, *args, **kwargs)`, then `[item]` where it gives several.
+    """One view operator: `target(previous, *args, **kwargs)`, then `[item]` for a multi-output one.
 
-    Several are of one call where `call`, its name, is the same.
+    Steps with the same `call`, its name, are of one call.
     """
 
     target: Any
@@ -40,7 +40,7 @@ class ViewStep:
 
 
 def data(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor.data`, which no operator makes: another tensor, of which autograd and version counters know nothing."""
+    """Return `tensor.data`, which no operator makes: it has its own version counter, and no history."""
     return tensor.data
 
 
@@ -63,7 +63,7 @@ Steps = tuple[ViewStep | Restride, ...]
 
 
 def with_numbers(step: ViewStep | Restride, number: Callable[[Any], Any]) -> ViewStep | Restride:
-    """The step with nodes and symbols replaced."""
+    """Return the step with nodes and symbols replaced."""
     if isinstance(step, Restride):
         return Restride(_replaced(step.size, number), _replaced(step.stride, number), _replaced(step.offset, number))
     kwargs = tuple((name, _replaced(value, number)) for name, value in step.kwargs)
@@ -71,7 +71,7 @@ def with_numbers(step: ViewStep | Restride, number: Callable[[Any], Any]) -> Vie
 
 
 def numbers_of_steps(steps: Steps) -> set[int]:
-    """The positions of the numbers that steps need."""
+    """Return the positions of the numbers that steps need."""
     return {found.index for step in steps for found in _numbers_in(list(vars(step).values()))}
 
 
@@ -90,7 +90,7 @@ def _replaced(value: Any, number: Callable[[Any], Any]) -> Any:
 
 
 def chain(node: fx.Node, base: fx.Node) -> Steps | None:
-    """The steps from `base` to its view `node`; () when they are the same, None when no chain leads there."""
+    """Return the steps from `base` to its view `node`; () when they are the same, None when no chain leads there."""
     steps: list[ViewStep] = []
     while node is not base:
         source = view_source(node)
@@ -110,7 +110,7 @@ def _step(node: fx.Node) -> ViewStep:
 
 
 def restride(view: torch.Tensor, base: torch.Tensor) -> Restride | None:
-    """The view as sizes and strides over its base; None where element types differ."""
+    """Return the view as sizes and strides over its base; None where dtypes or lazy bits differ."""
     if view.dtype != base.dtype or view.is_conj() != base.is_conj() or view.is_neg() != base.is_neg():
         return None
     return Restride(tuple(view.shape), tuple(view.stride()), view.storage_offset() - base.storage_offset())

@@ -1,8 +1,8 @@
-"""Derivatives that eager mode chooses by looking at data or sizes, as one formula for all of them.
+"""Functions whose derivatives eager mode chooses by data or sizes, with one formula for all cases.
 
-Autograd cannot look at what a traced tensor holds, and then takes formulas that differ where there are NaNs and
-infinities. Where it looks at a size that is a symbol, the symbol becomes the number that it is at present. Each
-function here stands for a torch function, and is that one where nothing is traced.
+Autograd cannot read a traced tensor, and then takes formulas that differ for NaNs and infinities. Where it reads a
+symbolic size, the symbol is specialised. Each function here replaces a torch function, and calls it where nothing is
+traced.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _is_traced(input: torch.Tensor) -> bool:
 
 
 def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.prod`: where no element is zero, eager divides the product by each of them."""
+    """`torch.prod`: where no element is zero, eager mode divides the result by each of them."""
     if not _is_traced(input) or input.dim() == 0 or "out" in kwargs:
         return torch.prod(input, *args, **kwargs)
     dim = args[0] if args else kwargs.get("dim")
     if input.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled(input.device.type):
-        input = input.float()  # autocast's own copy, made before autograd: that is kept, and `input` may be changed
+        input = input.float()  # autocast's own copy is saved for backward, and `input` may be mutated
 
-    def product(values: torch.Tensor) -> torch.Tensor:
+    def prod_of(values: torch.Tensor) -> torch.Tensor:
         return torch.prod(values, *args, **kwargs)
 
     def formula(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -58,18 +58,18 @@ def prod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         zeros = (values == 0).sum()
         with torch.enable_grad():
             leaf = values.detach().requires_grad_()
-            [others] = torch.autograd.grad(product(leaf), leaf, grad)
+            [others] = torch.autograd.grad(prod_of(leaf), leaf, grad)
         if dim is None:
             others = torch.where(zeros > 1, torch.zeros_like(others), others)
         elif result.dim() < values.dim():
             grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
         return torch.where(zeros == 0, grad * (result / values).conj(), others).to(input.dtype)
 
-    return _chosen(product, formula, input)
+    return _chosen(prod_of, formula, input)
 
 
 def one_of_all(of_all: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.max`, `median` and others that give one of all elements: its equals get equal parts of the gradient."""
+    """Replace `torch.max`, `median` and others that return one of all elements: equal elements share the gradient."""
 
     def run(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs or not _is_traced(input) or not input.is_cpu:
@@ -85,7 +85,7 @@ def _equal_parts(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) 
 
 
 class _Selected(torch.autograd.Function):
-    """`torch.masked_select` by places, which keeps what eager mode keeps beside them."""
+    """`torch.masked_select` by indices; saves for backward what eager mode saves, and the indices."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, mask: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
@@ -101,7 +101,7 @@ class _Selected(torch.autograd.Function):
 
 
 def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """`torch.masked_select`, of symbolic sizes by places."""
+    """`torch.masked_select`, by indices where sizes are symbolic."""
     if not (functional.is_functional(input) and has_symbols(input)):
         return torch.masked_select(input, mask)
     size = torch.broadcast_shapes((1,), input.shape, mask.shape)  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 class _CumulativeSum(torch.autograd.Function):
-    """`torch.cumsum`, whose derivative asks for no size."""
+    """`torch.cumsum` with a derivative that reads no size."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
@@ -123,7 +123,7 @@ class _CumulativeSum(torch.autograd.Function):
 
 
 def cumsum(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.cumsum`, also of as many elements as data tell: autograd asks whether that is more than one."""
+    """`torch.cumsum`, also of unbacked lengths: autograd's derivative asks whether they are more than one."""
     if not _is_traced(input) or not any(is_unbacked(length) for length in input.shape) or "out" in kwargs:
         return torch.cumsum(input, *args, **kwargs)
     return _summed(*args, input=input, **kwargs)
@@ -135,18 +135,18 @@ def _summed(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) 
 
 
 def cumprod(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.cumprod`, also of as many elements as data tell: autograd goes through them one by one."""
+    """`torch.cumprod`, also of unbacked lengths: autograd's derivative loops over the elements."""
     if not _is_traced(input) or not any(is_unbacked(length) for length in input.shape) or "out" in kwargs:
         return torch.cumprod(input, *args, **kwargs)
     return _multiplied(*args, input=input, **kwargs)
 
 
 def _multiplied(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    def product(values: torch.Tensor) -> torch.Tensor:
+    def prod_of(values: torch.Tensor) -> torch.Tensor:
         return torch.cumprod(values, dim, dtype=dtype)
 
     def formula(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-        """Eager mode's: up to the first zero, at it, which what lies up to the second depends on, and beyond."""
+        """Return eager mode's gradient: before the first zero, at it (which reads up to the second zero), and after."""
         grad, values = grad.to(input.dtype), input.conj()
         zero = input == 0
         zeros = zero.cumsum(dim)
@@ -158,4 +158,4 @@ def _multiplied(dim: int, *, input: torch.Tensor, dtype: torch.dtype | None = No
         at_first = of_all * torch.where(before, values, 1).prod(dim, keepdim=True)
         return torch.where(before, up_to_first, torch.where(first, at_first, 0))
 
-    return _chosen(product, formula, input)
+    return _chosen(prod_of, formula, input)

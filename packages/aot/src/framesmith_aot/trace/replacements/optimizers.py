@@ -1,9 +1,9 @@
-"""Optimizers' functions that change many tensors in one call, tensor by tensor.
+"""Fused and foreach functions of optimizers, decomposed tensor by tensor.
 
-Torch's functionalisation fails at them: the fused ones where a list is empty, those that take their numbers in a tensor
-because it looks at that tensor's memory. Taken apart, a step is the elementwise work of kernels. As in torch's own
-kernels, corrections that depend on the step are computed in float64, the rest in float32 at least, rounded once where
-it is stored; a step that found an infinite gradient leaves everything as it was.
+Torch's functionalisation fails for them: for fused ones with an empty list, and for numbers given as a tensor, whose
+memory it reads. Decomposed, a step is elementwise work. As in torch's own kernels, corrections that depend on the step
+are computed in float64, the rest in float32 at least, rounded once where it is stored; a step with an infinite gradient
+changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _store(old: torch.Tensor, new: torch.Tensor, found_inf: torch.Tensor | None)
 def _gradient(
     grad: torch.Tensor, maximize: bool, grad_scale: torch.Tensor | None, found_inf: torch.Tensor | None
 ) -> torch.Tensor:
-    """The gradient without its scale, which is left there so; of what is to become larger, its negative."""
+    """Return the unscaled gradient, and store it; negated where `maximize`."""
     wide = _wide(grad)
     if grad_scale is not None:
         wide = wide / grad_scale
@@ -40,7 +40,7 @@ def _gradient(
 
 
 def _together(steps: Tensors) -> torch.Tensor:
-    """The steps in one tensor: what a backend has no kernel for is one call then."""
+    """Return the steps in one tensor, so that an operator without a kernel of the backend is one call."""
     return torch.stack([step.reshape(()) for step in steps]).to(torch.float64)
 
 
@@ -63,7 +63,7 @@ def _adam(
     grad_scale: torch.Tensor | None = None,
     found_inf: torch.Tensor | None = None,
 ) -> None:
-    """A step of Adam; `decoupled`: with the decay apart from the gradient, as AdamW has it."""
+    """Do a step of Adam; `decoupled`: weight decay is decoupled from the gradient, as in AdamW."""
     if not self:
         return
     steps = _together(state_steps)
@@ -85,12 +85,10 @@ def _adam(
 
 
 def adam_(*args: Any, **kwargs: Any) -> None:
-    """`torch._fused_adam_`."""
     _adam(False, *args, **kwargs)
 
 
 def adamw_(*args: Any, **kwargs: Any) -> None:
-    """`torch._fused_adamw_`."""
     _adam(True, *args, **kwargs)
 
 
@@ -109,7 +107,6 @@ def sgd_(
     grad_scale: torch.Tensor | None = None,
     found_inf: torch.Tensor | None = None,
 ) -> None:
-    """`torch._fused_sgd_`."""
     for at, (parameter, grad) in enumerate(zip(self, grads, strict=True)):
         value, gradient = _wide(parameter), _gradient(grad, maximize, grad_scale, found_inf)
         if weight_decay != 0:
@@ -136,7 +133,6 @@ def adagrad_(
     grad_scale: torch.Tensor | None = None,
     found_inf: torch.Tensor | None = None,
 ) -> None:
-    """`torch._fused_adagrad_`."""
     if not self:
         return
     rates = lr / (1 + (_together(state_steps) - 1) * lr_decay)
@@ -150,7 +146,7 @@ def adagrad_(
 
 
 def _through_results(many: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
-    """`change`, which writes to its first argument; where numbers are in a tensor as `many`, which gives new ones."""
+    """Return `change`, an in-place function; with numbers in a tensor it copies the results of `many`."""
 
     def run(self: Tensors, tensor1: Tensors, tensor2: Tensors, *args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(numbers, torch.Tensor) for numbers in (*args, *kwargs.values())):
@@ -164,9 +160,9 @@ def _through_results(many: Callable[..., Any], change: Callable[..., Any]) -> Ca
 def _by_a_tensor(
     factor: Callable[..., torch.Tensor], function: Callable[..., Any], changes: bool
 ) -> Callable[..., Any]:
-    """`function`, which adds `factor(value * tensor1, tensor2)`, where the number `value` is given as a tensor.
+    """Return `function`, which adds `factor(value * tensor1, tensor2)`, also for a tensor `value`.
 
-    The operator takes a number, and reading it would be a call between kernels, and on a GPU wait for it.
+    The operator takes a number: reading it would be a call between kernels, which waits for a GPU.
     """
 
     def run(self: torch.Tensor, tensor1: torch.Tensor, tensor2: torch.Tensor, *, value: Any = 1, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""GRUs and plain RNNs of many steps, whose loops over time are calls of the graph instead of calls for each step."""
+"""GRUs and plain RNNs of many steps: a loop over time is one call of the graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from framesmith_guards.needs import of_torch
 
 Tensors = Sequence[torch.Tensor]
 
-#: Steps up to which a graph holds each of them: what is fused in a step makes up for its calls.
+#: Up to this number of steps a graph holds each: fusion within a step outweighs its calls.
 FEW_STEPS = 8
 
 
 def whole(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.gru`, `rnn_tanh` or `rnn_relu` by loops; `call`, which is that function, where `why_not` says so."""
+    """Return `torch.gru`, `rnn_tanh` or `rnn_relu` by loops, or by `call`, that function, where `why_not` says so."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs) if why_not(args, kwargs) is not None else _layers(name, *args)
@@ -29,15 +29,15 @@ def whole(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def why_not(args: Sequence[Any], kwargs: Any) -> str | None:
-    """Why the call's steps are traced one by one, or None."""
+    """Return why the call's steps are traced one by one, or None."""
     if kwargs or len(args) != 9 or not isinstance(args[2], (list, tuple)):
-        return "it is of packed sequences"
+        return "its sequences are packed"
     input, hx, params, biases, layers, *_, both, batch_first = args
     tensors = (input, hx, *params)
     if torch.is_autocast_enabled("cpu") or any(one.dtype != input.dtype or not one.is_cpu for one in tensors):
-        return "the types are not the same everywhere"
+        return "the dtypes differ, or a tensor is not on the CPU"
     if not input.is_floating_point() or input.dim() != 3 or hx.dim() != 3 or not functional.is_functional(input):
-        return "it is of no usual form"
+        return "its operands have other shapes"
     if len(params) != layers * (1 + both) * (4 if biases else 2):
         return "it has another number of weights"
     steps = input.shape[1 if batch_first else 0]
@@ -67,7 +67,7 @@ def _layers(
         for way in range(ways):
             number = at * ways + way
             weights = params[number * each : (number + 1) * each]
-            # Eager mode takes the steps of two directions one by one, and copies none of them.
+            # Eager mode runs the steps of two directions one by one, without a copy of the input.
             as_given = both or is_contiguous(given)
             out: torch.Tensor = _layer(name, way == 1, as_given, given, states[number], *weights)
             last.append(out[-1])
@@ -76,13 +76,15 @@ def _layers(
         if dropout and train and at < layers - 1:
             given = torch.dropout(given, dropout, True)
     state = torch.stack(last)
-    return (given.transpose_(0, 1) if batch_first else given), state  # in place, as in eager mode: no view
+    return (
+        given.transpose_(0, 1) if batch_first else given
+    ), state  # in place, as in eager mode, so that it is no view
 
 
 class _Layer(torch.autograd.Function):
-    """One layer in one direction: all states, of steps in front, the last one first if it goes `back`.
+    """One layer in one direction: returns all states, time first; from the last step if it goes `back`.
 
-    `as_given` is whether eager mode keeps the input itself, where weights require gradients, and no copy of it.
+    `as_given`: whether eager mode saves the input itself, where weights require gradients, and no copy of it.
     """
 
     @staticmethod
@@ -115,9 +117,9 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Gates, or what tells them, are those of the forward pass.
+        """Return the gradients, with the gates of the forward pass.
 
-        What eager mode keeps of the operands shows it what `.data` changed in them, as it does here.
+        The saved operands show what `.data` changed in them, as in eager mode.
         """
         ctx.saved_tensors  # noqa: B018  raises if one was changed and counted
         live, live_state, live_weights = ctx.live
@@ -157,7 +159,7 @@ def _gru(
     return made
 
 
-#: Functions of torch, and how they are traced.
+#: The replaced functions of torch.
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     call: whole(name, call)
     for name in recurrent_loops.LAYERS
