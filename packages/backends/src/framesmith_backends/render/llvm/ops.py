@@ -213,7 +213,7 @@ def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value
     return PLAIN[name](b, *args)
 
 
-def emit_coarse(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
+def emit_approximate(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
     """The operation on values of float32, exact enough to be rounded to bfloat16."""
     return _elementary(b, APPROXIMATE[name], args)
 

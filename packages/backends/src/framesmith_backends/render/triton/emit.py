@@ -82,9 +82,9 @@ def emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
     depths = _depths(w, root)
-    coarse = approximate_parts(root, APPROXIMATE)
+    approximate = approximate_parts(root, APPROXIMATE)
     for node in depths:
-        if node in coarse:
+        if node in approximate:
             continue
         if isinstance(node, Const):
             names[node] = _constant(node)
@@ -117,9 +117,9 @@ def _negative(value: str) -> str:
 def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
     inner, target = node.value, node.dtype
     value = names.get(inner)
-    if value is None:  # one of the coarse parts
+    if value is None:  # one of the approximate parts
         assert isinstance(inner, Op)
-        value = f"fs.coarse_{inner.name}({names[inner.args[0]]})"
+        value = f"fs.approximate_{inner.name}({names[inner.args[0]]})"
     if target == "b1":
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):

@@ -41,8 +41,8 @@ from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
 from framesmith_backends.render.llvm.ops import (
+    emit_approximate,
     emit_cast,
-    emit_coarse,
     emit_op,
     from_memory,
     from_memory_apart,
@@ -63,9 +63,9 @@ FARTHEST = 1 << 62
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
-    coarse = approximate_parts(root, APPROXIMATE)
+    approximate = approximate_parts(root, APPROXIMATE)
     for node in walk(root):
-        if node in coarse:
+        if node in approximate:
             continue
         level = r.levels[_depth(r, node)]
         if node not in level.values:  # a level's values also hold partial index sums, keyed by tuples
@@ -128,9 +128,9 @@ def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
 def _cast(r: Rendering, node: Cast) -> Value:
     inner = node.value
     value = r.levels[_depth(r, inner)].values.get(inner)
-    if value is None:  # one of the coarse parts
+    if value is None:  # one of the approximate parts
         assert isinstance(inner, Op)
-        value = emit_coarse(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
+        value = emit_approximate(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
     if inner.dtype == "f32" and node.dtype in ("bf16", "f16") and is_held_by(node.dtype, inner):
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":

@@ -1,7 +1,7 @@
 """Functions whose result is rounded to bfloat16, in float32: off by 2**-16 of it, where half of a last place is 2**-9.
 
 (In gelu's tail below -4.6 by 2**-13.) Each is shorter than the function of the same name that is exact to a few units
-of float32, and as it on special values. tests/render/llvm/test_coarse.py goes through all numbers of bfloat16.
+of float32, and as it on special values. tests/render/llvm/test_approximate.py goes through all numbers of bfloat16.
 """
 
 from __future__ import annotations

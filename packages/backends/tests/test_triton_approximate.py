@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -17,11 +19,17 @@ from framesmith_backends.render.triton.emit import APPROXIMATE
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_shorter_functions_are_near_at_all_numbers_of_bfloat16() -> None:
-    assert interpreted("interpret_coarse.py").count("ok ") == len(APPROXIMATE)
+    assert interpreted("interpret_approximate.py").count("ok ") == len(APPROXIMATE)
 
 
 def source_of(function: Any, dtype: torch.dtype) -> str:
     return CudaBackend().explain(trace(function, [torch.randn(8, 64).to(dtype)])).kernels[0].source
+
+
+def test_the_support_module_has_an_approximate_function_of_each_name() -> None:
+    source = files("framesmith_backends.launch.cuda").joinpath("triton_support.py").read_text()
+    defined = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    assert {f"approximate_{name}" for name in APPROXIMATE} <= defined
 
 
 @pytest.mark.parametrize(
@@ -32,9 +40,9 @@ def source_of(function: Any, dtype: torch.dtype) -> str:
     ],
 )  # fmt: skip
 def test_what_is_rounded_to_bfloat16_at_once_is_shorter(name: str, function: Any) -> None:
-    assert f"fs.coarse_{name}(" in source_of(function, torch.bfloat16)
+    assert f"fs.approximate_{name}(" in source_of(function, torch.bfloat16)
     for dtype in (torch.float16, torch.float32):
-        assert "coarse" not in source_of(function, dtype)
+        assert "approximate" not in source_of(function, dtype)
     # Read as float32, too, before it is rounded.
     both = source_of(lambda x: (y := function(x.float())).bfloat16() * y, torch.bfloat16)
-    assert "coarse" not in both and f"fs.{name}(" in both
+    assert "approximate" not in both and f"fs.{name}(" in both

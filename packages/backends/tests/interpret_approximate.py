@@ -1,4 +1,4 @@
-"""Run by test_triton_coarse.py with TRITON_INTERPRET=1: functions for bfloat16 at all its numbers, beside float64's."""
+"""Run by test_triton_approximate.py with TRITON_INTERPRET=1: functions at all values of bfloat16, beside float64."""
 
 from __future__ import annotations
 
