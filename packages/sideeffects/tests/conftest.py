@@ -1,4 +1,4 @@
-"""Lets tests import their helpers by name."""
+"""Makes the helpers importable by name."""
 
 import sys
 from pathlib import Path

@@ -98,7 +98,7 @@ class Tuple(Fake):
 
 
 class NewObject(Fake):
-    """An object (or cell) made in the trace by calling a class without arguments, past its `__init__`."""
+    """An object (or cell) made in the trace by a class without arguments, bypassing its `__init__`."""
 
     def __init__(self, cls: type) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Clones of a journal, what differs from them, and the way back: as if what came after had never been traced."""
+"""Clones of a journal, differences from them, and restoring them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FakeIterator:
 
 
 class World:
-    """Real objects, and a journal that traces what is done to them. Each operation is one method on either side."""
+    """Real objects, and a journal of the same operations on them: one method each."""
 
     def __init__(self) -> None:
         self.obj, self.items, self.table, self.members = Plain(), [1, 2], {"a": 1}, {1}
@@ -146,7 +146,7 @@ def run(world: World, steps: Any) -> World:
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS, STEPS, STEPS)
-def test_what_was_traced_since_a_clone_was_never_there(before: Any, tried: Any, after: Any) -> None:
+def test_restoring_undoes_all_traced_since_the_clone(before: Any, tried: Any, after: Any) -> None:
     world = run(World(), before)
     clone = world.journal.clone()
     assert not world.journal.diff(clone)
@@ -158,7 +158,7 @@ def test_what_was_traced_since_a_clone_was_never_there(before: Any, tried: Any, 
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS, STEPS)
-def test_without_a_difference_both_do_the_same(before: Any, since: Any) -> None:
+def test_without_a_difference_both_replays_are_the_same(before: Any, since: Any) -> None:
     world = run(World(), before)
     clone = world.journal.clone()
     run(world, since)
@@ -168,7 +168,7 @@ def test_without_a_difference_both_do_the_same(before: Any, since: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS, STEPS)
-def test_a_clone_is_a_state_that_what_follows_does_not_touch(before: Any, since: Any) -> None:
+def test_a_clone_does_not_change_with_the_journal(before: Any, since: Any) -> None:
     world = run(World(), before)
     clone, twin = world.journal.clone(), world.journal.clone()
     run(world, since)
@@ -209,7 +209,7 @@ class Opaque(Fake):
     """A container that keeps no earlier contents."""
 
 
-def test_what_keeps_no_contents_cannot_go_back_once_it_has_changed() -> None:
+def test_a_changed_container_without_saved_contents_is_not_restorable() -> None:
     journal = Journal()
     value = Opaque(LocalSource("o"))
     journal.track_existing(value, [])
@@ -222,7 +222,7 @@ def test_what_keeps_no_contents_cannot_go_back_once_it_has_changed() -> None:
     assert journal.is_mutated(value)
 
 
-def test_what_was_made_since_is_tracked_no_more() -> None:
+def test_values_made_since_the_clone_are_not_tracked() -> None:
     journal = Journal()
     older = journal.clone()
     made = NewObject(Plain)

@@ -1,4 +1,4 @@
-"""What the journal records, refuses, prunes and compares."""
+"""The journal: recording, refusing, pruning, comparing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_pending_attributes_come_in_the_order_of_the_dict() -> None:
     assert journal.pending_attrs(value) == {"b": one, "a": one} and list(journal.pending_attrs(value)) == ["b", "a"]
 
 
-def test_pruning_drops_what_nothing_reaches() -> None:
+def test_pruning_drops_unreachable_values() -> None:
     journal = Journal()
     kept, dropped, held = NewObject(Plain), NewObject(Plain), new(journal, list)
     for value in (kept, dropped):
@@ -67,7 +67,7 @@ def test_pruning_drops_what_nothing_reaches() -> None:
     assert id(held) in journal.reached() and id(dropped) not in journal.reached()
 
 
-def test_an_existing_object_keeps_what_was_stored_in_it_alive() -> None:
+def test_values_stored_in_existing_objects_stay_alive() -> None:
     journal = Journal()
     owner = existing(journal, "o", Plain())
     held = NewObject(Plain)
@@ -79,7 +79,7 @@ def test_an_existing_object_keeps_what_was_stored_in_it_alive() -> None:
     assert not journal.is_empty()
 
 
-def test_what_older_objects_keep_and_what_is_new_are_told_apart() -> None:
+def test_escaping_values_new_values_and_parts() -> None:
     journal = Journal()
     owner, held, loose = existing(journal, "o", Plain()), NewObject(Plain), NewObject(Plain)
     for value in (held, loose):
@@ -89,7 +89,7 @@ def test_what_older_objects_keep_and_what_is_new_are_told_apart() -> None:
     journal.store_attr(loose, "inner", inner)
     journal.store_attr(loose, "gone", part)
     journal.delete_attr(loose, "gone")
-    assert list(journal.kept()) == [held] and list(journal.made()) == [held, loose]
+    assert list(journal.escaping()) == [held] and list(journal.made()) == [held, loose]
     assert list(journal.parts(loose)) == [inner] and list(journal.parts(Tuple([part]))) == [part]
 
 

@@ -1,4 +1,4 @@
-"""Cycles: found exactly, cut at containers, everything made after its parts."""
+"""Cycles: found exactly, broken at containers, everything made after its parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_value_is_made_after_its_parts(values: list[Any]) -> None:
     plan = plan_creation(values)
     made: set[int] = set()
     for value in plan.order:
-        if id(value) not in plan.hollow:
+        if id(value) not in plan.made_empty:
             assert all(id(part) in made for part in parts(value))
         made.add(id(value))
     assert {id(value) for value in values} <= made
@@ -57,8 +57,8 @@ def test_only_containers_in_cycles_are_made_empty(values: list[Any]) -> None:
                 pending.extend(parts(found))
         return False
 
-    hollow = plan_creation(values).hollow
-    assert hollow == {id(value) for value in values if isinstance(value, Container) and reaches_itself(value)}
+    made_empty = plan_creation(values).made_empty
+    assert made_empty == {id(value) for value in values if isinstance(value, Container) and reaches_itself(value)}
 
 
 def test_a_cycle_without_a_container_is_an_error() -> None:

@@ -73,7 +73,7 @@ def test_a_new_list_can_contain_itself() -> None:
     assert result[0] == 1 and result[1] is result and len(result) == 2
 
 
-def test_cycles_through_tuples_and_dicts_are_cut_at_the_mutable_ones() -> None:
+def test_cycles_through_tuples_and_dicts_are_broken_at_the_mutable_ones() -> None:
     journal = Journal()
     d = new(journal, dict)
     pair = Tuple([d, d])

@@ -1,4 +1,4 @@
-"""What a nested body may change: what it makes, and what it was given; all else is refused by name."""
+"""Nested bodies change values that they make and those they are open to; other mutations are refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Plain:
     """Any class."""
 
 
-def test_a_body_may_change_what_it_makes() -> None:
+def test_a_body_may_change_values_that_it_makes() -> None:
     journal = Journal()
     with journal.nested("the body of map"):
         made, obj = new(journal, list), NewObject(Plain)
@@ -22,7 +22,7 @@ def test_a_body_may_change_what_it_makes() -> None:
     assert journal.is_mutated(made) and journal.is_mutated(obj)
 
 
-def test_what_is_older_is_refused_by_name() -> None:
+def test_older_values_are_refused_by_name() -> None:
     journal = Journal()
     made, obj = new(journal, list), existing(journal, "obj", Plain())
     with journal.nested("the body of map"):
@@ -36,7 +36,7 @@ def test_what_is_older_is_refused_by_name() -> None:
     journal.mutate(made)
 
 
-def test_what_is_met_in_the_body_is_older_too() -> None:
+def test_values_found_in_the_body_are_older_too() -> None:
     journal = Journal()
     with journal.nested("a body"):
         met = existing(journal, "items", [])

@@ -1,4 +1,4 @@
-"""A journal of mutations seen while tracing, and their replay as bytecode."""
+"""A journal of the mutations found while tracing, and their replay as bytecode."""
 
 from framesmith_sideeffects.__about__ import __version__
 from framesmith_sideeffects.changes import Change, GlobalChange

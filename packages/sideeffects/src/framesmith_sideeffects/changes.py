@@ -1,7 +1,7 @@
-"""Kinds of change. Each can push what it needs, and then, with that on top of the stack, take effect.
+"""Kinds of change.
 
-A replay pushes the operands of all changes first and applies them afterwards, so that every operand is read from the
-state before the first change. `push` leaves one block of operands on the stack, `apply` consumes exactly that block.
+A replay pushes the operands of all changes before it applies any, so that every operand is read from the state before
+the first change. `push` leaves one block of operands on the stack, `apply` consumes exactly that block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Change(Protocol):
         """The value that changes; None for globals and calls, which always count."""
 
     def operands(self) -> Iterator[TracedValue]:
-        """The values that become reachable through the change."""
+        """Values that become reachable through the change."""
 
     def push(self, codegen: Codegen) -> None:
         """Push the operands."""
@@ -44,11 +44,11 @@ def call_and_drop(codegen: Codegen, argc: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ContentsChange:
-    """The contents of a container that exists (or, with `hollow`, of one that was just made empty)."""
+    """The contents of a container that exists (or, with `made_empty`, of one that the replay has just made empty)."""
 
     target: TracedValue
     version: int
-    hollow: bool = False
+    made_empty: bool = False
 
     @property
     def container(self) -> TracedContainer:
@@ -59,7 +59,7 @@ class ContentsChange:
         yield from self.target.referents()
 
     def push(self, codegen: Codegen) -> None:
-        items = None if self.hollow else self.container.item_changes()
+        items = None if self.made_empty else self.container.item_changes()
         if items is not None:
             self._push_items(codegen, items)
             return
@@ -67,7 +67,7 @@ class ContentsChange:
         codegen.push_function(row.fill)
         codegen(self.target)
         self.container.reconstruct_contents(codegen)
-        if not self.hollow:
+        if not self.made_empty:
             codegen.push_function(row.clear)
             codegen(self.target)
 
@@ -84,23 +84,23 @@ class ContentsChange:
                 codegen(value)
 
     def apply(self, codegen: Codegen) -> None:
-        items = None if self.hollow else self.container.item_changes()
+        items = None if self.made_empty else self.container.item_changes()
         if items is not None:
             for _, value in items:
                 call_and_drop(codegen, 2 if isinstance(value, Deleted) else 3)
             return
-        if not self.hollow:
+        if not self.made_empty:
             call_and_drop(codegen, 1)
         call_and_drop(codegen, 2)
 
 
 def store_in_dict(obj: Any, name: str, value: object) -> None:
-    """Store into an instance's dictionary, past a descriptor of its class with the same name."""
+    """Store into an instance's dictionary, bypassing a descriptor of its class with the same name."""
     obj.__dict__[name] = value
 
 
 def delete_from_dict(obj: Any, name: str) -> None:
-    """Delete from an instance's dictionary, past a descriptor of its class with the same name."""
+    """Delete from an instance's dictionary, bypassing a descriptor of its class with the same name."""
     del obj.__dict__[name]
 
 
@@ -108,7 +108,7 @@ def delete_from_dict(obj: Any, name: str) -> None:
 class AttributeChange:
     """An attribute stored or deleted.
 
-    `deletes`: the object has it and it is deleted, stored anew after or not (a move to the end of `__dict__`).
+    `deletes`: the object has it and loses it first; a store afterwards moves it to the end of `__dict__`.
     """
 
     target: TracedValue
@@ -118,13 +118,13 @@ class AttributeChange:
 
     @property
     def raw(self) -> bool:
-        """Whether the class's own `__setattr__`, or a descriptor of the class, must be gone past."""
+        """Whether the class has a `__setattr__` or a descriptor that the store must bypass."""
         mutation = self.target.mutation
         return mutation is not None and (mutation.raw_attributes or mutation.hides(self.name))
 
     @property
     def writers(self) -> tuple[Callable[..., object], Callable[..., object]]:
-        """The functions that store and delete past what the class defines."""
+        """Functions that store and delete, bypassing the definitions of the class."""
         mutation = self.target.mutation
         if mutation is not None and mutation.hides(self.name):
             return store_in_dict, delete_from_dict
@@ -173,9 +173,9 @@ class AttributeChange:
 
 @dataclass(frozen=True, slots=True)
 class GlobalChange:
-    """A global variable stored or deleted; `source` names the globals dict, None for the running code's own.
+    """A global variable stored or deleted; `source` names the globals dict, None for that of the running code.
 
-    `deletes`: it is there and is deleted, stored anew after or not (a move to the end of the dict).
+    `deletes`: it exists and is deleted first; a store afterwards moves it to the end of the dict.
     """
 
     source: Source | None

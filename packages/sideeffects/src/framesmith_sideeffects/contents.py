@@ -1,6 +1,6 @@
-"""How contents are written into each type of container: one row per builtin type.
+"""Functions that write the contents of containers: one row per builtin type.
 
-The functions are the types' own: overrides in subclasses, which the tracer has interpreted already, do not run again.
+They are methods of the builtin types: the tracer has interpreted overrides in subclasses, which must not run again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ContentsRow:
-    """How one type is written: `clear(obj)` empties it, `fill(empty, contents)` fills it.
+    """Functions for one type: `clear(obj)` empties it, `fill(empty, contents)` fills it.
 
-    Mappings, lists and sets can also write and delete single items; a set's item is its own value.
+    Mappings, lists and sets can also write and delete single items; a member of a set is key and value in one.
     """
 
     clear: Callable[[Any], object]
@@ -25,13 +25,12 @@ class ContentsRow:
 
 
 def fill_ordered(target: OrderedDict[Any, Any], contents: Mapping[Any, Any]) -> None:
-    """Store items in order, past a subclass's `__setitem__`, which `OrderedDict.update` would call."""
+    """Store items in order without a subclass's `__setitem__`, which `OrderedDict.update` would call."""
     for key, value in contents.items():
         OrderedDict.__setitem__(target, key, value)
 
 
 def add_member(target: set[Any], key: object, value: object) -> None:
-    """Add a member, which is key and value in one."""
     set.add(target, key)
 
 
@@ -46,7 +45,7 @@ ROWS: dict[type, ContentsRow] = {
 
 
 def row_for(cls: type) -> ContentsRow:
-    """The row of a builtin container type. Raises TypeError naming the types there are."""
+    """The row of a builtin container type. Raises TypeError for other types."""
     row = ROWS.get(cls)
     if row is None:
         known = ", ".join(sorted(known.__name__ for known in ROWS))

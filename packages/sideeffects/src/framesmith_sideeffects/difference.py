@@ -1,4 +1,4 @@
-"""How two states of a journal differ."""
+"""Differences between two states of a journal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Key = tuple[object, ...]
 
 
 class NotRestorable(TypeError):
-    """A container has changed since a clone was made, and does not keep what it held then."""
+    """A container has changed since a clone was made, and has no copy of its former contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`noted`: changes that are new or other than before, or come later; `gone`: those that are noted no more.
+    """`noted`: changes that are new, different or later in order; `gone`: changes of the older state alone.
 
-    `holders`: the values known then that hold something else now. False when both states do the same.
+    `holders`: values known in both states with different contents. False if a replay of both would be the same.
     """
 
     noted: list[Change]
@@ -31,11 +31,11 @@ class Difference:
 
 
 def moved(older: Mapping[Key, Change], newer: Mapping[Key, Change]) -> Iterator[Key]:
-    """The keys that both have and that come later in the newer one: a change made again is the last."""
-    places = {key: place for place, key in enumerate(older)}
+    """Keys of both whose order differs: a change made again moves to the end."""
+    indices = {key: index for index, key in enumerate(older)}
     last = -1
     for key in newer:
-        place = places.get(key, last)
-        if place < last:
+        index = indices.get(key, last)
+        if index < last:
             yield key
-        last = max(last, place)
+        last = max(last, index)

@@ -1,4 +1,4 @@
-"""The journal: mutations seen while tracing, none of them carried out. One journal belongs to one trace.
+"""The journal: mutations found while tracing, none of them carried out. One journal belongs to one trace.
 
 The contents of containers live in the tracer's values; attributes, cells and globals live here until the replay.
 """
@@ -40,7 +40,7 @@ class Journal:
         self._bodies: tuple[NestedBody, ...] = ()
         self._lent: dict[int, TracedValue] = {}
 
-    # What is tracked
+    # Tracked values
 
     def track_existing(self, value: TracedValue, obj: object) -> None:
         """Allow mutations of a value standing for an object older than the trace; keeps the object alive.
@@ -65,9 +65,9 @@ class Journal:
         self._tracked[id(value)] = value
 
     def lend(self, value: TracedValue, maker: TracedValue) -> None:
-        """A value made in the trace stands for an object that `maker` makes when the compiled code runs.
+        """Mark a value of the trace as an object that `maker` makes when the compiled code runs.
 
-        It may be read, not changed; a replay that has to make it raises NotMadeHere.
+        It may be read, not changed; a replay that needs to make it raises NotMadeHere.
         """
         self._lent[id(value)] = maker
 
@@ -96,9 +96,9 @@ class Journal:
 
     @contextmanager
     def nested(self, name: str, open_to: Iterable[TracedValue] = ()) -> Iterator[None]:
-        """Within the block a body called `name` is traced: it may change what it makes, and the values in `open_to`.
+        """Context manager for tracing a nested body, which may change values that it makes and those in `open_to`.
 
-        All else raises MutationRefused. A body within a body may change what both may.
+        Other mutations raise MutationRefused with the body's `name`. An inner body is bound by the outer ones too.
         """
         around = self._bodies
         body = NestedBody(name, frozenset(self._tracked), frozenset(id(value) for value in open_to))
@@ -127,7 +127,7 @@ class Journal:
         return ("contents", id(value)) in self._changes or bool(self._attributes.get(id(value)))
 
     def store_attr(self, value: TracedValue, name: str, new: TracedValue) -> None:
-        """Note `value.name = new`, past any property or `__setattr__` of the class."""
+        """Note `value.name = new`, bypassing properties and `__setattr__` of the class."""
         self._require(value)
         key = ("attribute", id(value), name)
         known = self._changes.get(key)
@@ -138,7 +138,7 @@ class Journal:
         self._remember(value, name, new)
 
     def delete_attr(self, value: TracedValue, name: str) -> None:
-        """Note `del value.name`; the attribute must exist. One that only the trace had stored just disappears again."""
+        """Note `del value.name`; the attribute must exist. One stored by the trace alone leaves no change."""
         self._require(value)
         key = ("attribute", id(value), name)
         self._changes.pop(key, None)
@@ -148,7 +148,7 @@ class Journal:
 
     def _remember(self, value: TracedValue, name: str, new: TracedValue | Deleted) -> None:
         pending = self._attributes.setdefault(id(value), {})
-        if new is DELETED or pending.get(name) is DELETED:  # a deleted attribute comes back as the last one
+        if new is DELETED or pending.get(name) is DELETED:  # a deleted attribute stored again is the last one
             pending.pop(name, None)
         pending[name] = new
 
@@ -162,7 +162,7 @@ class Journal:
         return dict(self._attributes.get(id(value), ()))
 
     def was_deleted(self, value: TracedValue, name: str) -> bool:
-        """Whether an attribute that an existing object has was deleted; stored again, it is the last one."""
+        """Whether an attribute of an existing object was deleted, even if it was stored again."""
         change = self._changes.get(("attribute", id(value), name))
         return isinstance(change, AttributeChange) and change.deletes
 
@@ -183,7 +183,7 @@ class Journal:
         self._set_global(owner, name, new, source)
 
     def delete_global(self, owner: dict[str, Any], name: str, source: Source | None = None) -> None:
-        """Note the deletion of a global; see `store_global`. One that the trace itself made leaves no change behind."""
+        """Note the deletion of a global; see `store_global`. One made by the trace leaves no change."""
         if name in owner:
             self._set_global(owner, name, DELETED, source)
         else:
@@ -197,7 +197,7 @@ class Journal:
         known = self._changes.get(key)
         deletes = new is DELETED or (isinstance(known, GlobalChange) and known.deletes)
         if isinstance(known, GlobalChange) and (new is DELETED or known.new is DELETED):
-            del self._changes[key]  # a deleted global comes back as the last one
+            del self._changes[key]  # a deleted global stored again is the last one
         self._changes[key] = GlobalChange(source, name, new, deletes and name in owner)
 
     def load_global(self, owner: dict[str, Any], name: str) -> Any:
@@ -216,10 +216,10 @@ class Journal:
         self._calls += 1
         self._changes["call", self._calls] = CallChange(function, args)
 
-    # What is left to do
+    # Pruning and the changes to replay
 
     def prune(self, live: Iterable[TracedValue]) -> None:
-        """Drop new objects that nothing reaches. `live` are the values used after the replay."""
+        """Drop unreachable new objects. `live`: the values used after the replay."""
         self._live = tuple(live)
         self._reached = None
         reached = self.reached()
@@ -227,38 +227,38 @@ class Journal:
         self._reached = reached
 
     def reached(self) -> dict[int, TracedValue]:
-        """The values that live ones and changes reach, by id. Before any `prune`, every tracked value is live."""
+        """Values reachable from live ones and changes, by id. Before the first `prune`, every tracked value is live."""
         if self._reached is None:
             self._reached = reachable(self._roots(), self.parts)
         return self._reached
 
     def _roots(self) -> Iterator[TracedValue]:
         yield from self._tracked.values() if self._live is None else self._live
-        yield from self.kept()
+        yield from self.escaping()
 
-    def kept(self) -> Iterator[TracedValue]:
-        """The values that the changes so far hand to what is older than the trace."""
+    def escaping(self) -> Iterator[TracedValue]:
+        """Values that escape: stored by the changes so far into objects older than the trace."""
         for change in self._changes.values():
             if change.target is None or not _is_new(change.target):
                 yield from change.operands()
 
     def made(self) -> Iterator[TracedValue]:
-        """The tracked values that the trace made."""
+        """Tracked values made by the trace."""
         return (value for value in self._tracked.values() if _is_new(value))
 
     def parts(self, value: TracedValue) -> Iterator[TracedValue]:
-        """What a value holds as far as the trace has to do with it: its own parts if it is new, and attributes."""
+        """Values held by a value: its referents if it has no source, and the attributes of a new object."""
         if value.source is None:
             yield from value.referents()
         if _is_new(value):
             yield from (new for new in self._attributes.get(id(value), {}).values() if not isinstance(new, Deleted))
 
     def changes(self) -> list[Change]:
-        """What a replay has to do, in order: contents of new containers are no change, they are made with them."""
+        """The changes to replay, in order. New containers are made with their contents, which are no change."""
         return [change for change in self._changes.values() if not _made_with(change)]
 
     def uses(self, made: Iterable[TracedValue]) -> Iterator[TracedValue]:
-        """Every use of a value: by the live ones, as a part of those in `made`, by the changes."""
+        """Every use of a value: live, as a part of those in `made`, and by the changes."""
         yield from self._live or ()
         for value in made:
             if value.source is None:
@@ -273,16 +273,16 @@ class Journal:
     # Earlier states
 
     def clone(self) -> Journal:
-        """The state as it is now, to compare with and to go back to: records, and what `Restorable` values hold."""
-        twin = Journal()
-        twin._take(self)
-        twin._saved = dict(self._states())
-        return twin
+        """A copy of the state, for `diff` and `restore`: records, and contents of `Restorable` values."""
+        copy = Journal()
+        copy._take(self)
+        copy._saved = dict(self._states())
+        return copy
 
     def diff(self, older: Journal) -> Difference:
-        """What was noted here since an older clone was made, or is noted no more.
+        """The difference from an older clone.
 
-        A container has changed when it holds something else now; one that is not `Restorable`, when it was changed.
+        A container has changed if its contents are different; one that is not `Restorable`, if it was mutated.
         """
         states = dict(self._states())
         known = older._saved or {}
@@ -299,7 +299,7 @@ class Journal:
         return Difference(list(noted.values()), gone, [self._tracked[key] for key in states if key in both - same])
 
     def restore(self, older: Journal) -> None:
-        """Go back to the state of an older clone: what was noted, tracked and held since is forgotten.
+        """Go back to the state of an older clone: forget all changes, tracking and contents since.
 
         Raises NotRestorable, and changes nothing, when a container that is not `Restorable` has changed since.
         """
@@ -316,7 +316,7 @@ class Journal:
             value.restore(state)
 
     def _states(self) -> Iterator[tuple[int, object]]:
-        """What `Restorable` values hold, in a clone: held."""
+        """Contents of `Restorable` values; in a clone, those saved in it."""
         if self._saved is not None:
             yield from self._saved.items()
             return

@@ -1,4 +1,4 @@
-"""Which values a replay makes, in which order, and which containers it makes empty because they contain themselves."""
+"""Liveness and order of creation of the values that a replay makes, with cycles broken at containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Edges = Callable[[TracedValue], Iterable[TracedValue]]
 
 
 def reachable(roots: Iterable[TracedValue], edges: Edges) -> dict[int, TracedValue]:
-    """All values reachable from the roots, keyed by `id`, in the order met."""
+    """All values reachable from the roots, keyed by `id`, in depth-first order."""
     found: dict[int, TracedValue] = {}
     pending = list(roots)[::-1]
     while pending:
@@ -25,40 +25,39 @@ def reachable(roots: Iterable[TracedValue], edges: Edges) -> dict[int, TracedVal
 
 @dataclass(slots=True)
 class CreationPlan:
-    """`order`: values to make, each after what it is made of. `hollow`: ids of those to make empty and fill later."""
+    """`order`: values to make, each after its parts. `made_empty`: ids of containers to make empty and fill later."""
 
     order: list[TracedValue] = field(default_factory=list)
-    hollow: set[int] = field(default_factory=set)
+    made_empty: set[int] = field(default_factory=set)
 
 
 def parts(value: TracedValue) -> Iterable[TracedValue]:
-    """What making a value needs: nothing when it is loaded from its source."""
+    """Values needed to make a value: none if it is loaded from its source."""
     return () if value.source is not None else value.referents()
 
 
-def can_be_hollow(value: TracedValue) -> bool:
-    """Whether a value is a container made in the trace, which may be made empty first."""
+def can_be_made_empty(value: TracedValue) -> bool:
+    """Whether a value is a container made in the trace, which can be made empty and filled later."""
     return value.mutation is not None and value.mutation.is_new and isinstance(value, TracedContainer)
 
 
 def plan_creation(values: Iterable[TracedValue]) -> CreationPlan:
-    """Order values by what they are made of; every cycle is cut at its containers.
+    """Order values after their parts; every cycle is broken at its containers.
 
-    Cycles are strongly connected components of the `parts` relation. A cycle needs a mutation to come about, so most
-    hold a container that can be made empty; NotImplementedError where one does not, as an exception among its own
-    arguments.
+    Cycles are strongly connected components of the `parts` relation. They arise by mutation, so most have a container
+    that can be made empty. Raises NotImplementedError for others, such as an exception among its own arguments.
     """
     values = list(values)
-    hollow: set[int] = set()
+    made_empty: set[int] = set()
     for component in cyclic_components(values, parts):
-        cut = [value for value in component if can_be_hollow(value)]
-        if not cut:
+        breaks = [value for value in component if can_be_made_empty(value)]
+        if not breaks:
             raise NotImplementedError(
                 "values contain each other in a cycle without a mutable container made in the trace"
             )
-        hollow.update(id(value) for value in cut)
-    plan = CreationPlan(hollow=hollow)
-    plan.order = _post_order(values, lambda value: () if id(value) in hollow else parts(value))
+        made_empty.update(id(value) for value in breaks)
+    plan = CreationPlan(made_empty=made_empty)
+    plan.order = _post_order(values, lambda value: () if id(value) in made_empty else parts(value))
     return plan
 
 
@@ -78,7 +77,7 @@ def _post_order(roots: Iterable[TracedValue], edges: Edges) -> list[TracedValue]
 
 
 def cyclic_components(roots: Iterable[TracedValue], edges: Edges) -> list[list[TracedValue]]:
-    """The strongly connected components that hold a cycle (Tarjan 1972, with an explicit stack)."""
+    """The strongly connected components with a cycle (Tarjan 1972, with an explicit stack)."""
     state = _Tarjan(edges)
     for root in roots:
         if id(root) not in state.index:

@@ -1,4 +1,4 @@
-"""Loading a source: code that pushes the object a path names. One row per kind of source."""
+"""Generation of code that pushes the object which a guard's source names: one row per kind of source."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ LOADERS: dict[type[Source], Loader] = {}
 
 
 class CannotLoad(TypeError):
-    """A source that no generated code can load."""
+    """A source that generated code cannot load."""
 
 
 def load_source(codegen: Codegen, source: Source) -> None:
-    """Push the object that `source` names. Raises CannotLoad for sources that name no object of the running code."""
+    """Push the object that `source` names. Raises CannotLoad for sources without an object in the running code."""
     loader = LOADERS.get(type(source))
     if loader is None:
         raise CannotLoad(f"{source.name} ({type(source).__name__}) cannot be loaded by generated code")

@@ -1,4 +1,4 @@
-"""The journal's record of one object that may change: is it older than the trace, how are its attributes written."""
+"""The journal's record of one mutable object: its origin, and the way to write its attributes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Origin(Enum):
 
 
 class NotTracked(TypeError):
-    """A mutation of a value that the journal does not track: it is immutable where the trace met it."""
+    """A mutation of a value that the journal does not track: it is immutable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mutation:
-    """What a value's `mutation` field holds while a journal tracks the value.
+    """The `mutation` field of a value tracked by a journal.
 
     `raw_attributes`: the class overrides `__setattr__` or `__delattr__` in Python. The tracer has interpreted those; a
-    replay must go past them.
+    replay bypasses them.
     """
 
     origin: Origin
@@ -31,7 +31,7 @@ class Mutation:
     raw_attributes: bool
 
     def hides(self, name: str) -> bool:
-        """Whether a data descriptor written in Python stands before the instance's own attribute `name`."""
+        """Whether a data descriptor written in Python hides the instance's attribute `name`."""
         if self.cls is None:
             return False
         raw = next((base.__dict__[name] for base in self.cls.__mro__ if name in base.__dict__), None)
@@ -41,7 +41,6 @@ class Mutation:
 
     @property
     def is_new(self) -> bool:
-        """Whether the object is made by the trace."""
         return self.origin is Origin.NEW
 
 

@@ -1,4 +1,4 @@
-"""Whether a real object has an attribute of its own, found out without running any of its class's Python code."""
+"""Whether a real object has an attribute of its own, without running Python code of its class."""
 
 from __future__ import annotations
 

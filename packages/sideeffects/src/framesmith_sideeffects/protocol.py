@@ -1,6 +1,6 @@
-"""What the journal asks of the values of a tracer: where an object comes from, whether it may change, how to push it.
+"""Protocols of a tracer's values: their source, their mutability, and code that pushes them.
 
-A tracer's value classes implement these structurally; nothing here knows a tracer's classes.
+The value classes of a tracer implement these structurally.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ class Deleted(Enum):
     DELETED = "deleted"
 
 
-#: Stands for an attribute, item or global that the trace removed.
+#: Represents an attribute, item or global that the trace removed.
 DELETED: Final = Deleted.DELETED
 
 
 class TracedValue(Protocol):
-    """A Python object as a tracer sees it.
+    """A value of a tracer, which represents one Python object.
 
-    `source` tells where the compiled code finds the object (None: made in the trace); `mutation` is the journal's
-    record, or None when the object may not be changed.
+    `source`: the path by which compiled code finds the object (None: made in the trace); `mutation`: the journal's
+    record, None if the object may not be changed.
     """
 
     source: Source | None
     mutation: Mutation | None
 
     def reconstruct(self, codegen: Codegen) -> None:
-        """Push the object. One tracked as new is pushed as after its creation: no attributes, but containers filled."""
+        """Push the object. A new one is pushed as it is created: containers with contents, without attributes."""
 
     def referents(self) -> Iterable[TracedValue]:
-        """The values that `reconstruct` pushes on the way: items, keys, cells, defaults; no journalled attributes."""
+        """The values that `reconstruct` pushes for it: items, keys, cells, defaults; no journalled attributes."""
 
 
 @runtime_checkable
 class TracedContainer(Protocol):
-    """A value with contents: what is needed to write them into an existing object, or into one made empty first."""
+    """A value with contents, which can be written into an existing object or into one made empty first."""
 
     def contents_type(self) -> type:
         """The builtin type whose methods write the contents: a key of `contents.ROWS`."""
 
     def reconstruct_contents(self, codegen: Codegen) -> None:
-        """Push a fresh plain container (list for deques, dict for mappings) with the present contents."""
+        """Push a fresh plain container (list for deques, dict for mappings) with the current contents."""
 
     def reconstruct_empty(self, codegen: Codegen) -> None:
-        """Push a new object of the value's own type without contents; used for containers that contain themselves."""
+        """Push a new empty object of the value's type; for containers that contain themselves."""
 
     def item_changes(self) -> Sequence[tuple[TracedValue, TracedValue | Deleted]] | None:
-        """Deletions, then stores in order, that turn the object as found into the present one.
+        """Deletions, then stores in order, that turn the original contents into the current ones.
 
-        None: not known; all contents are written anew.
+        None: not known; all contents are written.
         """
 
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A value with a state of its own, contents or a position, which a journal can keep and put back."""
+    """A value with a state (contents, a position) that a journal can save and restore."""
 
     def saved(self) -> object:
-        """The state as it is: equal to that of another time exactly when nothing has changed in between."""
+        """The current state: equal to an earlier one exactly if nothing has changed in between."""
 
     def restore(self, saved: Any) -> None:
-        """Go back to a state that `saved` gave."""
+        """Restore a state returned by `saved`."""

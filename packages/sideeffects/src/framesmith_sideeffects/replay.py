@@ -1,4 +1,4 @@
-"""The replay: bytecode that makes the new objects a trace leaves behind and carries out its mutations, each once."""
+"""The replay: bytecode that makes the live new objects of a trace and carries out its mutations, each once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Replay:
     """The replay of a journal into one piece of generated code.
 
-    `make()` first; then whatever the caller pushes or saves that must be read before anything changes (stack and live
-    variables); then `apply()`. Both leave the stack as it was. Nothing may be journalled in between.
+    `make()` comes first; then the caller saves values that must be read before anything changes (stack and live
+    variables); then `apply()`. Both leave the stack as it was. The journal may not change in between.
     """
 
     def __init__(self, journal: Journal, codegen: Codegen) -> None:
@@ -26,7 +26,7 @@ class Replay:
         self.plan = plan_creation(journal.reached().values())
 
     def make(self) -> None:
-        """Make every object with an identity to keep, each into a temporary: mutable ones, and others used twice."""
+        """Make every object whose identity matters (mutable ones, and others used twice), each into a temporary."""
         shared = _shared(self.journal, self.plan)
         for value in self.plan.order:
             if _is_new(value) or (id(value) in shared and value.source is None):
@@ -34,7 +34,7 @@ class Replay:
 
     def _make(self, value: TracedValue) -> None:
         self.journal.check_made_here(value)
-        if id(value) in self.plan.hollow:
+        if id(value) in self.plan.made_empty:
             assert isinstance(value, TracedContainer)
             value.reconstruct_empty(self.codegen)
         else:
@@ -42,7 +42,7 @@ class Replay:
         self.codegen.store_temporary(value)
 
     def apply(self) -> None:
-        """Carry out all mutations: operands of all are pushed first, the first change's on top."""
+        """Carry out all mutations: first push the operands of all, those of the first change on top."""
         changes = self.pending()
         for change in reversed(changes):
             change.push(self.codegen)
@@ -50,9 +50,9 @@ class Replay:
             change.apply(self.codegen)
 
     def pending(self) -> list[Change]:
-        """The changes to carry out, led by the filling of containers that were made empty."""
+        """The changes to carry out: first the contents of containers made empty."""
         filling: list[Change] = [
-            ContentsChange(value, 0, hollow=True) for value in self.plan.order if id(value) in self.plan.hollow
+            ContentsChange(value, 0, made_empty=True) for value in self.plan.order if id(value) in self.plan.made_empty
         ]
         return filling + self.journal.changes()
 
@@ -62,7 +62,7 @@ def _is_new(value: TracedValue) -> bool:
 
 
 def _shared(journal: Journal, plan: CreationPlan) -> set[int]:
-    """Ids of compound values that are used more than once, so that what is one object stays one."""
+    """Ids of compound values used more than once, which are made once."""
     uses: dict[int, int] = {}
     for value in journal.uses(plan.order):
         uses[id(value)] = uses.get(id(value), 0) + 1

@@ -1,4 +1,4 @@
-"""Nested bodies: parts of a trace, of a loop say, that may not change everything the rest may; refused by name."""
+"""Nested bodies: parts of a trace, such as the body of a loop, with restricted mutations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class MutationRefused(TypeError):
-    """A nested body changes what it may not change. `body` is its name."""
+    """A mutation that a nested body may not make. `body` is its name."""
 
     def __init__(self, body: str, what: str) -> None:
         super().__init__(f"{body} may not change {what}")
@@ -18,7 +18,7 @@ class MutationRefused(TypeError):
 
 
 class NotMadeHere(TypeError):
-    """An object is needed that is made elsewhere when the compiled code runs, by `maker`."""
+    """A replay needs an object that `maker` makes when the compiled code runs."""
 
     def __init__(self, maker: Any) -> None:
         super().__init__(f"an object is needed that a {described(maker)} makes")
@@ -27,14 +27,14 @@ class NotMadeHere(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class NestedBody:
-    """A body that is being traced. `older`: the ids of what was tracked before it; `open_to`: of what it may change."""
+    """A body being traced. `older`: ids of values tracked before it; `open_to`: ids of values that it may change."""
 
     name: str
     older: frozenset[int]
     open_to: frozenset[int]
 
     def why_refused(self, value: TracedValue) -> str | None:
-        """What is wrong with changing a tracked value in the body; None when it may be changed: it was made there."""
+        """The reason why the body may not change a tracked value, or None."""
         if id(value) in self.open_to:
             return None
         if value.mutation is not None and value.mutation.is_new and id(value) not in self.older:
@@ -43,7 +43,7 @@ class NestedBody:
 
 
 def described(value: TracedValue) -> str:
-    """What messages call a value: its class and where it was found."""
+    """The class and the source of a value, for messages."""
     cls = None if value.mutation is None else value.mutation.cls
     name = type(value).__name__ if cls is None else cls.__name__
     return name if value.source is None else f"{name} from {value.source.name}"

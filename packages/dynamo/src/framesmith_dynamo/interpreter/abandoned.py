@@ -111,7 +111,7 @@ def _roots(state: TraceState) -> Iterator[Value]:
     if state.handled is not None:
         yield state.handled
     yield from state.memo.working
-    yield from state.journal.kept()  # type: ignore[misc]
+    yield from state.journal.escaping()  # type: ignore[misc]
 
 
 def _held_by(frame: OpenFrame) -> Iterator[Value]:
