@@ -1,6 +1,6 @@
 """Which releases of torch are known here: refused below the oldest, a warning beyond the newest tested one.
 
-The packages' metadata has the same floor, and no cap: see docs/design/0034-what-may-move-in-torch.md.
+The packages' metadata has the same floor, and no cap: see docs/design/frontend/0034-unstable-torch-names.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Symbolic numbers in graphs: what may make one, and the nodes of integer expressions.
 
-See docs/design/0015-numbers-that-change.md for who may rely on what.
+See docs/design/frontend/0015-dynamic-shapes.md for who may rely on what.
 """
 
 from __future__ import annotations

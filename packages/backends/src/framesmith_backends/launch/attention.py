@@ -2,7 +2,7 @@
 
 `framesmith_backends::attention(query, key, value, is_causal, mask, scale)` is the operator that plans call, with the
 two results of ATen's kernel: the means of values, and the logarithms of sums that its backward pass takes.
-See docs/design/0022-attention.md.
+See docs/design/kernels/0022-attention.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Note [Drawing]: the generator's state is taken, advanced by machine code, and put back. Another thread may draw from it
 meanwhile by ATen, and would draw the same numbers: so it is looked at again before, and where it has moved on all is
 drawn anew. ATen draws like this on processors for which it has no library that does (AMD's, ARM's): whether it is so
-here is found out once, by drawing. See docs/design/0020-random-numbers.md.
+here is found out once, by drawing. See docs/design/kernels/0020-rng-streams.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recurrent layers on the CPU by machine code of our own: all steps of one layer in one direction are one call.
 
 The operators take what inputs give to the gates, [steps * batch, gates * hidden], and give all states, [steps, batch,
-hidden]; `rewrite/recurrent.py` writes the matmuls around them. See docs/design/0023-recurrent-layers.md.
+hidden]; `rewrite/recurrent.py` writes the matmuls around them. See docs/design/kernels/0023-recurrent-layers.md.
 """
 
 from __future__ import annotations

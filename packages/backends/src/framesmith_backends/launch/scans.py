@@ -2,7 +2,7 @@
 
 `framesmith_backends::scanned(x, dim, kind, dtype, reverse)` and `::scanned_extremes(x, dim, kind)` are the operators
 that plans call; kinds are those of `render.llvm.scans`. Each joins what ATen's calls join, in the same order where the
-lines are many. See docs/design/0021-scans.md.
+lines are many. See docs/design/kernels/0021-scans.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `framesmith_backends::sorted(x, dim, descending, stable)` and, for one of its results alone, `::sorted_values` and
 `::sorted_places` are the operators that plans call. Each gives what ATen's call gives, bit for bit, equal elements in
-the order that they have there. See docs/design/0024-sorts.md.
+the order that they have there. See docs/design/kernels/0024-sorts.md.
 
 Note [Ties]: ours is a stable sort. Where a stable one is not asked for, ATen's gives equal elements in an order of its
 own once there are more than a few, and only what nobody can tell apart may be ours: lines in which that order shows in

@@ -1,7 +1,7 @@
 """Flex attention (`torch.nn.attention.flex_attention`) in tensor operations, and the constructors of its masks.
 
 The semantics are those of eager mode, which computes all scores: `mask_mod` alone decides which keys a query sees; a
-block mask's lists of blocks, which follow from it, are not read. See docs/design/0030-flex-attention.md.
+block mask's lists of blocks, which follow from it, are not read. See docs/design/kernels/0030-flex-attention.md.
 """
 
 from __future__ import annotations

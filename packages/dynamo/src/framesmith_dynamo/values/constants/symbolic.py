@@ -1,6 +1,6 @@
 """Symbolic numbers: dynamic sizes and arguments, and results computed from them.
 
-See docs/design/0015-numbers-that-change.md. Integers use torch's symbols; the result of a float operation is a new
+See docs/design/frontend/0015-dynamic-shapes.md. Integers use torch's symbols; the result of a float operation is a new
 symbol, computed in the graph. Any operation other than arithmetic and comparison reads the value at this call and adds
 a guard: a symbolic number is a constant that has not been specialised yet.
 """
