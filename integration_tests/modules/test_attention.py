@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends.launch import attention as own
+from framesmith_backends.native_ops.attention import operator as own
 
 Tensor = torch.Tensor
 WIDTH, HEADS = 32, 4

@@ -17,19 +17,19 @@ from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
+from framesmith_backends.native_ops.attention.rewrite import codes_begun, use_native_attention
+from framesmith_backends.native_ops.matmul.rewrite import use_onednn, use_own, with_fastest_matmuls
+from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
+from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
+from framesmith_backends.native_ops.scans.rewrite import with_scans
+from framesmith_backends.native_ops.sorts.rewrite import with_sorts
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.reporting import KERNELS, PLANS
 from framesmith_backends.rewrite.attention import with_cheaper_attention
 from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
 from framesmith_backends.rewrite.convolution_layouts import ON_CPU
 from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.matmul_providers import use_onednn, use_own, with_fastest_matmuls
-from framesmith_backends.rewrite.native_attention import codes_begun, use_native_attention
 from framesmith_backends.rewrite.partial_writes import write_parts
-from framesmith_backends.rewrite.random_numbers import with_drawn_numbers
-from framesmith_backends.rewrite.recurrent import with_recurrent_layers
-from framesmith_backends.rewrite.scans import with_scans
-from framesmith_backends.rewrite.sorts import with_sorts
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_guards.torch_adapter import OpOverload

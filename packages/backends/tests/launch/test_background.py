@@ -114,7 +114,7 @@ def test_what_fails_is_raised_where_nobody_is_to_be_told(monkeypatch: pytest.Mon
 
 
 def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith_backends.launch import attention
+    from framesmith_backends.native_ops.attention import operator as attention
 
     attention.code.cache_clear()
     attention.call_of.cache_clear()
@@ -239,7 +239,7 @@ def test_a_launcher_that_is_never_called_lets_go_of_its_graph(gate: Gate) -> Non
 
 
 def test_attention_that_failed_once_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from framesmith_backends.launch import attention
+    from framesmith_backends.native_ops.attention import operator as attention
 
     attention.code.cache_clear()
     attention.call_of.cache_clear()

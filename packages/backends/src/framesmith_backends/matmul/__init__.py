@@ -1,1 +1,0 @@
-"""Providers of matmuls: our own compiled kernel, the libraries beside it, and which is fastest where."""

@@ -1,0 +1,130 @@
+"""The module: blocks of queries of all heads, and how threads divide them."""
+
+from __future__ import annotations
+
+from framesmith_backends.native_ops.attention.block import BLOCK, FINISH, block, finish, spread
+from framesmith_backends.native_ops.attention.calls import call, is_null
+from framesmith_backends.native_ops.attention.row import ROW, row
+from framesmith_backends.native_ops.attention.shape import JOB, POINTERS, Shape, shape_of
+from framesmith_backends.native_ops.attention.softmax import softmax
+from framesmith_backends.native_ops.attention.tiles import scores_tile, values_tile
+from framesmith_backends.native_ops.matmul.pack import pack
+from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
+from framesmith_backends.render.llvm.scratch import SCRATCH
+from framesmith_backends.render.llvm.writer import Writer
+from framesmith_backends.render.target import Target
+
+
+def render_attention(target: Target, widths: tuple[int, ...]) -> str:
+    """A module with `i32 fs_attention(ptr job, i64 tasks, i32 threads, float scale)`; 1 for want of memory.
+
+    Tasks are blocks of queries, of which `blocks_of` says how many there are. `widths` are those that `widths_of` gives
+    of the queries, for which alone there is code: all of it takes 0.3 s to compile.
+    """
+    shape, declarations = shape_of(target), dict[str, None]()
+
+    def writer() -> Writer:
+        return Writer(vectors=target.vectors, declared=declarations)
+
+    parts = [pack(writer(), shape.lanes)]
+    for vectors in widths:
+        heights = shape.heights[vectors]
+        parts += [scores_tile(writer(), shape, vectors, rows) for rows in heights]
+        parts += [values_tile(writer(), shape, vectors, rows) for rows in heights]
+        parts += [softmax(writer(), shape, vectors), block(writer(), shape, vectors)]
+    parts += [spread(writer(), shape), finish(writer(), shape)] if widths else [row(writer(), shape)]
+    parts += [_part(writer(), shape, widths), _entry()]
+    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes(target)])
+
+
+def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
+    """Some of the tasks, by one thread."""
+    words = Value("%job", "ptr")
+    job = {}
+    for k, name in enumerate(JOB):
+        kind = "ptr" if k < POINTERS else "float" if name == "scale" else "i64"
+        job[name] = w.load(w.at(words, k, "i64"), kind, align=8)
+    memory = w.emit(f"call ptr @fs.take(i64 {-(-shape.places['end'] * 4 // 4096) * 4096})", "ptr")
+    missing = is_null(w, memory)
+    with w.when(missing):
+        w.store(constant(1, "i64"), w.at(words, JOB.index("failed"), "i64"), 8)
+    vectors = w.binary("udiv", w.add(job["queries"], shape.lanes - 1), shape.lanes)
+    blocks = w.binary("udiv", w.add(vectors, shape.most - 1), shape.most) if widths else job["queries"]
+    end = w.select(missing, Value("%begin", "i64"), Value("%end", "i64"))
+    with w.loop(Value("%begin", "i64"), end) as task:
+        line, turn = w.binary("udiv", task, blocks), w.binary("urem", task, blocks)
+        # From both ends by turns: where later queries see more keys, threads have as much to do.
+        half, odd = w.binary("lshr", turn, 1), w.binary("and", turn, 1)
+        which = w.select(w.compare("ne", odd, 0), w.sub(w.sub(blocks, 1), half), half)
+        here = {**job, **_of_head(w, job, line), "memory": memory}
+        if widths:
+            _block_of_queries(w, shape, widths, here, which, (vectors, blocks))
+        else:
+            _one_query(w, here, which)
+    with w.when(_not(w, missing)):
+        call(w, "@fs.give", memory)
+    return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+
+
+def _not(w: Writer, condition: Value) -> Value:
+    return w.binary("xor", condition, constant(True, "i1"))
+
+
+def _of_head(w: Writer, job: dict[str, Value], line: Value) -> dict[str, Value]:
+    """Where the operands and results of one head begin."""
+    batch, head = w.binary("udiv", line, job["heads"]), w.binary("urem", line, job["heads"])
+    shared = w.binary("udiv", head, job["times"])
+    heads = {"query": head, "key": shared, "value": shared, "mask": head, "out": head, "lse": head}
+    found = {}
+    for name, which in heads.items():
+        offset = w.add(w.mul(batch, job[f"{name}_batch"]), w.mul(which, job[f"{name}_head"]))
+        found[name] = _moved(w, job[name], offset)
+    return found
+
+
+def _moved(w: Writer, place: Value, offset: Value) -> Value:
+    """An address so many floats further on, null if it is null."""
+    return w.select(is_null(w, place), place, w.at(place, offset))
+
+
+def _limit(w: Writer, here: dict[str, Value], end: Value) -> Value:
+    """How many keys are seen by queries before the `end`-th."""
+    return w.select(w.compare("ne", here["causal"], 0), w.least(here["keys"], end), here["keys"])
+
+
+def _one_query(w: Writer, here: dict[str, Value], which: Value) -> None:
+    rows = ("query", "mask", "out", "lse")
+    moved = {name: _moved(w, here[name], w.mul(which, here[f"{name}_row"])) for name in rows}
+    given = {**here, **moved, "limit": _limit(w, here, w.add(which, 1))}
+    call(w, "@fs.row", *(given[name.split()[1]] for name in ROW))
+
+
+def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: dict[str, Value], which: Value,
+                      cut: tuple[Value, Value]) -> None:  # fmt: skip
+    """The `which`-th of so many blocks, among which so many vectors are divided."""
+    vectors, blocks = cut
+    each, more = w.binary("udiv", vectors, blocks), w.binary("urem", vectors, blocks)
+    first = w.mul(w.add(w.mul(which, each), w.least(which, more)), shape.lanes)
+    wide = w.add(each, w.convert("zext", w.compare("ult", which, more), "i64"))
+    width = w.mul(wide, shape.lanes)
+    count = w.least(w.sub(here["queries"], first), width)
+    given = {**here, "first": first, "count": count, "limit": _limit(w, here, w.add(first, count)), "width": width}
+    for size in widths:
+        with w.when(w.compare("eq", wide, size)):
+            call(w, f"@fs.block.{size}", *(given[name.split()[1]] for name in BLOCK))
+    given |= {name: w.at(here[name], w.mul(first, here[f"{name}_row"])) for name in ("out", "lse")}
+    call(w, "@fs.finish", *(given[name.split()[1]] for name in FINISH))
+
+
+def _entry() -> str:
+    failed, scale = JOB.index("failed"), JOB.index("scale")
+    return f"""define i32 @fs_attention(ptr %job, i64 %tasks, i32 %threads, float %scale) {{
+  %scale.at = getelementptr i64, ptr %job, i64 {scale}
+  store float %scale, ptr %scale.at
+  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %tasks, i32 %threads)
+  %failed.at = getelementptr i64, ptr %job, i64 {failed}
+  %failed = load i64, ptr %failed.at
+  %code = trunc i64 %failed to i32
+  ret i32 %code
+}}"""

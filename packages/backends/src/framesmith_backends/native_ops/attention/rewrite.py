@@ -1,0 +1,70 @@
+"""Attention of float32 on the CPU by our own code, see `native_ops/attention/operator`.
+
+Other types, dropout, large heads and small tensors stay with ATen. Where sizes change, each call decides.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.meta import Key
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
+from framesmith_backends.rewrite.replacing import Copies, replaced
+
+Args = tuple[Argument, ...]
+#: The machine code of a call of our attention, where it is known.
+CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")
+
+
+def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such calls; the same graph if it has none."""
+    nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
+    found = {node: ours for node in nodes if not isinstance(ours := _replaced(node), str)}
+    if not found:
+        return gm
+    from framesmith_backends.native_ops.attention.operator import ATTENTION
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        args, code = found[node]
+        call = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
+        call.meta = node.meta | {CODE.name: code}
+        return call
+
+    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
+
+
+def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:
+    """The machine code that such calls of a graph need and that is known, perhaps still being made."""
+    return [code for node in gm.graph.nodes if (code := CODE.get(node)) is not None]
+
+
+def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | str:
+    """The arguments of our own operator in place of this call of ATen's, and its code; why it stays, if it does."""
+    from framesmith_backends.native_ops.attention.operator import call_of, laid, why_not_ours
+
+    given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    operands = [given[name] for name in ("query", "key", "value", "attn_mask")]
+    if given["dropout_p"] != 0:
+        return "dropout"
+    query, key, value = (one.meta["val"] for one in operands[:3])
+    mask = None if operands[3] is None else operands[3].meta["val"]
+    tensors = [query, key, value] if mask is None else [query, key, value, mask]
+    if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
+        return "numbers of another type, or elsewhere"
+    if not any(map(has_symbols, tensors)):
+        places = laid(query), laid(key), laid(value), None if mask is None else laid(mask)
+        why = why_not_ours(*places)
+        call = call_of(*places, given["is_causal"]) if why is None else None
+        code = None if call is None else call.code.engine
+    else:
+        why, code = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None, None
+    return why or ((*operands[:3], given["is_causal"], operands[3], given["scale"]), code)

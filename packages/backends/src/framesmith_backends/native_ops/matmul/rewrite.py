@@ -1,0 +1,158 @@
+"""Rewrites of matmuls to another provider: a table of (ATen operator, operands) rows on the FX graph.
+
+float32 matmuls go to the provider that `cost_table.py` has as the fastest for their class on
+this machine: ATen's library, oneDNN, or our own kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_backends.native_ops.matmul.cost_table import MatmulClass, class_of, cost_table, why_not
+from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
+from framesmith_backends.torch_adapter import mkldnn
+from framesmith_guards.torch_adapter import aten
+
+# Below this many multiplications the call itself costs more than there is to gain.
+SMALLEST_MATMUL = 1 << 23
+# Matmuls a @ b by operand: n for a contiguous matrix, t for the transposed view of one.
+FORMS = ("nt", "nn", "tn")
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """bias + a @ b; `weight` is b's matrix before it was transposed, if it was."""
+
+    form: str
+    a: fx.Node
+    b: fx.Node
+    weight: fx.Node | None
+    bias: fx.Node | None
+
+
+def is_plain(node: object, rank: int) -> bool:
+    """Whether the node is a contiguous float32 CPU tensor of that rank and fixed shape."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.dim() != rank or value.dtype != torch.float32:
+        return False
+    if not all(isinstance(n, int) for n in value.shape):
+        return False
+    return value.device.type == "cpu" and value.layout == torch.strided and value.is_contiguous()
+
+
+def _before_transposing(node: object) -> fx.Node | None:
+    """The contiguous matrix of which the node is the transposed view."""
+    if not isinstance(node, fx.Node) or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    swapped = node.target is aten.permute.default and node.args[1] == [1, 0]
+    return node.args[0] if swapped and is_plain(node.args[0], 2) else None
+
+
+def _matmul(a: object, b: object, bias: fx.Node | None) -> Matmul | None:
+    if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
+        return None
+    letters = ""
+    for operand in (a, b):
+        turned = _before_transposing(operand) is not None
+        if not turned and not is_plain(operand, 2):
+            return None
+        letters += "t" if turned else "n"
+    return Matmul(letters, a, b, _before_transposing(b), bias) if letters in FORMS else None
+
+
+def _addmm(node: fx.Node) -> Matmul | None:
+    bias, a, b = node.args[:3]
+    if node.kwargs or not isinstance(bias, fx.Node) or not is_plain(bias, 1):
+        return None
+    return _matmul(a, b, bias) if bias.meta["val"].shape[0] == node.meta["val"].shape[1] else None
+
+
+def _mm(node: fx.Node) -> Matmul | None:
+    a, b = node.args[:2]
+    return _matmul(a, b, None)
+
+
+PATTERNS: dict[object, Callable[[fx.Node], Matmul | None]] = {aten.addmm.default: _addmm, aten.mm.default: _mm}
+
+
+def _match(node: fx.Node) -> Matmul | None:
+    pattern = PATTERNS.get(node.target)
+    if pattern is None or not is_plain(node, 2):
+        return None
+    found = pattern(node)
+    if found is None:
+        return None
+    rows, inner = found.a.meta["val"].shape
+    return found if rows * inner * node.meta["val"].shape[1] >= SMALLEST_MATMUL else None
+
+
+def matmul_class(match: Matmul) -> MatmulClass:
+    (m, k), n = match.a.meta["val"].shape, match.b.meta["val"].shape[1]
+    return class_of(match.form, m, n, k, match.bias is not None)
+
+
+def use_onednn(gm: fx.GraphModule, forms: frozenset[str] = frozenset(FORMS)) -> fx.GraphModule:
+    """The graph with its large matmuls of these forms as oneDNN calls; the same graph if it has none."""
+    return _moved(gm, lambda match: "onednn" if match.form in forms else "aten")
+
+
+def use_own(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its large matmuls as calls of our own kernel; the same graph if it has none."""
+    return _moved(gm, lambda match: "own")
+
+
+def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its large matmuls where the cost table says they are fastest."""
+    return _moved(gm, lambda match: cost_table().fastest(matmul_class(match)))
+
+
+def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphModule:
+    """The graph with its matmuls at the providers chosen; the same graph if all stay with ATen."""
+    chosen: dict[fx.Node, tuple[Matmul, str]] = {}
+    for node in gm.graph.nodes:
+        match = _match(node)
+        name = "aten" if match is None else provider(match)
+        if match is not None and name in WRITERS and why_not(name) is None:
+            chosen[node] = (match, name)
+    if not chosen:
+        return gm
+
+    def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        match, name = chosen[node]
+        made = WRITERS[name](graph, match, copies)
+        made.meta = dict(node.meta)
+        return made
+
+    graph = replaced(gm.graph, dict.fromkeys(chosen, write))
+    erase_unread(graph, lambda node: _before_transposing(node) is not None)
+    return new_module(gm, graph)
+
+
+def _onednn(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
+    """oneDNN's call, which takes the transpose of the second operand."""
+    if match.weight is not None:
+        weight = copies[match.weight]
+    else:
+        weight = graph.call_function(aten.permute.default, (copies[match.b], [1, 0]))
+        weight.meta["val"] = match.b.meta["val"].t()
+    bias = None if match.bias is None else copies[match.bias]
+    args: tuple[Argument, ...] = (copies[match.a], weight, bias, "none", [], "")
+    return graph.call_function(mkldnn._linear_pointwise.default, args)
+
+
+def _own(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
+    """Our own kernel's operator, which takes operands of any strides."""
+    from framesmith_backends.native_ops.matmul.operator import OPERATOR
+
+    bias = None if match.bias is None else copies[match.bias]
+    return graph.call_function(OPERATOR, (copies[match.a], copies[match.b], bias))
+
+
+# How the call of each provider but ATen is written.
+WRITERS: dict[str, Callable[[fx.Graph, Matmul, Copies], fx.Node]] = {"onednn": _onednn, "own": _own}

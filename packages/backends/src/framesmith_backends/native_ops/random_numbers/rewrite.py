@@ -1,0 +1,90 @@
+"""Random numbers of the CPU's generator by machine code of our own, where it draws the same ones as ATen.
+
+What draws zeros and ones (dropout) gives bools, a byte each, and what compares them with 0 reads these. `torch.rand`
+and `rand_like` of float32 give what they gave. Other distributions, other generators than the default one and results
+that are not contiguous stay with ATen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.operators import arguments
+from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.rewrite.replacing import Copies, Write, erase_unread, replaced
+from framesmith_guards.torch_adapter import aten
+
+
+def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with such numbers drawn by our own code; the same graph if it has none, or if ATen draws others."""
+    found = [node for target in _WRITERS for node in gm.graph.find_nodes(op="call_function", target=target)]
+    if not found:
+        return gm
+    from framesmith_backends.native_ops.random_numbers.operator import FEWEST, are_atens
+
+    found = [node for node in found if _is_drawn(node, FEWEST)]
+    if not found or not are_atens():
+        return gm
+    graph = replaced(gm.graph, {node: _WRITERS[node.target] for node in found})
+    erase_unread(graph, lambda node: node.target is aten.empty_like.default)
+    return new_module(gm, graph)
+
+
+def _is_drawn(node: fx.Node, fewest: int) -> bool:
+    """Whether our own code may draw what the node gives, and gains by it: by so many elements at least."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+        return False
+    given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    if given.get("generator") is not None or given.get("pin_memory") or not value.is_contiguous():
+        return False
+    if not has_symbols(value) and value.numel() < fewest:
+        return False
+    if node.target is aten.bernoulli.p:
+        return value.is_floating_point()
+    return value.dtype == torch.float32 and not has_symbols(value)
+
+
+def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    """Bools, and numbers made of them for what reads more than whether they are 0."""
+    from framesmith_backends.native_ops.random_numbers.operator import MASK
+
+    given = arguments(aten.bernoulli.p, node.args, node.kwargs)
+    like = copies[_shape_of(node.args[0])]  # type: ignore[arg-type]
+    p = copies[given["p"]] if isinstance(given["p"], fx.Node) else given["p"]
+    mask = graph.call_function(MASK, (like, p))
+    mask.meta = dict(node.meta)
+    mask.meta["val"] = node.meta["val"].ne(0)
+    comparisons = [reader for reader in node.users if reader.target is aten.ne.Scalar and reader.args[1] == 0]
+    copies.update(dict.fromkeys(comparisons, mask))
+    if len(comparisons) == len(node.users):
+        return mask
+    numbers = graph.call_function(aten._to_copy.default, (mask,), {"dtype": node.meta["val"].dtype})
+    numbers.meta = dict(node.meta)
+    return numbers
+
+
+def _shape_of(node: fx.Node) -> fx.Node:
+    """A tensor of the same shape that is there anyway: what is drawn into is none."""
+    if node.target is not aten.empty_like.default:
+        return node
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    return source
+
+
+def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+    from framesmith_backends.native_ops.random_numbers.operator import UNIFORM
+
+    drawn = graph.call_function(UNIFORM, (list(node.meta["val"].shape),))
+    drawn.meta = dict(node.meta)
+    return drawn
+
+
+_WRITERS: dict[Any, Write] = {
+    aten.bernoulli.p: _mask, aten.rand.default: _uniform, aten.rand_like.default: _uniform,
+}  # fmt: skip

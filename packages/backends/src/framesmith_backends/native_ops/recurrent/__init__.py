@@ -1,0 +1,1 @@
+"""Recurrent layers on the CPU: LSTM, GRU and plain RNN, forward and backward."""

@@ -1,0 +1,1 @@
+"""Cumulative sums, products, extremes and log-sum-exps on the CPU."""

@@ -1,0 +1,102 @@
+"""Matmuls moved to oneDNN give the same numbers, and only those that fit are moved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tracing import trace
+
+from framesmith_backends import CpuBackend
+from framesmith_backends.native_ops.matmul.cost_table import PROVIDERS, CostTable, class_of
+from framesmith_backends.native_ops.matmul.rewrite import FORMS, use_onednn, use_own, with_fastest_matmuls
+
+
+def targets(gm: torch.fx.GraphModule) -> list[str]:
+    return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_a_large_linear_is_moved_and_equal() -> None:
+    x, w, b = torch.randn(256, 256), torch.randn(300, 256), torch.randn(300)
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b)) + F.linear(x, w)
+
+    gm = trace(function, [x, w, b])
+    before = targets(gm)
+    assert targets(use_onednn(gm)).count("mkldnn._linear_pointwise.default") == 2
+    assert targets(gm) == before
+    call = CpuBackend().compile(gm, [x, w, b], options={"matmul": "onednn"})
+    (found,) = call([x, w, b])
+    wanted = function(x, w, b)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_matmul(form: str) -> None:
+    sizes = {"n": (256, 300), "t": (300, 256)}
+    a, b = torch.randn(sizes[form[0]]), torch.randn(tuple(reversed(sizes[form[1]])))
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        left = a.t() if form[0] == "t" else a
+        return (left @ (b.t() if form[1] == "t" else b)).relu()
+
+    gm = trace(function, [a, b])
+    assert "mkldnn._linear_pointwise.default" in targets(use_onednn(gm))
+    assert use_onednn(gm, frozenset()) is gm
+    (found,) = CpuBackend().compile(gm, [a, b], options={"matmul": "onednn"})([a, b])
+    wanted = function(a, b)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_stays() -> None:
+    for x, w in (
+        (torch.randn(8, 16), torch.randn(8, 16)),
+        (torch.randn(256, 512)[:, ::2], torch.randn(256, 256)),
+        (torch.randn(256, 256).double(), torch.randn(256, 256).double()),
+    ):
+        gm = trace(F.linear, [x, w])
+        assert use_onednn(gm) is gm
+        assert with_fastest_matmuls(gm) is gm
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
+    sizes = {"n": (256, 300), "t": (300, 256)}
+    a, b = torch.randn(sizes[form[0]]), torch.randn(tuple(reversed(sizes[form[1]])))
+    bias = torch.randn(256)
+
+    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        left, right = a.t() if form[0] == "t" else a, b.t() if form[1] == "t" else b
+        return (torch.addmm(bias, left, right) if biased else left @ right).relu()
+
+    gm = trace(function, [a, b, bias])
+    assert "framesmith_backends.matmul.default" in targets(use_own(gm))
+    (found,) = CpuBackend().compile(gm, [a, b, bias], options={"matmul": "own"})([a, b, bias])
+    wanted = function(a, b, bias)
+    assert found.stride() == wanted.stride()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_table_chooses_for_each_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = CostTable()
+    monkeypatch.setattr("framesmith_backends.native_ops.matmul.rewrite.cost_table", lambda: table)
+    x, w = torch.randn(16, 1024), torch.randn(1024, 1024)
+    gm = trace(F.linear, [x, w])
+    key = class_of("nt", 16, 1024, 1024, False).key
+    for best, target in (("own", "framesmith_backends.matmul"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
+        table.seconds[key] = {name: 0.5 if name == best else 1.0 for name in PROVIDERS}
+        assert any(t.startswith(target) for t in targets(with_fastest_matmuls(gm))), best
+
+
+def test_results_of_our_own_kernel_may_be_changed() -> None:
+    x, w = torch.randn(512, 256), torch.randn(256, 256)
+    (found,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    assert not found._is_view()
+    found.requires_grad_(True).mul(2).sum().backward()
+    wanted = F.linear(x, w.mul_(2))
+    (again,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    torch.testing.assert_close(again, wanted, rtol=1e-4, atol=1e-4)
