@@ -1,4 +1,4 @@
-"""Checks of a compiler's assumptions, told apart from a program's own wherever the graph runs."""
+"""Checks of a compiler's assumptions, separate from a program's own wherever the graph runs."""
 
 from __future__ import annotations
 

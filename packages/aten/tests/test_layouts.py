@@ -1,4 +1,4 @@
-"""Layout facts against the places of all elements."""
+"""Layout facts against the offsets of all elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from framesmith_aten import layouts
 
 
-def places(tensor):
+def offsets(tensor):
     """The storage positions of all elements, in their order."""
     ranges = [range(length) for length in tensor.shape]
     strides = tensor.stride()
@@ -31,21 +31,21 @@ def views(draw):
 
 @given(views())
 def test_dense(tensor):
-    found = places(tensor)
+    found = offsets(tensor)
     dense = len(set(found)) == len(found) and (not found or max(found) - min(found) + 1 == len(found))
     assert layouts.is_dense(tensor.shape, tensor.stride()) == dense
 
 
 @given(views())
 def test_span(tensor):
-    found = places(tensor)
+    found = offsets(tensor)
     first, end = layouts.span(tensor)
     assert (first, end) == ((4 * min(found), 4 * max(found) + 4) if found else (first, first))
 
 
 @given(views())
 def test_overlap_with_itself(tensor):
-    found = places(tensor)
+    found = offsets(tensor)
     if layouts.overlaps_itself(tensor):
         assert len(set(found)) < len(found)
     if any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape)) and found:
@@ -57,7 +57,7 @@ def test_what_is_read_after_it_was_written(first, second):
     whole = torch.zeros(64)
     written, read = (whole.as_strided(t.shape, t.stride(), t.storage_offset()) for t in (first, second))
     late = layouts.is_read_late(written, read)
-    if not set(places(written)) & set(places(read)):
+    if not set(offsets(written)) & set(offsets(read)):
         assert not late
         return
     try:
@@ -66,11 +66,11 @@ def test_what_is_read_after_it_was_written(first, second):
         assert late
         return
     assert late == any(
-        other != place and other in places(written) for other, place in zip(places(beside), places(written))
+        other != offset and other in offsets(written) for other, offset in zip(offsets(beside), offsets(written))
     )
 
 
-#: What is written and what is read of a matrix, by a number from 0 up.
+#: The written and the read part of a matrix, by a number from 0 up.
 PAIRS = {
     "rows": lambda x, n: (x[:n], x[5 : 5 + n]),
     "rows before": lambda x, n: (x[5 : 5 + n], x[:n]),
@@ -118,13 +118,13 @@ def test_what_is_read_late_of_symbols_is_guarded(name):
 @pytest.mark.parametrize(
     "name", ["rows", "columns", "columns before", "columns of other rows", "of a width", "the same"]
 )
-def test_no_size_is_told_where_parts_are_apart(name):
+def test_no_size_is_specialised_where_parts_are_disjoint(name):
     late, allowed = asked_of_symbols(PAIRS[name], 12, 20, 3 if name in ("rows", "columns of other rows") else 11)
     assert not late
     assert allowed(12, 22, 4 if name in ("rows", "columns of other rows") else 12)
 
 
-def test_what_data_tell_is_read_late_unless_it_is_known_not_to_be():
+def test_unbacked_parts_are_read_late_unless_known_not_to_be():
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env):
         x, n = torch.empty(4, 20), env.create_unbacked_symint()

@@ -1,4 +1,4 @@
-"""What is said of operators is what they are seen to do."""
+"""Facts about operators against what the operators do."""
 
 from __future__ import annotations
 
@@ -120,25 +120,25 @@ def test_the_table_is_not_about_a_namesake(library):
 
 
 def test_sizes_are_read_where_masks_choose_or_no_number_is_given():
-    x, mask, places = torch.zeros(3, 4), torch.ones(3, dtype=torch.bool), torch.arange(3)
+    x, mask, indices = torch.zeros(3, 4), torch.ones(3, dtype=torch.bool), torch.arange(3)
     for op, args, kwargs in (
         (aten.nonzero.default, (x,), {}),
         (aten.index.Tensor, (x, [None, torch.ones(4, dtype=torch.uint8)]), {}),
-        (aten.index.Tensor, (x, [places, mask]), {}),
+        (aten.index.Tensor, (x, [indices, mask]), {}),
         (aten.index_put.default, (x, [mask], x[0]), {}),
-        (aten.repeat_interleave.Tensor, (places,), {}),
+        (aten.repeat_interleave.Tensor, (indices,), {}),
     ):
         assert operators.reads_sizes(op, args, kwargs)
     for op, args, kwargs in (
-        (aten.index.Tensor, (x, [None, places]), {}),
-        (aten.index_put.default, (x, [places], x[0]), {}),
-        (aten.repeat_interleave.Tensor, (places,), {"output_size": 3}),
+        (aten.index.Tensor, (x, [None, indices]), {}),
+        (aten.index_put.default, (x, [indices], x[0]), {}),
+        (aten.repeat_interleave.Tensor, (indices,), {"output_size": 3}),
         (aten.mul.Tensor, (x, x), {}),
     ):
         assert not operators.reads_sizes(op, args, kwargs)
 
 
-def test_checks_by_kernels_of_a_device_are_told_from_those_on_the_host(library):
+def test_checks_by_kernels_of_a_device_and_checks_on_the_host(library):
     assert operators.is_check_by_device(aten._assert_async.default)
     assert operators.is_check_by_device(aten._assert_async.msg)
     for op in (aten._linalg_check_errors.default, aten._assert_scalar.default, aten.add_.Tensor, library.note.default):
@@ -152,7 +152,7 @@ def test_factories():
         assert not operators.is_factory(op)
 
 
-def test_composites_are_told_apart():
+def test_composites_are_recognised():
     assert operators.is_composite(aten.linear.default) and operators.is_composite(aten.matmul.default)
     assert not operators.is_composite(aten.mm.default)
 

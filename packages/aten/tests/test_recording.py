@@ -1,4 +1,4 @@
-"""What runs under torch calls, seen on fakes: writes, random numbers, failures on data, refusals of real kernels."""
+"""Effects of operators under torch calls, recorded on fakes: writes, random numbers, failures on data, refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FAILING: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def effects(target: Any, *args: Any, inference: bool = False) -> Effects:
-    """What the call does, seen on fakes; what it writes to is told by position, or None for what it made itself."""
+    """Return the call's effects on fakes; written tensors by position, None for those made under the call."""
     mode = new_fake_mode()
     fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
     log = OperatorLog()
@@ -299,7 +299,7 @@ def test_a_failure_to_find_out_is_no_error_of_the_operator(function, monkeypatch
             torch.ones(2)
 
 
-def test_a_device_is_told_whatever_fails(monkeypatch):
+def test_a_device_is_returned_whatever_fails(monkeypatch):
     """Torch asks for it where an exception ends the process: nothing is noted on the way."""
     with new_fake_mode():
         w = torch.ones(2, requires_grad=True)

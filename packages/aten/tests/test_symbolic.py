@@ -1,4 +1,4 @@
-"""What is known of numbers that data tell."""
+"""Facts about unbacked numbers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from framesmith_aten.symbolic import hint_assuming, holds_assuming, may_all_hold
 
 
-def told(env, least=0):
+def unbacked(env, least=0):
     number = env.create_unbacked_symint()
     torch._check(number >= least)
     return number
 
 
-def test_what_may_hold_of_numbers_that_data_tell():
+def test_conditions_that_unbacked_numbers_may_satisfy():
     env = ShapeEnv()
-    one, other = told(env), told(env)
+    one, other = unbacked(env), unbacked(env)
     assert may_all_hold([])
     assert may_all_hold([one > other, other > 2])
     assert not may_all_hold([one > other, other > one])
@@ -25,7 +25,7 @@ def test_what_may_hold_of_numbers_that_data_tell():
 
 def test_what_has_been_said_of_them_holds_too():
     env = ShapeEnv()
-    one, other = told(env), told(env)
+    one, other = unbacked(env), unbacked(env)
     torch._check(one % 2 == 0)
     torch._check(other > one)
     assert not may_all_hold([one // 2 * 2 < one])
@@ -34,14 +34,14 @@ def test_what_has_been_said_of_them_holds_too():
 
 def test_what_has_no_value_for_some_numbers_does_not_hold_there():
     env = ShapeEnv()
-    one, other = told(env), told(env)
+    one, other = unbacked(env), unbacked(env)
     assert may_all_hold([one % other == 1])
     assert not may_all_hold([one % other > other])
 
 
-def test_numbers_made_of_what_data_tell_go_together():
+def test_hints_of_unbacked_expressions_agree():
     env = ShapeEnv()
-    one, other = told(env), told(env)
+    one, other = unbacked(env), unbacked(env)
     env._update_var_to_range(other.node.expr, ValueRanges(5, 9))
     assert [hint_assuming(number, 2) for number in (one, 2 * one, one * one + 3, other, one - 2, 7)] == [
         2,
@@ -53,15 +53,15 @@ def test_numbers_made_of_what_data_tell_go_together():
     ]
 
 
-def test_what_has_no_value_where_data_tell_a_number():
+def test_an_expression_without_a_value_at_an_assumed_size():
     env = ShapeEnv()
-    one = told(env)
+    one = unbacked(env)
     assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint` takes it to be
     assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 8) == 1.0
 
 
-def test_what_holds_where_data_tell_a_number():
+def test_conditions_at_an_assumed_size():
     env = ShapeEnv()
-    one = told(env)
+    one = unbacked(env)
     holds = [holds_assuming((condition).node.expr, env, 8) for condition in (one > 7, one < 8, one * 2 == 16)]
     assert holds == [True, False, True]

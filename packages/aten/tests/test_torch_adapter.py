@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move: this torch has it; without it, what the row says is lost."""
+"""This torch has the names that this package needs; without one, only the row's feature is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen: what torch's operators do, and where their tensors' elements lie."""
+"""Facts about torch's operators, their fakes and layouts; ATen graphs, and the contract with backends."""
 
 from framesmith_aten import failures, layouts, operators
 from framesmith_aten.__about__ import __version__

@@ -1,9 +1,9 @@
-"""Checks of what a compiler assumes of data, told apart from the program's own.
+"""Checks of a compiler's assumptions on data, separate from the program's own checks.
 
-Note [Assumptions]: in graphs both are calls of `aten._assert_scalar`. How the message begins says who relies on the
-condition, and nothing else does: it is what stays of a node wherever the graph goes, and what its failure raises. Who
-has a graph run has the failure of an assumption raised as `AssumptionFailed`: by the very messages that the graph
-holds, so that no error of the program's is taken for it.
+Note [Assumptions]: in graphs both are calls of `aten._assert_scalar`. The beginning of the message alone says who
+relies on the condition: it is what remains of a node wherever the graph goes, and the text of its error. The runner of
+a graph turns the error of a failed assumption into `AssumptionFailed`, by the messages in the graph, so that no error
+of the program's is affected.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _R = TypeVar("_R")
 
 
 class Asserted(Enum):
-    """Who relies on a condition that a graph checks, by how the message of the check begins.
+    """The party that relies on a condition which a graph checks, by the beginning of the check's message.
 
-    `PROGRAM`: it says so itself, and fails with it. `OPERATOR`: a rule for sizes, which may ask for more than the
-    operator, or for what that checks itself. `CHOICE`: the tracer, which has followed one of two ways.
+    `PROGRAM`: the program's own check. `OPERATOR`: a rule for sizes, which may require more than the operator, or
+    conditions that it checks itself. `CHOICE`: the tracer, which has followed one of two branches.
     """
 
     PROGRAM = ""
@@ -37,7 +37,7 @@ _ASSUMPTIONS: Final = (Asserted.OPERATOR, Asserted.CHOICE)
 
 
 def assumed(what: str, by: Asserted = Asserted.OPERATOR) -> str:
-    """The message of a check of an assumption: once however often it is said."""
+    """Return the message of an assumption's check; idempotent."""
     return f"{by.value}{what}" if _relying(what) is Asserted.PROGRAM else what
 
 
@@ -46,22 +46,22 @@ def _relying(message: str) -> Asserted:
 
 
 def is_assertion(node: fx.Node) -> bool:
-    """Whether the node checks a condition of numbers at a call."""
+    """Whether the node checks a scalar condition at a call."""
     return node.target is aten._assert_scalar.default
 
 
 def asserted_by(node: fx.Node) -> Asserted | None:
-    """Who relies on the condition that the node checks, or None: it checks none."""
+    """Return who relies on the condition that the node checks; None if it checks none."""
     return _relying(str(node.args[1])) if is_assertion(node) else None
 
 
 def is_assumption(node: fx.Node) -> bool:
-    """Whether it checks what a compiler assumes, and the program does not say."""
+    """Whether the node checks a compiler's assumption."""
     return asserted_by(node) in _ASSUMPTIONS
 
 
 def raising_assumptions(run: Callable[..., _R], nodes: Iterable[fx.Node]) -> Callable[..., _R]:
-    """`run`, which runs the graph of these nodes, with AssumptionFailed for its assumptions that fail."""
+    """Return `run`, which runs the graph of these nodes, raising AssumptionFailed for failed assumptions."""
     messages = {str(node.args[1]) for node in nodes if is_assumption(node)}
     if not messages:
         return run

@@ -1,4 +1,4 @@
-"""The contract between what makes ATen graphs and what compiles them: roles, the graphs' form, what a backend is."""
+"""The contract between producers and compilers of ATen graphs: roles, the graphs' form, backends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Role = Literal["inference", "forward", "backward"]
 ROLES: tuple[Role, ...] = ("inference", "forward", "backward")
 
 BoxedFn = Callable[[list[Any]], Sequence[Any]]
-"""Takes a list it may empty (so that memory is freed early) and returns a sequence of tensors."""
+"""Takes a list, which it may empty so that memory is freed early, and returns a sequence of tensors."""
 
 OnError = Callable[[str, Exception], None]
-"""Told what went wrong inside a backend, and where, though it compiles the graph another way. May raise."""
+"""Called with the stage and the error of a failure that a backend works around. May raise."""
 
-#: What the option `mode` of a backend may be, and what it asks for.
+#: The values of the option `mode`, and what each asks for.
 MODES: Mapping[str, str] = MappingProxyType(
     {
         "default": "balanced compile time and kernels",
@@ -36,9 +36,9 @@ ENTRY_POINTS = "framesmith.backends"
 
 
 class AssumptionFailed(RuntimeError):
-    """Raised at a call in which data are not as the graph assumes.
+    """Raised at a call whose data are not as the graph assumes; the message is the assumption.
 
-    What was captured is right there, and is to be run instead. The message says what was assumed.
+    The captured program is right there, and is to be run instead.
     """
 
 
@@ -61,9 +61,9 @@ class Runner:
 
 
 PropagateLayouts = Callable[[fx.Graph], "fx.Graph | None"]
-"""The graph of a training step, forward and backward, of the form of `Compiler`'s graphs, with what lies between its
-placeholders and its results laid out anew; None to leave it as it is. Both keep their order and the strides of their
-`meta["val"]`, placeholders their names, nodes their `meta`."""
+"""Return the joint graph of a training step, of the form of `Compiler`'s graphs, with other layouts between inputs
+and results, or None. Both keep their order and the strides of their `meta["val"]`, placeholders their names, nodes
+their `meta`."""
 
 
 class Compiler(Protocol):
@@ -71,10 +71,9 @@ class Compiler(Protocol):
 
     The graph satisfies `verify`: functional ATen calls (and other libraries' operators), `meta["val"]` (a FakeTensor)
     on every node, input mutations as trailing `aten.copy_` calls onto placeholders. Calls with effects
-    (`operators.is_effect`) run in the graph's order, used or not; what else is unused may raise, and runs too. Outputs
-    of inference and forward graphs are fresh tensors that alias neither each other nor an input, with the strides of
-    their `meta["val"]`. A call that raises has written to no input, or only what is the same when the graph is run
-    again.
+    (`operators.is_effect`) run in the graph's order, used or not; other unused calls may raise, and run too. Outputs of
+    inference and forward graphs are new tensors that alias neither each other nor an input, with the strides of their
+    `meta["val"]`. A call that raises has written to no input, or only values that a second run would write again.
     """
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role, /) -> BoxedFn: ...
@@ -99,7 +98,7 @@ class Backend(Protocol):
     def options(self) -> Mapping[str, object]: ...
 
     def lowers(self, op: OpOverload) -> bool:
-        """Whether graphs may hold this operator although it could be taken apart (see `decompositions`)."""
+        """Whether the backend lowers this operator itself, so that graphs may hold it undecomposed."""
         ...
 
     def compile(
@@ -112,12 +111,12 @@ class Backend(Protocol):
     ) -> BoxedFn:
         """Compile the graph; `inputs` are the (fake) tensors of its placeholders.
 
-        What fails inside is told to `on_error` and done another way; without it, it is raised.
+        A failure inside is reported to `on_error` and worked around; without `on_error` it is raised.
         """
         ...
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
-        """Why this backend cannot compile the graph, or None."""
+        """Return why this backend cannot compile the graph, or None."""
         ...
 
 

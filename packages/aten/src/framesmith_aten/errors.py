@@ -1,4 +1,4 @@
-"""The errors this package raises on purpose; each says what and why."""
+"""The errors this package raises on purpose."""
 
 from __future__ import annotations
 

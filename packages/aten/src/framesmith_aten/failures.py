@@ -1,7 +1,7 @@
-"""Which calls can raise on some data although their kernels take such arguments: indices, divisors, singular matrices.
+"""Calls that can raise on some data although their kernels accept the operands: indices, divisors, singular matrices.
 
-What cannot raise once dtypes and shapes are known (pointwise arithmetic, views, products, sums) has no row. What a
-kernel refuses whatever the data is found by `trials`.
+Calls that cannot raise once dtypes and shapes are known (pointwise arithmetic, views, matmuls, sums) have no row.
+Operands that a kernel refuses whatever their data are found by `checks.trials`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def why_may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why the call, which fake tensors took, can raise on real ones; None where it cannot.
+    """Return why the call, which fake tensors accepted, can raise on real ones; None where it cannot.
 
-    To be asked before fake tensors run it: a view beyond their storage makes that larger.
-    A composite operator has an answer of its own only where it checks something itself: ask the parts it is made of.
+    Ask before fakes run the call: a view beyond their storage enlarges it. A composite operator has a reason of its own
+    only where it checks something itself; otherwise ask its parts.
     """
     if not isinstance(op, OpOverload):
         return None
     if is_custom(op):
-        return "nothing is known of the operator"
+        return "nothing is known about the operator"
     reason = row(op).fails
     if reason is not None:
         condition = CONDITIONS.get(reason)
@@ -47,13 +47,13 @@ def why_may_fail(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str
 def composite_may_fail(name: str) -> bool:
     """Whether a torch function of this name is a composite operator that checks data itself.
 
-    Autograd takes it apart before a dispatch mode sees it, and on fake tensors it may go a way without the check.
+    Autograd decomposes it before a dispatch mode sees it, and fakes may take a branch without the check.
     """
     return any(is_composite(op) and row(op).fails is not None for op in overloads(name))
 
 
 def _integer_division(values: Values) -> bool:
-    """Division of integers by what may be zero."""
+    """Whether integers are divided by a number that may be zero."""
     dividend, divisor = values["self"], values["other"]
     if _is_floating(dividend) or _is_floating(divisor):
         return False
@@ -61,7 +61,7 @@ def _integer_division(values: Values) -> bool:
 
 
 def _rounded_division(values: Values) -> bool:
-    """True division, without a rounding mode, gives floating point."""
+    """`_integer_division` with a rounding mode: true division gives floating point."""
     return values.get("rounding_mode") is not None and _integer_division(values)
 
 
@@ -72,7 +72,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _index_or_mask(values: Values) -> bool:
-    """Masks cannot be out of range, but may not fit, and what is put where they are true may not be as many as that."""
+    """Whether an index may be out of range, a mask may not fit, or values may not match the mask's count."""
     if not all(map(is_mask, tensors_in(values["indices"]))) or not _fit(values["self"], values["indices"]):
         return True
     put = values.get("values")
@@ -80,7 +80,7 @@ def _index_or_mask(values: Values) -> bool:
 
 
 def _fit(tensor: torch.Tensor, masks: Sequence[torch.Tensor | None]) -> bool:
-    """Whether masks are known to be as large as the dimensions that they mask, which fake tensors do not check."""
+    """Whether masks are known to have the sizes of the dimensions that they mask, which fakes do not check."""
     lengths = [length for mask in masks for length in ([None] if mask is None else mask.shape)]
     if len(lengths) > tensor.dim():
         return False
@@ -110,7 +110,7 @@ def _beyond_storage(values: Values) -> bool:
 
 
 def within_storage(values: Values) -> Any:
-    """Whether a view by strides, of arguments by name, shows nothing beyond the end of its storage; may be symbolic."""
+    """Whether a view by strides, of arguments by name, ends within its storage; may be symbolic."""
     source, size, stride = values["self"], values["size"], values["stride"]
     if any(equal(length, 0) for length in size):
         return True
@@ -121,13 +121,13 @@ def within_storage(values: Values) -> Any:
 
 
 def _of_wider_elements(values: Values) -> bool:
-    """Elements shown as wider ones must begin at a multiple of these; a fake of symbolic sizes does not tell where."""
+    """Whether elements are viewed as wider ones, which must be aligned: fakes of symbolic sizes do not know."""
     dtype: torch.dtype | None = values.get("dtype")
     pairs = "size" not in values and dtype is None
     return pairs or (dtype is not None and dtype.itemsize > values["self"].element_size())
 
 
-#: Reasons that hold for some calls only: whether they do, by the arguments' names.
+#: For reasons that hold for some calls only: whether they do, by the arguments' names.
 CONDITIONS: dict[str, Callable[[Values], bool]] = {
     table.ZERO: _integer_division,
     table.ZERO_IF_ROUNDED: _rounded_division,
@@ -137,5 +137,5 @@ CONDITIONS: dict[str, Callable[[Values], bool]] = {
     table.INTERVAL: _interval,
     table.SINGULAR: _checks_errors,
     table.STORAGE: _beyond_storage,
-    table.PLACE: _of_wider_elements,
+    table.ALIGNMENT: _of_wider_elements,
 }

@@ -1,4 +1,4 @@
-"""Where a strided tensor's elements lie: density, overlaps, and laying the same elements out anew."""
+"""Memory layouts of strided tensors: density, overlaps, strides."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from framesmith_guards.torch_adapter import no_dispatch
 
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions.
-
-    Where symbols are among the numbers: whether it is known.
+    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions; for symbols, whether
+    that is known.
     """
     if any(map(is_symbolic, (*size, *stride))):
         return _dense_order(size, stride) is not None or any(equal(length, 0) for length in size)
@@ -39,7 +38,7 @@ def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
 
 
 def _dense_order(size: Sequence[Any], stride: Sequence[Any]) -> list[int] | None:
-    """The dimensions that are not known to have one element, the fastest in memory first; None where gaps may be."""
+    """Return the dimensions not known to have size 1, the fastest in memory first; None where there may be gaps."""
     left = [dim for dim, length in enumerate(size) if not equal(length, 1)]
     order: list[int] = []
     expected: tuple[Any, Any] = (1, 1)
@@ -54,16 +53,16 @@ def _dense_order(size: Sequence[Any], stride: Sequence[Any]) -> list[int] | None
 
 
 def _beyond(steps: tuple[Any, Any], length: Any) -> tuple[Any, Any]:
-    """What the stride is of a dimension around one with such strides: torch says that empty ones have one element.
+    """Return the stride of the next outer dimension, given this one's, under both conventions for size 0.
 
-    Of a length of which it is not known whether it is 0, either may have been said.
+    Torch counts an empty dimension as one element; for an unknown length either may have been assumed.
     """
     some = torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
     return steps[0] * length, steps[1] * some
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of several elements of a dense tensor, the slowest in memory first; None where there are gaps."""
+    """Return the dimensions of size above 1 of a dense tensor, the slowest in memory first; None for gaps."""
     size, stride = tensor.shape, tensor.stride()
     if has_symbols(tensor):
         order = _dense_order(size, stride)
@@ -74,7 +73,7 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def is_contiguous(tensor: torch.Tensor) -> bool:
-    """Whether a strided tensor is contiguous; where symbols are among its numbers, whether that is known."""
+    """Whether a strided tensor is contiguous; for symbols, whether that is known."""
     if not has_symbols(tensor):
         return tensor.is_contiguous()
     return _is_contiguous(tensor.shape, tensor.stride())
@@ -90,9 +89,9 @@ def _is_contiguous(size: Sequence[Any], stride: Sequence[Any]) -> bool:
 
 
 def dims_by_stride(stride: Sequence[Any]) -> list[int]:
-    """The dimensions, the slowest in memory first; of equal strides the earlier.
+    """Return the dimensions, the slowest in memory first, of equal strides the earlier.
 
-    A guard says which of two symbolic strides is larger, where that is not known.
+    Adds a guard on the order of symbolic strides where it is not known.
     """
     if any(map(is_symbolic, stride)):
 
@@ -112,17 +111,19 @@ def _slower(first: Any, second: Any) -> int:
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """The same elements laid out without gaps, the dimensions in this order, the slowest first. May be the tensor."""
+    """Return the elements in dense memory with this order of dimensions, slowest first; perhaps the tensor itself."""
     return tensor.permute(*order).contiguous().permute(*(order.index(dim) for dim in range(len(order))))
 
 
 def span(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The bytes of its storage that a strided tensor lies in, first and one past the last; equal without elements."""
+    """Return the bytes (first, one past the last) of the storage that a strided tensor occupies; equal without
+    elements.
+    """
     return spanned(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size())
 
 
 def spanned(size: Sequence[Any], stride: Sequence[Any], offset: Any, width: int) -> tuple[Any, Any]:
-    """`span` of elements of so many bytes that lie so in a storage."""
+    """`span` of a layout with elements of `width` bytes."""
     first = offset * width
     if equal(math.prod(size), 0):
         return first, first
@@ -131,28 +132,28 @@ def spanned(size: Sequence[Any], stride: Sequence[Any], offset: Any, width: int)
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether a dimension of more than one element has stride 0, so that elements share a place."""
-    return tensor.layout is torch.strided and _stands_still(tensor.shape, tensor.stride())
+    """Whether a dimension of size above 1 has stride 0."""
+    return tensor.layout is torch.strided and _has_zero_stride(tensor.shape, tensor.stride())
 
 
 def is_interleaved(tensor: torch.Tensor) -> bool:
-    """Whether some step, of those that are not 0, is not beyond all that lies below it: elements may share a place."""
+    """Whether a nonzero stride does not exceed the extent of the dimensions inside: elements may overlap."""
     return tensor.layout is torch.strided and _is_interleaved(tensor.shape, tensor.stride())
 
 
 def may_overlap_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a strided tensor may share a place."""
+    """Whether two elements of a strided tensor may share memory."""
     return tensor.layout is torch.strided and may_share_elements(tensor.shape, tensor.stride())
 
 
 def may_share_elements(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool] = holds) -> bool:
-    """Whether two of the elements that lie so may share a place. Of symbols `is_so` is asked what they are."""
-    if any(map(is_symbolic, (*size, *stride))) and _is_contiguous(size, stride):  # sooner known than what follows
+    """Whether two elements of the layout may share memory; `is_so` decides conditions on symbols."""
+    if any(map(is_symbolic, (*size, *stride))) and _is_contiguous(size, stride):  # sooner known than the following
         return False
-    return _stands_still(size, stride) or _is_interleaved(size, stride, is_so)
+    return _has_zero_stride(size, stride) or _is_interleaved(size, stride, is_so)
 
 
-def _stands_still(size: Sequence[Any], stride: Sequence[Any]) -> bool:
+def _has_zero_stride(size: Sequence[Any], stride: Sequence[Any]) -> bool:
     if holds(math.prod(size) < 2):
         return False
     return any(equal(step, 0) and not holds(length <= 1) for length, step in zip(size, stride, strict=True))
@@ -173,14 +174,16 @@ def _is_interleaved(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[
 
 
 def _may_interleave(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[[Any], bool]) -> bool:
-    """Whether a step is neither known to be beyond what lies below it, nor found so by `is_so`."""
+    """Whether a stride is neither known to exceed the inner extent, nor found to by `is_so`."""
     reach: Any = 0
     length: Any = 1
-    below: Any = 1  # so many of these reach further than `reach`
+    below: Any = 1  # this many strides `below` exceed `reach`
     for dim in reversed(dims_by_stride(stride)):
         step = stride[dim]
         if not (equal(step, 0) or holds(size[dim] <= 1)):
-            divides = equal(step % below, 0)  # more is known of the quotient than of products of symbols
+            divides = equal(
+                step % below, 0
+            )  # divisibility is more often known than a comparison of terms with several symbols
             if not (holds(step > reach) or (divides and holds(step // below >= length)) or is_so(step > reach)):
                 return True
             reach, length, below = reach + (size[dim] - 1) * step, size[dim], step
@@ -188,17 +191,17 @@ def _may_interleave(size: Sequence[Any], stride: Sequence[Any], is_so: Callable[
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Equal for two strided tensors exactly when they are over the same storage."""
+    """Return a number equal for strided tensors of one storage alone."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two strided tensors are over the same storage."""
+    """Whether two strided tensors are views of one storage."""
     return storage_id(first) == storage_id(second)
 
 
 def has_stride(tensor: torch.Tensor, stride: Sequence[Any]) -> bool:
-    """Whether the tensor is strided and has these strides where they matter: along dimensions of several elements."""
+    """Whether the tensor is strided and has these strides along dimensions of size above 1."""
     if tensor.layout is not torch.strided:
         return False
     found = tensor.stride()
@@ -211,7 +214,7 @@ def has_stride(tensor: torch.Tensor, stride: Sequence[Any]) -> bool:
 
 
 def restride(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
-    """The same elements laid out with these strides: the tensor itself where it has them, else a copy."""
+    """Return the elements with these strides: the tensor itself where it has them, else a copy."""
     if has_stride(tensor, stride):
         return tensor
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
@@ -219,7 +222,7 @@ def restride(tensor: torch.Tensor, stride: Sequence[Any]) -> torch.Tensor:
 
 
 def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two tensors span common bytes of one storage; what is not strided is taken to have no memory."""
+    """Whether two tensors span common bytes of one storage; tensors that are not strided count as without memory."""
     if first.layout is not torch.strided or second.layout is not torch.strided or not share_storage(first, second):
         return False
     (start, end), (other_start, other_end) = span(first), span(second)
@@ -227,10 +230,10 @@ def may_overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
-    """Whether an operation that goes from element to element may read some of `read` after it has written there.
+    """Whether an elementwise operation may read elements of `read` after it has written them.
 
-    The two show common memory, and not the same element at the same place. Of sizes that are symbols, guards say that
-    it is not so at a call; it is taken to be where data tell them, and of large tensors of which it is not plain.
+    Both then share memory, at different positions. For symbolic sizes guards state that it does not happen; it is
+    assumed to for unbacked ones, and for large tensors of irregular layouts.
     """
     if not may_overlap(written, read):
         return False
@@ -254,7 +257,7 @@ def is_read_late(written: torch.Tensor, read: torch.Tensor) -> bool:
     return False
 
 
-#: Sizes, strides and storage offset of a tensor.
+#: (sizes, strides, storage offset) of a tensor.
 _Layout = tuple[tuple[Any, ...], tuple[Any, ...], Any]
 
 
@@ -272,10 +275,10 @@ def _at_present(layout: _Layout) -> _Layout:
 
 
 def _are_disjoint(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) -> bool:
-    """Whether `is_so` finds that no element of one lies where one of the other does.
+    """Whether `is_so` finds that no element of one lies on an element of the other.
 
-    Either without elements, or one behind the other, or, in rows of some length that both go through, one behind the
-    other in all rows (`x[:, :n]` and `x[:, n:]`).
+    One is empty, or ends before the other begins, or does so within each row of some length (`x[:, :n]` and `x[:,
+    n:]`).
     """
     if any(is_so(length == 0) for length in (*one[0], *other[0])):
         return True
@@ -295,9 +298,9 @@ def _are_disjoint(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) ->
 
 
 def _extent(layout: _Layout, row: Any = None) -> Any:
-    """How many places there are from the first element to the last, both counted; of those in one row, if it is told.
+    """Return the distance from the first element to the last, plus 1; within one row if `row` is given.
 
-    Along dimensions whose steps are whole rows elements lie at one place in different rows.
+    A dimension whose stride is a multiple of the row does not count: its elements have one offset in different rows.
     """
     size, stride, _ = layout
     pairs = zip(size, stride, strict=True)
@@ -305,7 +308,7 @@ def _extent(layout: _Layout, row: Any = None) -> Any:
 
 
 def _is_read_late(one: _Layout, other: _Layout) -> bool:
-    """`is_read_late` of tensors of known layouts and elements of one width."""
+    """`is_read_late` of known layouts with elements of one width."""
     if max(math.prod(one[0]), math.prod(other[0])) > MOST_ELEMENTS:
         return True
     with no_dispatch():
@@ -315,24 +318,26 @@ def _is_read_late(one: _Layout, other: _Layout) -> bool:
         try:
             beside = torch.broadcast_to(there, here.shape)
         except RuntimeError:
-            return True  # it is no pointwise operation
+            return True  # not a pointwise operation
         return bool(((beside != here) & torch.isin(beside, here)).any())
 
 
-#: Elements up to which it is asked of each of them where it lies: some milliseconds.
+#: Elements up to which offsets are compared one by one: some milliseconds.
 MOST_ELEMENTS = 1 << 20
 
 
 def _element_offsets(size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """Where in its storage each element of a tensor lies."""
-    places = torch.tensor(offset, device="cpu")
+    """Return the storage offset of each element of a layout."""
+    offsets = torch.tensor(offset, device="cpu")
     for length, step in zip(size, stride, strict=True):
-        places = places[..., None] + step * torch.arange(length, device="cpu")
-    return places
+        offsets = offsets[..., None] + step * torch.arange(length, device="cpu")
+    return offsets
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Strided tensors of the same contents and strides, which share memory as those do; without history."""
+    """Return strided tensors of the same contents and strides, which share memory as the given ones do; without
+    history.
+    """
     storages: dict[int, torch.UntypedStorage] = {}
     copied = []
     for tensor in tensors:

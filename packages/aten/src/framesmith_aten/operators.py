@@ -1,7 +1,7 @@
-"""What an ATen operator does: read off its schema and tags, and off `table` where they are silent.
+"""Facts about ATen operators: from schemas and tags, and from `table` where these are silent.
 
-Facts take an `OpOverload`; those that depend on the call take its arguments too (real or fake tensors). Of operators
-of other libraries and users (`is_custom`) nothing is taken for granted but what their schemas say.
+Functions take an `OpOverload`, and the call's arguments (real or fake) where the fact depends on them. Of operators of
+users and other libraries (`is_custom`) only the schema is trusted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from framesmith_guards.torch_adapter import DispatchKey, OpOverload, OpOverloadP
 #: The namespace of operators that this package adds to torch's own.
 OWN_NAMESPACE = "framesmith_aten"
 
-#: Namespaces whose operators do what their schemas, their tags and the table say.
+#: Namespaces whose operators do as schemas, tags and the table say.
 TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", "framesmith_backends", OWN_NAMESPACE})
 
-#: Views that exist for autograd only; in a functional graph they are the identity.
+#: Views for autograd alone; the identity in a functional graph.
 IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
 
 _NOTHING_SPECIAL = Row()
@@ -39,7 +39,7 @@ def op_name(target: Any) -> str:
 
 @functools.cache
 def row(op: Any) -> Row:
-    """The table's row of an operator of torch's own, in place or not; an empty one where it has none."""
+    """Return the table's row of an operator of torch's own, in place or not; an empty one where it has none."""
     if not isinstance(op, OpOverload) or is_custom(op):
         return _NOTHING_SPECIAL
     name = op._opname
@@ -47,7 +47,7 @@ def row(op: Any) -> Row:
 
 
 def overloads(name: str) -> list[OpOverload]:
-    """ATen's operators of a name; none where it has no such name."""
+    """Return ATen's operators of a name; none where it has no such name."""
     packet = getattr(torch.ops.aten, name, None)
     found = packet.overloads() if isinstance(packet, OpOverloadPacket) else []  # type: ignore[no-untyped-call]
     return [getattr(packet, overload) for overload in found]
@@ -59,9 +59,9 @@ def is_custom(op: Any) -> bool:
 
 
 def is_view(op: Any) -> bool:
-    """Whether the operator's result shows (or may show) memory of its first argument.
+    """Whether the result shares (or may share) memory with the first argument.
 
-    The pieces of `unsafe_split` do so too, but torch treats them as tensors of their own, and so does everybody.
+    Chunks of `unsafe_split` do too, but torch treats them as separate tensors.
     """
     return isinstance(op, OpOverload) and (bool(op.is_view) or row(op).undeclared_view)
 
@@ -72,24 +72,24 @@ def asks_device(op: Any) -> bool:
 
 
 def is_random(op: Any) -> bool:
-    """Whether running the operator may advance a random generator."""
+    """Whether the operator may advance a random generator."""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 def is_mutable(op: Any) -> bool:
-    """Whether the operator's schema says that it writes to an argument."""
+    """Whether the schema declares a written argument."""
     return isinstance(op, OpOverload) and bool(op._schema.is_mutable)
 
 
 def changes_metadata(op: Any) -> bool:
-    """Whether the operator changes what its first argument is (shape, strides, storage), not its elements."""
+    """Whether the operator changes its first argument's shape, strides or storage, not its elements."""
     return isinstance(op, OpOverload) and torch.Tag.inplace_view in op.tags
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch only ever computes the operator by calling others: `run_parts` takes it apart.
+    """Whether torch computes the operator only by calling others: `run_parts` decomposes it.
 
-    Autograd does so before any dispatch mode sees the operator; in inference mode nothing does.
+    Autograd does so before any dispatch mode sees it; in inference mode nothing does.
     """
     return isinstance(op, OpOverload) and _has_composite_kernel(op)
 
@@ -97,7 +97,7 @@ def is_composite(op: Any) -> bool:
 @functools.cache
 def _has_composite_kernel(op: OpOverload) -> bool:
     name: str = op.name()  # type: ignore[no-untyped-call]
-    if not unstable.dispatch_has_kernel(name):  # an overload that TorchScript alone knows
+    if not unstable.dispatch_has_kernel(name):  # an overload for TorchScript alone
         return False
     has_kernel = functools.partial(unstable.dispatch_has_kernel_for_dispatch_key, name)
     return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
@@ -106,8 +106,8 @@ def _has_composite_kernel(op: OpOverload) -> bool:
 def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run a composite operator by its own kernel, so that modes see the operators that it calls.
 
-    `op.decompose` may take a decomposition in Python instead, which need not call the same ones: that of `lstm` has
-    no dropout. Raises MemoryRead where that kernel reads memory, which fakes do not have.
+    `op.decompose` may use a decomposition in Python with other calls: that of `lstm` has no dropout. Raises MemoryRead
+    where the kernel reads memory, which fakes do not have.
     """
     memory_reads.check(op, args, kwargs)
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -115,7 +115,7 @@ def run_parts(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @functools.cache
 def applied_to_each(op: Any) -> OpOverloadPacket | None:
-    """The operator that one of many tensors at once (`_foreach_add`) applies to each of them; None for others."""
+    """Return the operator that a foreach operator (`_foreach_add`) applies to each tensor; None for others."""
     name = op_name(op).removeprefix("_foreach_")
     if not isinstance(op, OpOverload) or name == op_name(op) or is_mutable(op) or not hasattr(torch.ops.aten, name):
         return None
@@ -136,7 +136,7 @@ def is_pointwise(op: Any) -> bool:
 
 @functools.cache
 def is_factory(op: Any) -> bool:
-    """Whether the operator makes values out of nothing: cheaper to make again than to keep."""
+    """Whether the operator makes values out of nothing: cheaper to recompute than to save."""
     if not isinstance(op, OpOverload) or not returns_tensors(op) or is_random(op) or is_mutable(op) or is_custom(op):
         return False
     takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
@@ -144,9 +144,9 @@ def is_factory(op: Any) -> bool:
 
 
 def is_effect(op: Any) -> bool:
-    """Whether running the operator may do more than return values: then it is neither dropped, merged nor moved.
+    """Whether the operator may do more than return values: it is not dropped, merged or moved.
 
-    So it is where it draws random numbers, writes to an argument, returns nothing at all, or is not torch's own.
+    It draws random numbers, writes to an argument, returns nothing, or is not torch's own.
     """
     if not isinstance(op, OpOverload):
         return True
@@ -155,21 +155,23 @@ def is_effect(op: Any) -> bool:
 
 @functools.cache
 def acts_elsewhere(op: Any) -> bool:
-    """Whether the operator takes neither tensors nor numbers and gives nothing: fakes of it would do what it does."""
+    """Whether the operator takes neither tensors nor numbers and returns nothing: on fakes it would act as on real
+    data.
+    """
     if not isinstance(op, OpOverload) or op._schema.returns:
         return False
     return not any(kind in str(argument.type) for argument in op._schema.arguments for kind in _OF_TENSORS)
 
 
-#: In the types of schemas, what is computed with: tensors, and numbers that may be symbols.
+#: Schema types of operands: tensors, and numbers that may be symbols.
 _OF_TENSORS = ("Tensor", "int", "float", "number", "bool", "Scalar", "complex", "Sym")
 
 
 @functools.cache
 def is_check_by_device(op: OpOverload) -> bool:
-    """Whether all that the operator does is a check of data which each device makes by a kernel of its own.
+    """Whether the operator only checks data, by a kernel for each device.
 
-    One whose only kernel is for all devices asks on the host for what the device has computed.
+    An operator whose only kernel is for all devices would wait on the host for a device's result.
     """
     if op._schema.returns or is_mutable(op) or is_custom(op):
         return False
@@ -178,9 +180,9 @@ def is_check_by_device(op: OpOverload) -> bool:
 
 
 def gives_unknown_value(op: Any, out: Any) -> bool:
-    """Whether `out`, what the operator gave on fake tensors, holds a value that real tensors may change.
+    """Whether `out`, the result on fakes, holds a value that depends on real data.
 
-    That is one beside tensors from an operator that is not torch's own: its rule for fakes had to make one up.
+    A non-tensor result of an operator that is not torch's own: its rule for fakes had to invent one.
     """
     results = out if isinstance(out, (tuple, list)) else (out,)
     return is_custom(op) and any(not (result is None or isinstance(result, torch.Tensor)) for result in results)
@@ -188,14 +190,14 @@ def gives_unknown_value(op: Any, out: Any) -> bool:
 
 @functools.cache
 def reads_workspace(op: OpOverload) -> bool:
-    """Whether the operator reads memory as another one left it, of a size that fakes do not tell."""
+    """Whether the operator reads another one's workspace, whose size fakes do not have."""
     return any(argument.name == "workspace" for argument in op._schema.arguments)
 
 
 def reads_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call reads from its tensors' data how many elements it is about.
+    """Whether the call reads a number of elements from its tensors' data.
 
-    Of places in a tensor that is what masks do; a number of elements that is given need not be read.
+    Masks among indices do; a number of elements that is given need not be read.
     """
     given = arguments(op, args, kwargs)
     if "indices" in given and not is_custom(op):
@@ -203,29 +205,30 @@ def reads_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return torch.Tag.dynamic_output_shape in op.tags and given.get("output_size") is None
 
 
-def is_mask(places: torch.Tensor) -> bool:
-    """Whether what a tensor is indexed by chooses elements, rather than giving their places."""
-    return places.dtype in (torch.bool, torch.uint8)
+def is_mask(index: torch.Tensor) -> bool:
+    """Whether an index tensor selects elements by a mask, rather than by position."""
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def is_view_by_strides(op: OpOverload) -> bool:
-    """Whether the result is a view of the operand's storage, wherever in it the operand lies (`as_strided`)."""
+    """Whether the result is a view of the operand's storage at any offset (`as_strided`)."""
     return is_view(op) and any(argument.name == "storage_offset" for argument in op._schema.arguments)
 
 
 def shows_part(op: Any) -> bool:
-    """Whether the results are views that show elements of the first argument, no others, and none more than once.
+    """Whether the results are views of elements of the first argument, each element once.
 
-    Known of ATen's operators alone: the table is of these.
+    Known for ATen's operators alone, which the table is about.
     """
     return is_view(op) and op.namespace == "aten" and not row(op).repeats
 
 
 @functools.cache
 def view_written(op: Any) -> OpOverload | None:
-    """The view that shows what a `*_scatter` operator writes into its copy (of `select_scatter`: `select`).
+    """Return the view of a `*_scatter` operator's result that it writes (for `select_scatter`: `select`); None for
+    others.
 
-    It takes what the operator takes but for the values written, the second argument. None for other operators.
+    The view takes the operator's arguments except the values written, the second argument.
     """
     name, found, rest = op_name(op).rpartition("_scatter")
     if not isinstance(op, OpOverload) or not found or rest:
@@ -235,19 +238,19 @@ def view_written(op: Any) -> OpOverload | None:
 
 
 def may_drop_ones(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether it leaves out dimensions of one element, and data tell of one whether it has one or several."""
+    """Whether the call drops dimensions of size 1, and one of these sizes is unknown."""
     if not row(op).drops_ones or not has_symbols(args[0]):
         return False
     tensor, dims = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
     wanted = range(tensor.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     rank = tensor.dim()
-    lengths = [tensor.shape[dim] for dim in wanted if -rank <= dim < rank]  # the operator refuses others
+    lengths = [tensor.shape[dim] for dim in wanted if -rank <= dim < rank]  # the operator refuses other dimensions
     return any(is_symbolic(length) and not (holds(length != 1) or holds(length == 1)) for length in lengths)
 
 
 @functools.cache
 def in_place_form(op: OpOverload) -> OpOverload | None:
-    """The operator that writes to its first argument what `op` gives (of `index_copy`: `index_copy_`), or None."""
+    """Return the in-place variant of `op` (of `index_copy`: `index_copy_`), or None."""
     packet = None if is_mutable(op) else getattr(getattr(torch.ops, op.namespace), op_name(op) + "_", None)
     forms = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
     for form in forms:
@@ -261,16 +264,16 @@ def _taken(op: OpOverload) -> list[tuple[str, str, bool]]:
 
 
 def overwrites(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call gives its first argument with some elements replaced by others that do not depend on these.
+    """Whether the call returns its first argument with elements replaced, independently of their old values.
 
-    Done in place, it may be done again.
+    Its in-place variant may run twice.
     """
     values = arguments(op, args, kwargs) if row(op).overwrites else {}
     return bool(values) and not values.get("accumulate") and "reduce" not in values
 
 
 def arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The call's arguments by the schema's names, defaults filled in."""
+    """Return the call's arguments by the schema's names, with defaults."""
     found: dict[str, Any] = {}
     for position, name in enumerate(_names(op)):
         if position < len(args):
@@ -291,32 +294,32 @@ def _names(op: OpOverload) -> tuple[str, ...]:
 
 @functools.cache
 def written_arguments(op: OpOverload) -> tuple[str, ...]:
-    """The names of the arguments that the schema says are written to."""
+    """Return the names of arguments that the schema declares as written."""
     declared = op._schema.arguments
     return tuple(a.name for a in declared if a.alias_info is not None and a.alias_info.is_write)
 
 
 def written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors that this call writes to, undeclared ones too, in the schema's order."""
+    """Return the tensors that this call writes to, undeclared ones too, in the schema's order."""
     names = (*written_arguments(op), *undeclared_writes(op, args, kwargs))
     values = arguments(op, args, kwargs) if names else {}
     return [tensor for name in names for tensor in tensors_in(values.get(name))]
 
 
 def undeclared_writes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the arguments that this call writes to although the schema does not say so."""
+    """Return the names of arguments that this call writes to without a declaration in the schema."""
     return updated_statistics(op, args, kwargs) if row(op).statistics else ()
 
 
 def updated_statistics(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the running statistics that normalisation in training updates, and does not use for its result."""
+    """Return the names of running statistics that normalisation in training updates without reading them."""
     values = arguments(op, args, kwargs)
     training = values.get("training", values.get("use_input_stats", row(op).statistics))
     return tuple(name for name in ("running_mean", "running_var") if training and values.get(name) is not None)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an argument or a result: itself, or inside lists and tuples."""
+    """Yield the tensors in an argument or a result: itself, or inside lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The operators that run under a call, and what they do to the tensors of a program: seen, not looked up by name."""
+"""Records the effects of the ATen operators under a torch call, by a dispatch mode rather than by names."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import functional_forms
 from framesmith_guards.torch_adapter import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
 
-#: The id of what is refused.
+#: The id of a refused view.
 VIEW_OR_COPY = "view-or-copy"
 
 
 class KernelRefuses(Exception):
-    """An operator's real kernel refuses what fake tensors took. The message is the operator's name and its error."""
+    """An operator's real kernel refuses operands that fakes accepted. The message is its name and its error."""
 
 
 class RecordingFailed(RuntimeError):
-    """To find out what an operator does failed: a defect of this package's, and nothing that the operator says."""
+    """Finding an operator's effects failed: a defect of this package's, not an error of the operator."""
 
 
 _NONE: Final = Effects()
@@ -57,12 +57,11 @@ _UNKNOWN: Final = Effects(may_fail=True, lasting=True)
 
 
 def effects_of(node: fx.Node) -> Effects:
-    """What a node of a torch-level graph does beside giving its result; not to be changed.
+    """Return the effects of a node of a torch-level graph; not to be changed.
 
-    Of a call that is what was noted when it was recorded, `meta[EFFECTS]`. A call without a note may do anything: its
-    graph may come from somebody who notes nothing, and a call that is wrongly taken for pure is dropped or repeated. No
-    note is needed of nodes that are no calls, and of functions of numbers, which are made where a number is asked for:
-    what they refuse, guards exclude.
+    For a call, as recorded (`meta.EFFECTS`). A call without a record may do anything: its graph may come from another
+    producer, and a call that is wrongly assumed pure is dropped or repeated. Other nodes need no record, nor do
+    functions of scalars: guards exclude values for which they raise.
     """
     found = EFFECTS.get(node)
     if found is None:
@@ -71,19 +70,18 @@ def effects_of(node: fx.Node) -> Effects:
 
 
 def is_call(node: fx.Node) -> bool:
-    """Whether the node calls something."""
     return node.op in ("call_function", "call_method", "call_module")
 
 
 def computes_number(node: fx.Node) -> bool:
-    """Whether a node of a torch-level graph asks for a number of a tensor's layout, or computes one of others."""
+    """Whether a node of a torch-level graph reads a scalar of a tensor's layout, or computes one of others."""
     if node.target in LAYOUT_QUERIES:
         return True
     known = node.target in FUNCTIONS and EXAMPLE.on(node)
     return known and not any(True for _ in tensors_in(EXAMPLE.of(node)))
 
 
-#: What the log raises about an operator, and what stands for the depth of the program's own calls.
+#: Errors of the log about an operator, and the error of the program's own call depth.
 MEANT = (
     KernelRefuses,
     TraceUnsupported,
@@ -95,23 +93,23 @@ MEANT = (
 
 
 class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode, active over a fake tensor mode, that notes what each operator does before it runs.
+    """A dispatch mode, active over a fake tensor mode, that records the effects of each operator before it runs.
 
-    Raises KernelRefuses at the operator that eager would not run either, torch's DataDependentOutputException at one
-    that gives a value beside tensors, its DynamicOutputShapeException at one of which data tell how many dimensions its
-    result has, TraceUnsupported at one whose writes cannot be traced, RecordingFailed where
-    noting it failed; what ran before has run. Other errors are those of the operators.
+    Raises KernelRefuses at an operator that eager mode refuses, too; torch's DataDependentOutputException at one that
+    returns a value beside tensors; its DynamicOutputShapeException at one whose result has an unknown number of
+    dimensions; TraceUnsupported at one whose writes cannot be traced; RecordingFailed where recording failed. Earlier
+    operators have run. Other errors are the operators' own.
     """
 
     def __init__(self, presumed: list[tuple[torch.SymBool, bool]] | None = None) -> None:
-        """`presumed`: where the fakes' ShapeEnv keeps what it has answered without knowing, and its answers."""
+        """`presumed`: the fakes' ShapeEnv's list of conditions that it answered without knowing, with its answers."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.effects = Effects()
         self._presumed = [] if presumed is None else presumed
         self._before = len(self._presumed)
-        #: What operators have copied though whoever called them might have gone without, and the copies.
+        #: Tensors that an operator copied although its caller might have used a view, and the copies.
         self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
-        #: The id of what an operator has just raised: every other error is this package's own.
+        #: The id of the last error of an operator: every other error is this package's own.
         self._of_operator = 0
 
     def dispatch(
@@ -131,7 +129,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         refuse_others(func, (*args, *kwargs.values()))
-        if is_composite(func):  # in inference mode autograd has not taken it apart
+        if is_composite(func):  # in inference mode autograd has not decomposed it
             with self:
                 return self._called(partial(run_parts, func), (args, kwargs), {})
         if may_drop_ones(func, args, kwargs):
@@ -145,17 +143,17 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
         out = trials.as_laid_out(func, args, kwargs, out)
-        del self._presumed[asked:]  # by an operator: what it shares memory with, it does whatever its sizes are
+        del self._presumed[asked:]  # an operator's own answers do not matter: it shares memory whatever its sizes are
         if asked > self._before and row(func).copies:
             self._copied.append((args[0], out))
         self.effects.parts += parts_shown(func, (args, kwargs), out)
         return out
 
     def rely_on_copies(self, operands: Any, result: Any) -> None:
-        """Let it be checked at a call that a copy is made of an operand where one has been made of its fake.
+        """Record conditions under which a call copies operands that were copied at capture.
 
-        Parts of operators (`reshape`) that give a view where sizes allow for one have asked whether these do, and of
-        sizes that data tell they were told that not. Raises TraceUnsupported where that cannot be checked.
+        Parts of operators (`reshape`) that return a view for some sizes have asked about these, and for unbacked sizes
+        the answer was no. Raises TraceUnsupported where that cannot be checked.
         """
         if not self._copied:
             return
@@ -173,14 +171,14 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for condition in relied:
                 try:
                     unstable.check(condition)
-                except RuntimeError as error:  # it is known not to hold, after all
+                except RuntimeError as error:  # it is known not to hold
                     raise TraceUnsupported(VIEW_OR_COPY, what, why) from error
 
     def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            self._of_operator = id(error)  # not the error, whose traceback holds this frame, and all callers
+            self._of_operator = id(error)  # not the error, whose traceback holds this frame and its callers
             raise
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

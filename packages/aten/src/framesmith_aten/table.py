@@ -1,6 +1,6 @@
-"""What the schemas and tags of ATen operators do not tell: one row an operator, and the only table of their names.
+"""Facts about ATen operators that schemas and tags lack: one row per operator, in the only table of their names.
 
-A row is found by the operator's name without namespace and overload, in-place forms under the functional name.
+A row is found by the operator's name without namespace and overload; in-place variants use the functional name.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from typing import Any
 class Row:
     """The facts about one operator.
 
-    costly: pointwise, and tens of instructions an element. pointwise: though torch does not tag it so. apart: see
-    Note [Taken apart or whole].
-    metadata: reads only shape and type of its tensors. undeclared_view: shows its argument's memory though its schema
-    does not say so. statistics: writes `running_mean` and `running_var` though its schema does not say so.
-    fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions of one element.
-    scatter_operands: names of its operands that are indices and values to write. None may share memory with what is
-    written, not even the same elements: eager mode refuses that.
-    overwrites: gives its first argument with some elements replaced, whatever these were; see `operators.overwrites`.
-    broadcasts: its operands have to broadcast, which torch's rule for fakes does not ask.
-    copies: gives the elements of its first argument, in another type perhaps, in memory of their own.
-    undone_by_sums: a view through which functionalisation carries a write back by adding to zeros: what the view does
-    not show is lost, and signs of zeros are.
-    repeats: a view that may show an element more than once, or more than its operand does.
+    costly: pointwise, tens of instructions per element. pointwise: though torch does not tag it so. decomposed: see
+    Note [Decomposed or kept]. metadata: reads only shape and type of its tensors. undeclared_view: a view of its
+    argument though its schema does not declare it. statistics: writes `running_mean` and `running_var` though its
+    schema does not declare it. fails: why it can raise though dtypes and shapes are right. drops_ones: drops dimensions
+    of size 1. scatter_operands: names of its operands that are indices and values to write; none may share memory with
+    the written tensor, not even the same elements, as in eager mode. overwrites: returns its first argument with some
+    elements replaced, independently of their old values; see `operators.overwrites`. broadcasts: its operands have to
+    broadcast, which torch's rule for fakes does not check. copies: returns the elements of its first argument, perhaps
+    in another dtype, in new memory. undone_by_sums: a view through which functionalisation carries a write back by
+    adding to zeros, which loses elements outside the view and signs of zeros. repeats: a view that may show an element
+    more than once, or more elements than its operand.
     """
 
     costly: bool = False
-    apart: bool = False
+    decomposed: bool = False
     pointwise: bool = False
     metadata: bool = False
     undeclared_view: bool = False
@@ -61,7 +59,7 @@ CHECK = "what it checks may be false"
 ZERO = "an integer may be divided by zero"
 ZERO_IF_ROUNDED = "an integer may be divided by zero, the quotient being rounded"
 STORAGE = "the view may go beyond its storage"
-PLACE = "the elements may begin at a place where wider ones cannot"
+ALIGNMENT = "the elements may not be aligned for a wider dtype"
 
 
 def _rows(names: str, **facts: Any) -> list[tuple[str, Row]]:
@@ -84,7 +82,7 @@ TABLE: Mapping[str, Row] = _table(
         special_i1e logaddexp logaddexp2 xlogy special_xlog1py""",
         costly=True,
     ),
-    _rows("silu softplus mish gelu_backward", costly=True, apart=True),
+    _rows("silu softplus mish gelu_backward", costly=True, decomposed=True),
     _rows(
         """sigmoid_backward tanh_backward threshold_backward silu_backward elu_backward hardsigmoid_backward
         hardswish_backward hardtanh_backward leaky_relu_backward softplus_backward mish_backward log_sigmoid_backward
@@ -92,10 +90,10 @@ TABLE: Mapping[str, Row] = _table(
         native_layer_norm_backward addcmul addcdiv hardsigmoid celu frac clamp_min clamp_max lerp
         mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
         binary_cross_entropy_backward select_backward slice_backward stack _safe_softmax""",
-        apart=True,
+        decomposed=True,
     ),
-    _rows("hardswish rsub masked_fill", pointwise=True, apart=True),
-    _rows("log_sigmoid_forward", costly=True, pointwise=True, apart=True),
+    _rows("hardswish rsub masked_fill", pointwise=True, decomposed=True),
+    _rows("log_sigmoid_forward", costly=True, pointwise=True, decomposed=True),
     _rows("copy where fill", pointwise=True),
     _rows("_to_copy", pointwise=True, copies=True),
     _rows("clone _reshape_copy", copies=True),
@@ -116,7 +114,7 @@ TABLE: Mapping[str, Row] = _table(
     _rows("div", fails=ZERO_IF_ROUNDED),
     _rows("as_strided", repeats=True, fails=STORAGE),
     _rows("expand _reshape_alias", repeats=True),
-    _rows("view view_as_complex", fails=PLACE),
+    _rows("view view_as_complex", fails=ALIGNMENT),
     _rows(
         "gather index_select take embedding embedding_renorm _embedding_bag _embedding_bag_forward_only", fails=INDEX
     ),
@@ -136,7 +134,7 @@ TABLE: Mapping[str, Row] = _table(
     _rows("bincount", fails=NEGATIVE),
     _rows("fake_quantize_per_channel_affine_cachemask", fails=ZERO_POINT),
     _rows("bernoulli multinomial poisson quantile nanquantile", fails=PROBABILITY),
-    _rows("binary_cross_entropy", apart=True, fails=PROBABILITY),
+    _rows("binary_cross_entropy", decomposed=True, fails=PROBABILITY),
     _rows("normal", fails=DEVIATION),
     _rows("uniform random", fails=INTERVAL),
     _rows("histc histogram _histogramdd_bin_edges _histogramdd_from_bin_cts", fails=RANGE),

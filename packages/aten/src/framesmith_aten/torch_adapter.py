@@ -1,4 +1,6 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+"""Names of torch that this package uses and that may move between releases: see Note [Needs] in
+`framesmith_guards.needs`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first com
 
 
 def is_none(tensor: object) -> bool:
-    """In place of a question about a kind of tensors that torch no longer has."""
+    """Stands for a question about a kind of tensors that torch no longer has."""
     return False
 
 

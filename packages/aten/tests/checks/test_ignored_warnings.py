@@ -14,21 +14,21 @@ def warn(text):
     return text
 
 
-def told(act):
+def warned(act):
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         act()
     return [str(record.message) for record in records]
 
 
-def test_nothing_is_told_for_a_while():
+def test_warnings_are_ignored_for_a_while():
     def act():
         warn("before")
         with without_warnings():
             warn("inside")
         warn("after")
 
-    assert told(act) == ["before", "after"]
+    assert warned(act) == ["before", "after"]
 
 
 def test_errors_of_warnings_are_ignored_too():
@@ -46,7 +46,7 @@ def test_only_what_these_modules_warn_of():
             with without_warnings(modules):
                 warn(modules)
 
-    assert told(act) == ["elsewhere."]
+    assert warned(act) == ["elsewhere."]
 
 
 def test_other_threads_are_warned():
@@ -56,7 +56,7 @@ def test_other_threads_are_warned():
             thread.start()
             thread.join()
 
-    assert told(act) == ["elsewhere"]
+    assert warned(act) == ["elsewhere"]
 
 
 def test_filters_are_as_before():
@@ -71,7 +71,7 @@ def test_filters_are_as_before():
             warn("a")
 
 
-def test_what_was_told_once_is_not_told_again():
+def test_a_warning_shown_once_is_not_shown_again():
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -97,13 +97,13 @@ class Calls(torch.Tensor):
 
 def test_what_kernels_warn_of_within_another_method():
     outer = torch.ones(1).as_subclass(Calls)
-    assert any("degrees of freedom" in text for text in told(outer.abs))
+    assert any("degrees of freedom" in text for text in warned(outer.abs))
 
     class Quiet(Calls):
         run = staticmethod(lambda: quietly(deviation))
 
     quiet = outer.as_subclass(Quiet)
-    assert told(quiet.abs) == []
+    assert warned(quiet.abs) == []
     assert bool(quietly(deviation).isnan()) and quietly(lambda: 3) == 3
 
 

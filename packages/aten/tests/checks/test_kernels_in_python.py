@@ -1,4 +1,4 @@
-"""Which operators' kernels, written in Python, run while a call is traced."""
+"""Kernels written in Python that run while a call is traced."""
 
 from __future__ import annotations
 

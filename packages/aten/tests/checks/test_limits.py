@@ -1,4 +1,4 @@
-"""Numbers that change are guarded to be ones that the kernels take, which trials find out."""
+"""Symbolic numbers are guarded to be in ranges that kernels accept, found by trials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES: dict[str, Case] = {
 
 
 class Place(torch._guards.Source):
-    """Where the number is found."""
+    """The source of the number."""
 
     @property
     def _name_template(self) -> str:
@@ -70,7 +70,7 @@ def test_what_is_taken_is_what_the_kernel_takes(name: str) -> None:
         assert not check(number), number
 
 
-def test_a_product_that_has_more_than_64_bits() -> None:
+def test_an_int_that_has_more_than_64_bits() -> None:
     def call(n: Any) -> Any:
         return aten.add.Tensor(ones(torch.float32), n * n * n)
 

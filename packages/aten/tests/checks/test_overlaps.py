@@ -1,4 +1,4 @@
-"""Writes to views of symbolic sizes, against the places that their elements have; and views of torch's own database."""
+"""Writes to views of symbolic sizes, against the offsets of their elements; and views of torch's own database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framesmith_aten.recording import OperatorLog
 from framesmith_aten.table import TABLE
 
 
-def places(tensor):
+def offsets(tensor):
     """The bytes of its storage at which the elements begin."""
     size, stride = tensor.shape, tensor.stride()
     at = (sum(map(math.prod, zip(index, stride))) for index in itertools.product(*map(range, size)))
@@ -30,11 +30,11 @@ def places(tensor):
 
 def covered(tensor):
     """All bytes that it shows."""
-    return {place + byte for place in places(tensor) for byte in range(tensor.element_size())}
+    return {offset + byte for offset in offsets(tensor) for byte in range(tensor.element_size())}
 
 
-def is_apart(tensor):
-    found = places(tensor)
+def is_disjoint(tensor):
+    found = offsets(tensor)
     return len(set(found)) == len(found)
 
 
@@ -46,9 +46,9 @@ def test_views_show_parts_unless_the_table_says_otherwise():
         if is_view(op) and isinstance(args[0], torch.Tensor) and args[0].numel() < 2000:
             whole = args[0]
             views = out if isinstance(out, (list, tuple)) else [out]
-            if whole.layout is torch.strided and is_apart(whole):
+            if whole.layout is torch.strided and is_disjoint(whole):
                 kinds.add(op)
-                part = all(is_apart(view) and covered(view) <= covered(whole) for view in views)
+                part = all(is_disjoint(view) and covered(view) <= covered(whole) for view in views)
                 if shows_part(op) and not part:
                     wrong.add(op)
         return out
@@ -61,7 +61,7 @@ def test_views_show_parts_unless_the_table_says_otherwise():
 AT = torch.tensor([1, 2, 0, 3, 4])
 
 #: In-place forms of all operators that write by place, with an operand that is what they write to.
-BY_PLACE = {
+SCATTERS = {
     "index_copy_": lambda y: [(0, y, y + 1), (0, AT, y)],
     "index_fill_": lambda y: [(0, y, 1), (0, y, y[0])],
     "index_add_": lambda y: [(0, y, y + 1), (0, AT, y)],
@@ -75,23 +75,23 @@ BY_PLACE = {
 }
 
 
-def test_all_operators_that_write_by_place_are_tried():
-    assert {name.removesuffix("_") for name in BY_PLACE} == {
+def test_all_operators_that_scatter_are_tried():
+    assert {name.removesuffix("_") for name in SCATTERS} == {
         name for name, row in TABLE.items() if row.scatter_operands
     }
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize("name", BY_PLACE)
-def test_places_and_values_are_not_written_to(name):
+@pytest.mark.parametrize("name", SCATTERS)
+def test_indices_and_values_are_not_written_to(name):
     operator = getattr(torch.ops.aten, name)
-    for which in range(len(BY_PLACE[name](torch.arange(5)))):
-        for apart in (False, True):
+    for which in range(len(SCATTERS[name](torch.arange(5)))):
+        for separate in (False, True):
             y = torch.arange(5)
-            args = BY_PLACE[name](y.clone() if apart else y)[which]
-            with OperatorLog(), nullcontext() if apart else pytest.raises(TraceUnsupported) as refused:
+            args = SCATTERS[name](y.clone() if separate else y)[which]
+            with OperatorLog(), nullcontext() if separate else pytest.raises(TraceUnsupported) as refused:
                 operator(y, *args)
-            if not apart:
+            if not separate:
                 assert refused.value.id == READ_LATE
                 with pytest.raises(RuntimeError, match="single memory location"):
                     operator(y, *args)
@@ -117,8 +117,8 @@ class Symbols:
         self.overlaps.note(out)
         return out
 
-    def told(self, most):
-        """A number that data tell, up to some other."""
+    def unbacked(self, most):
+        """Return an unbacked number up to another."""
         number = self.env.create_unbacked_symint()
         torch._check(number >= 0)
         torch._check(number <= most)
@@ -184,9 +184,9 @@ def test_parts_of_what_does_not_overlap_itself_are_written_to(layout, chain):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_data_tell_of_a_part(layout):
+def test_an_unbacked_bound_of_a_part(layout):
     symbols = Symbols(LAYOUTS[layout]())
-    number = symbols.told(symbols.fake.shape[1])
+    number = symbols.unbacked(symbols.fake.shape[1])
     for part in (lambda t: t[:, :number], lambda t: t[:, number:, 1:], lambda t: t[:, :number:2].transpose(0, 2)):
         assert symbols.refusal(symbols.run(part)) is None
 
@@ -225,7 +225,7 @@ def test_nor_are_others_of_that_memory(name):
     assert symbols.refusal(symbols.run(lambda t: t[:, 1:3])) == OVERLAPPING_MUTATION
 
 
-def test_what_a_view_was_told_of_is_not_what_it_has_become():
+def test_a_view_of_a_tensor_that_is_restrided_later():
     symbols = Symbols(LAYOUTS["contiguous"]())
     view = symbols.run(lambda t: t[:, 1:])
     symbols.run(lambda t: view.as_strided_((t.shape[0], 3), (0, 1), 0))

@@ -1,4 +1,4 @@
-"""Which tensors a graph holds, and that the others are refused where they come up, as operands and as results."""
+"""Tensors that graphs hold; others are refused as operands and as results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def quantized() -> torch.Tensor:
     return torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 10, torch.quint8)
 
 
-#: What makes a tensor, its kind, and whether torch has a fake of it.
+#: A tensor's factory, its kind, and whether torch has a fake of it.
 KINDS: list[tuple[Callable[[], torch.Tensor], str | None, bool]] = [
     (lambda: torch.eye(2), None, True),
     (lambda: torch.ones(2, dtype=torch.complex64).conj(), None, True),

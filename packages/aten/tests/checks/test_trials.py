@@ -1,4 +1,4 @@
-"""How real kernels lay results out, asked without a trace of the asking."""
+"""Strides of real kernels' results, from trials that leave no trace."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_asking_draws_no_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_operators_told_sizes_are_asked_with_tensors_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN's LSTM reads and writes by the sizes that it is told."""
+def test_operators_with_size_arguments_are_tried_on_tensors_of_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's LSTM reads and writes by its size arguments."""
     asked: list[tuple[str, list[tuple[int, ...]]]] = []
 
     def note(op: Any, args: Any, kwargs: Any) -> trials.Verdict:
         asked.append((op._opname, [tuple(one.shape) for one in tensors_in(tuple(args))]))
-        return trials.TAKEN
+        return trials.ACCEPTED
 
     monkeypatch.setattr(trials, "_answer", note)
     lstm = torch.nn.LSTM(17, 19)
@@ -120,7 +120,7 @@ def test_sizes_that_no_strides_show() -> None:
             refused += 1
             assert verdict.refusal is not None, (size, strides, wanted)
         else:
-            assert verdict is trials.TAKEN, (size, strides, wanted)
+            assert verdict is trials.ACCEPTED, (size, strides, wanted)
     assert refused > 100
 
 
@@ -130,7 +130,7 @@ def test_random_operators_are_asked_without_moving_a_generator() -> None:
     with FakeTensorMode():
         complex_, real = torch.empty(3, dtype=torch.complex64), torch.empty(3)
         assert trials.verdict(aten.bernoulli_.float, (complex_, 0.5), {}).refusal is not None
-        assert trials.verdict(aten.bernoulli_.float, (real, 0.5), {}) is trials.TAKEN
+        assert trials.verdict(aten.bernoulli_.float, (real, 0.5), {}) is trials.ACCEPTED
         assert not trials.verdict(aten.bernoulli_.float, (real, 0.5), {"generator": own}).certain
     assert torch.equal(states[0], torch.get_rng_state()) and torch.equal(states[1], own.get_state())
 
@@ -147,25 +147,25 @@ def test_answers_hold_for_what_was_asked_and_no_more() -> None:
 
 def test_few_elements_that_are_too_few_warn_of_nothing() -> None:
     trials._verdicts.clear()
-    with FakeTensorMode() as mode, warnings.catch_warnings(record=True) as told:
+    with FakeTensorMode() as mode, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         x = mode.from_tensor(torch.ones(10))
         assert trials.verdict(torch.ops.aten.std.correction, (x, [0]), {"correction": 3}).certain
-    assert not told
+    assert not warned
 
 
 @pytest.mark.parametrize("op", [aten.gather.default, aten.lu_unpack.default, aten.index.Tensor, aten.add.Tensor])
-def test_places_are_not_tried_on_a_gpu(op: Any) -> None:
-    """Zeros may be no places: there, that ends the use of the device instead of the call."""
+def test_indices_are_not_tried_on_a_gpu(op: Any) -> None:
+    """Zeros may be no indices: there, that ends the use of the device instead of the call."""
     with FakeTensorMode():
-        places = torch.empty(2, dtype=torch.int64, device="cuda")
+        indices = torch.empty(2, dtype=torch.int64, device="cuda")
         numbers = torch.empty(2, device="cuda")
-        assert trials.may_end_all(op, [numbers, places]) == (op is not aten.add.Tensor)
+        assert trials.may_end_all(op, [numbers, indices]) == (op is not aten.add.Tensor)
         assert not trials.may_end_all(op, [numbers, numbers])
         assert not trials.may_end_all(op, [torch.empty(2), torch.empty(2, dtype=torch.int64)])
 
 
-def test_results_of_as_many_elements_as_data_tell_are_laid_out_as_the_real_ones() -> None:
+def test_results_of_unbacked_sizes_have_the_strides_of_real_ones() -> None:
     """Also where twice as many are asked about, and there is but one of the result in a trial."""
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         count = torch.ones(4).nonzero().shape[0]
@@ -184,7 +184,7 @@ def test_results_of_as_many_elements_as_data_tell_are_laid_out_as_the_real_ones(
 
 
 def _with(number: Any, many: int) -> int:
-    """The number where data tell that there are so many."""
+    """The number, unbacked."""
     expr = number.node.expr if isinstance(number, torch.SymInt) else number
     return int(expr.subs(dict.fromkeys(expr.free_symbols, many))) if isinstance(number, torch.SymInt) else int(expr)
 
@@ -206,7 +206,7 @@ def test_large_group_norms_of_channels_last(shape, groups):
     assert [one.stride() for one in usual] == [one.stride() for one in op(x.contiguous(), weight, weight, *numbers)]
 
 
-IMAGES: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
+FEATURE_MAPS: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
     "reflect": (aten.reflection_pad2d.default, (2, 3, 40, 60), ([2, 0, 3, 1],)),
     "reflect, cropped": (aten.reflection_pad2d.default, (2, 3, 40, 60), ([-1, 2, 11, 1],)),
     "reflect, 3d": (aten.reflection_pad3d.default, (2, 3, 8, 20, 30), ([2, 1, 2, 3, 1, 1],)),
@@ -216,10 +216,10 @@ IMAGES: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", FEATURE_MAPS)
 @pytest.mark.parametrize("last", [True, False])
-def test_large_images_are_laid_out_as_the_real_ones(name, last):
-    op, shape, rest = IMAGES[name]
+def test_large_feature_maps_have_the_strides_of_real_ones(name, last):
+    op, shape, rest = FEATURE_MAPS[name]
     memory = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     x = torch.randn(shape).to(memory_format=memory if last else torch.contiguous_format)
     with FakeTensorMode() as mode:

@@ -1,4 +1,4 @@
-"""Errors of what was changed of torch's fakes are told from those of operations."""
+"""Errors of changed parts of torch's fakes are defects; those of operations are not."""
 
 import pytest
 import torch

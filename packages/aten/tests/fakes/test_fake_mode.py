@@ -153,7 +153,7 @@ def test_light_and_plain_modes_agree():
 
 
 def test_tensors_that_are_no_leaves_are_not_warned_of() -> None:
-    """Where warnings are errors, such a tensor had no fake."""
+    """If warnings are errors, such a tensor had no fake."""
     leaf = torch.randn(3, requires_grad=True)
     made, kept = leaf * 2, leaf * 3
     kept.retain_grad()

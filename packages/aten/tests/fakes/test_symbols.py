@@ -1,4 +1,4 @@
-"""Symbols made lightly, as torch's own without its imports; numbers of which sympy is told nothing; their guards."""
+"""Symbols as torch's own, made without its imports; numbers opaque to sympy; their guards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ X = LocalSource("x")
 
 OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "pointwise": lambda x, y: (x + y).relu() * 2,
-    "product": lambda x, y: x @ y.t(),
+    "matmul": lambda x, y: x @ y.t(),
     "row": lambda x, y: torch.softmax(x, -1).sum(0),
     "views": lambda x, y: x.t().reshape(-1).view(x.shape[1], x.shape[0])[1:],
     "cat": lambda x, y: torch.cat([x, y, x[:1]]),
@@ -171,8 +171,8 @@ def check_of(mode: FakeTensorMode, tensors: dict[str, tuple[torch.Tensor, Any]],
 def test_computed_numbers_are_guarded_by_computing_them_again() -> None:
     mode = new_fake_mode()
     rate, steps = symbolic_number(mode, 0.3, LocalSource("rate")), symbolic_number(mode, 9, LocalSource("steps"))
-    product = computed_number(mode, "exact_mul", (rate, 0.1))
-    total = computed_number(mode, "exact_add", (product, steps))
+    scaled = computed_number(mode, "exact_mul", (rate, 0.1))
+    total = computed_number(mode, "exact_add", (scaled, steps))
     whole = computed_number(mode, "exact_int", (total,))
     assert hint_of(total) == 0.3 * 0.1 + 9
     with located(lambda: Location("user.py", 3, "train")):
@@ -207,7 +207,7 @@ def test_what_no_symbol_stands_for(function: str, operands: tuple[float, ...]) -
     assert computed_number(new_fake_mode(), function, operands) is None
 
 
-def test_errors_that_no_arithmetic_raises_are_not_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_no_arithmetic_raises_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise AttributeError("of ours")
 
@@ -325,20 +325,20 @@ def test_torch_divides_by_what_is_zero_at_present_and_a_guard_says_so() -> None:
     assert {symbol for guard in env.guards for symbol in guard.expr.free_symbols} == {fake.shape[0].node.expr}
 
 
-def test_what_torch_could_not_be_told_is_kept_with_all_its_symbols() -> None:
+def test_a_data_dependent_condition_keeps_all_its_symbols() -> None:
     env = symbols.new_shape_env()
     mode = new_fake_mode(env)
     fake = symbolic_fake(mode, torch.zeros(3, 4), X, {0, 1})
     with mode:
-        told = torch.ones(4).nonzero().shape[0]
+        count = torch.ones(4).nonzero().shape[0]
     with pytest.raises(RuntimeError) as raised:
-        bool(told * fake.shape[1] > 7)
+        bool(count * fake.shape[1] > 7)
     asked: Any = raised.value.asked  # type: ignore[attr-defined]
-    assert asked.free_symbols == {told.node.expr, fake.shape[1].node.expr}
+    assert asked.free_symbols == {count.node.expr, fake.shape[1].node.expr}
 
 
 def test_where_a_tensor_begins_shares_no_symbol_with_a_size() -> None:
-    """What reads the size from there would have another number of a graph's own tensors, which begin at 0."""
+    """A graph that reads the size off an offset would have 0 for its own tensors."""
     mode = new_fake_mode()
     leaf = symbolic_fake(mode, torch.ones(7)[3:].detach().requires_grad_(), LocalSource("x"), (0,))
     other = symbolic_fake(mode, torch.ones(2, 3), LocalSource("y"), (0, 1))

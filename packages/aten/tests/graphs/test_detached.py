@@ -1,4 +1,4 @@
-"""Graphs put to rest and made anew: the same nodes, metadata and values, which share the memory that they shared."""
+"""Detached graphs, rehydrated: equal nodes, metadata and values, which share memory as before."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fakes(graph: fx.Graph) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def test_what_is_made_anew_is_the_same() -> None:
+def test_a_rehydrated_graph_is_equal() -> None:
     mode = FakeTensorMode()
     graph = graph_of(mode)
     detached = detach_graph(graph)

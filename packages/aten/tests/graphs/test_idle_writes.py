@@ -1,4 +1,4 @@
-"""What `y[1:] += x` leaves in a graph beyond the sum and one write."""
+"""Writes that `y[1:] += x` leaves in a graph beside the sum."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def some_views(data, graph, node):
 
 
 @given(st.data())
-def test_views_that_are_apart_show_no_element_in_common(data):
+def test_disjoint_views_show_no_element_in_common(data):
     graph, x = graph_of(torch.arange(24).view(2, 3, 4))
     first, second = (some_views(data, graph, x) for _ in range(2))
     if nodes.are_disjoint(first, second):
@@ -69,7 +69,7 @@ def test_views_that_are_apart_show_no_element_in_common(data):
     assert nodes.are_disjoint(first, second) == nodes.are_disjoint(second, first)
 
 
-def test_parts_are_apart():
+def test_parts_are_disjoint():
     graph, x = graph_of(torch.arange(24).view(4, 6))
     turned = call(graph, aten.transpose.int, x, 0, 1)
     halves = [call(graph, aten.slice.Tensor, turned, 0, *bounds) for bounds in ((None, 3), (3, None))]
@@ -81,7 +81,7 @@ def test_parts_are_apart():
     assert not any(nodes.are_disjoint(*pair) for pair in (rows[1:], (x, rows[0]), (parts[0], parts[0]), (x, x)))
 
 
-def test_parts_of_symbolic_lengths_are_apart_where_that_is_known():
+def test_parts_of_symbolic_lengths_are_disjoint_where_that_is_known():
     mode = FakeTensorMode(shape_env=ShapeEnv())
     context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
     fake = mode.from_tensor(torch.zeros(7, 3), symbolic_context=context)

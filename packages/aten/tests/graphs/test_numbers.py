@@ -121,14 +121,14 @@ def test_one_node_for_equal_numbers():
 def test_what_is_computed_of_known_numbers_is_not_asked_of_a_later_tensor():
     sizes = symbolic(4, 8)
     size, double = sizes.shape
-    product = size * double
+    area = size * double
     torch._check(double == 2 * size)
     with sizes.fake_mode:
         x = torch.empty(size)
     graph, numbers = graph_with(x)  # which does not know `double`
     later = graph.call_function(aten.repeat.default, (next(iter(graph.nodes)), [8]))
     with sizes.fake_mode:
-        later.meta["val"] = torch.empty(product)
+        later.meta["val"] = torch.empty(area)
     numbers.offer_layout(later.meta["val"], later)
     assert numbers.node_of(later.meta["val"].shape[0]) < later
 
@@ -141,7 +141,7 @@ def test_what_is_known_is_no_node():
     assert numbers.node_of(tensor.shape[0]) == 5
 
 
-def test_a_symbol_that_nothing_tells():
+def test_a_symbol_that_nothing_binds():
     _, numbers = graph_with(symbolic(5))
     other = symbolic(5, 9).shape[1]
     assert not numbers.knows(other)
@@ -164,8 +164,8 @@ def test_nodes_stand_before_what_is_there():
 def test_strides_and_offsets():
     tensor = symbolic(6, 8)[1:, ::2]
     graph, numbers = graph_with(tensor)
-    places = numbers_of(tensor)
-    assert ("offset", 0) in places and ("size", 1) in places
+    entries = numbers_of(tensor)
+    assert ("offset", 0) in entries and ("size", 1) in entries
     node = numbers.node_of(tensor.storage_offset())
     assert value(graph, node, torch.empty(7, 10)[1:, ::2]) == 10
 

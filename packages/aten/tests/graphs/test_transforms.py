@@ -64,7 +64,7 @@ def held(target):
     return fx.GraphModule({"body": target} if isinstance(target, fx.GraphModule) else {}, graph)
 
 
-def test_graphs_in_graphs_run_alike_and_errors_keep_their_words():
+def test_nested_graphs_run_and_errors_keep_their_words():
     ran = []
 
     class Noting(BodyInterpreter):

@@ -1,4 +1,4 @@
-"""What is taken apart gives the same values; what a backend wants whole stays whole; checks are put back."""
+"""Decompositions give the operators' values; a backend's own operators stay undecomposed; checks are restored."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from framesmith_aten.tracing.decompositions import decomposition_of, lowers_noth
 aten = torch.ops.aten
 F = torch.nn.functional
 
-APART = [name for name in ROWS if TABLE[name].apart]
+DECOMPOSED = [name for name in ROWS if TABLE[name].decomposed]
 
 
-@pytest.mark.parametrize("name", APART)
-def test_operators_marked_apart_have_a_rule_that_gives_way_to_whole(name):
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_operators_marked_decomposed_have_a_rule_unless_a_backend_lowers_them(name):
     found = [op for op in overloads(name) if decomposition_of(op, lowers_nothing) is not None]
     assert found
     assert all(decomposition_of(op, lambda op: True) is None for op in found)
@@ -38,13 +38,13 @@ def test_writing_forms_are_left_to_functionalisation():
 )  # fmt: skip
 def test_values_do_not_depend_on_it(run):
     x = torch.randn(5, 3)
-    apart, whole = (trace(lambda v: (run(v),), x, lowers=which) for which in (lowers_nothing, lambda op: True))
-    assert len(targets(apart)) > len(targets(whole))
-    torch.testing.assert_close(apart(x)[0], run(x))
+    decomposed, whole = (trace(lambda v: (run(v),), x, lowers=which) for which in (lowers_nothing, lambda op: True))
+    assert len(targets(decomposed)) > len(targets(whole))
+    torch.testing.assert_close(decomposed(x)[0], run(x))
     torch.testing.assert_close(whole(x)[0], run(x))
 
 
-def test_composites_are_always_taken_apart():
+def test_composites_are_always_decomposed():
     x, w = torch.randn(2, 3), torch.randn(4, 3)
     with torch.inference_mode():
         gm = trace(lambda x, w: (F.linear(x, w),), x, w, lowers=lambda op: True)
@@ -122,14 +122,14 @@ MANY = {
 @pytest.mark.parametrize("name", MANY)
 def test_many_tensors_are_taken_one_by_one(name):
     x, y = torch.rand(3) + 0.5, torch.rand(2, 2) + 0.5
-    apart, whole = (
+    decomposed, whole = (
         trace(lambda v, w: tuple(MANY[name]([v, w])), x, y, lowers=choice)
         for choice in (lowers_nothing, lambda op: True)
     )
-    for found, kept, wanted in zip(apart(x, y), whole(x, y), MANY[name]([x, y]), strict=True):
+    for found, kept, wanted in zip(decomposed(x, y), whole(x, y), MANY[name]([x, y]), strict=True):
         torch.testing.assert_close(found, wanted, rtol=2e-7, atol=0)  # lerp of one tensor may round another way
         torch.testing.assert_close(kept, wanted, rtol=0, atol=0)
-    many = [str(node.target) for node in apart.graph.nodes if "_foreach_" in str(node.target)]
+    many = [str(node.target) for node in decomposed.graph.nodes if "_foreach_" in str(node.target)]
     assert bool(many) == (name == "whole")
     assert any("_foreach_" in str(node.target) for node in whole.graph.nodes)
 

@@ -19,7 +19,7 @@ def metadata(results):
 
 
 def on_fakes(op, args):
-    """What the rule says, or None where it declines."""
+    """The rule's result, or None where it declines."""
     mode = new_fake_mode()
     fakes = [mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
     with mode:

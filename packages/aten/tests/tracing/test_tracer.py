@@ -1,4 +1,4 @@
-"""What runs under the tracer is in its graph: calls, constants, effects, and nothing that is only a question."""
+"""The tracer's graph holds calls, constants and effects, and no questions about shapes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_questions_are_answered_and_not_recorded():
     assert targets(gm) == [aten.add.Tensor]
 
 
-def test_composites_are_taken_apart_in_inference_mode():
+def test_composites_are_decomposed_in_inference_mode():
     with torch.inference_mode():
         gm = trace(lambda x, w: (torch.nn.functional.linear(x, w),), torch.ones(2, 3), torch.ones(4, 3))
     assert aten.linear.default not in targets(gm) and aten.mm.default in targets(gm)

@@ -1,4 +1,4 @@
-"""Warnings that nobody is to hear: of what was told already, or of what is only tried."""
+"""Suppresses warnings that are repeated, or that come from a trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _Pattern:
-    """In a filter of `warnings`, the pattern of module names that matches what is warned of in one thread."""
+    """A `module` pattern of a filter of `warnings` that matches in one thread alone."""
 
     def __init__(self, beginning: str) -> None:
         self.beginning = beginning
@@ -22,15 +22,14 @@ class _Pattern:
         self.over = False
 
     def match(self, module: str) -> bool:
-        """Whether a warning of this module is ignored."""
         return not self.over and threading.get_ident() == self.thread and module.startswith(self.beginning)
 
 
 @contextmanager
 def without_warnings(modules: str = "") -> Iterator[None]:
-    """Ignore what this thread is warned of, by modules whose names begin so: it was told already, or is no news.
+    """Ignore this thread's warnings from modules whose names begin with `modules`.
 
-    Unlike `warnings.catch_warnings`, it leaves other threads alone, and what was told to users once is not told again.
+    Unlike `warnings.catch_warnings` it affects no other thread, and warnings that users have seen stay seen.
     """
     pattern = _Pattern(modules)
     entry: Any = ("ignore", None, Warning, pattern, 0)
@@ -39,15 +38,15 @@ def without_warnings(modules: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        pattern.over = True  # someone may have taken a copy of the list meanwhile
+        pattern.over = True  # another thread may have copied the list of filters meanwhile
         if entry in filters:
             filters.remove(entry)
 
 
 def quietly(call: Callable[[], T]) -> T:
-    """What `call` returns, without the warnings of the kernels it runs.
+    """Return the result of `call`, without the warnings of the kernels it runs.
 
-    Torch keeps those until the innermost of its methods that Python called has ended, and here that is another one.
+    Torch holds those until the innermost of its Python methods returns, so the call runs inside another one.
     """
     results: list[T] = []
 

@@ -1,7 +1,7 @@
 """Operators whose kernel is a Python function that torch runs for fake tensors, too.
 
-What such a function does besides computing tensors would be done while a call is traced. One for autograd or of an
-operator that is made of others is not even called by the graph, which has what it calls.
+Its other effects would then happen while tracing. A kernel for autograd, or of a composite operator, is not even called
+by the graph, which holds the operators under it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from framesmith_guards.torch_adapter import OpOverload
 
 #: Dispatch keys above those of fake tensors. (`register_autograd` registers its function, a formula, for `Autograd`.)
 _ABOVE = ("", "CompositeImplicitAutograd", "AutogradCPU", "AutogradCUDA")
-#: The key of a kernel that serves fake tensors where nothing else does.
+#: The key of a kernel that serves fake tensors where no other does.
 _FOR_ALL = "CompositeExplicitAutograd"
 
 
 def runs_while_traced(op: OpOverload) -> bool:
-    """Whether a call on fake tensors runs a kernel of the operator that a user has written in Python."""
+    """Whether a call on fake tensors runs a kernel that a user has written in Python."""
     if not is_custom(op):
         return False
     if any(_is_in_python(op, key) for key in _ABOVE):
@@ -32,7 +32,7 @@ def _is_in_python(op: OpOverload, key: str) -> bool:
 
 
 def _has_fake(op: OpOverload) -> bool:
-    """Whether there is a function for fake tensors alone."""
+    """Whether the operator has a function for fake tensors alone."""
     name: str = op.name()  # type: ignore[no-untyped-call]
     if unstable.dispatch_has_kernel_for_dispatch_key(name, "Meta"):
         return True

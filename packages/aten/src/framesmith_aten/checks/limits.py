@@ -1,8 +1,8 @@
-"""Which values of a number that changes an operator's kernel takes: those that a type holds, those of one sign.
+"""Ranges of symbolic numbers that an operator's kernel accepts: a dtype's range, one sign.
 
-A trial asks for the number as it is at present; of others the kernel may say that they overflow its type, or that a
-divisor is 0. So trials are asked for the ends of the types' ranges too, and for what is around 0, and guards say that
-the number is one of those that were taken.
+A trial asks about the present value; for others the kernel may raise for overflow, or for a divisor of 0. So trials ask
+about the ends of the dtypes' ranges and about numbers around 0, and guards state that the number is in an accepted
+range.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from framesmith_guards.torch_adapter import OpOverload
 _HALF: Final = int(torch.finfo(torch.float16).max)
 _SHORT: Final = ((-(2**31), 2**31 - 1), (-_HALF, _HALF), (-(2**15), 2**15 - 1), (-255, 255), (0, 255), (-128, 127))
 _FLOATS: Final = tuple(torch.finfo(dtype).max for dtype in (torch.float64, torch.float32, torch.bfloat16))
-#: From the widest on, what the types hold that numbers are converted to. Unsigned ones are given negative ones, too.
+#: Ranges of the dtypes that numbers are converted to, the widest first. Unsigned ones accept some negative numbers.
 RANGES: Final[dict[type, tuple[tuple[float, float], ...]]] = {
     int: ((-(2**63), 2**63 - 1), *_SHORT),
-    float: (*((-most, most) for most in _FLOATS), (-(2.0**63), 2.0**63 - 1024), *_SHORT),  # floats that an int64 holds
+    float: (*((-most, most) for most in _FLOATS), (-(2.0**63), 2.0**63 - 1024), *_SHORT),  # floats within int64
 }
 
-#: What schemas call a number of the arithmetic, and what may be one; sizes and options are an "int" or a "float".
+#: Schema types of a number of the arithmetic; sizes and options are an "int" or a "float".
 _ARITHMETIC: Final = frozenset({"number", "Tensor"})
 
 Given = Callable[[Any], tuple[Sequence[Any], Mapping[str, Any]]]
-"""The arguments of a call with another number in one place."""
+"""Return the arguments of a call with another number for one of them."""
 
 
 def rely_on_accepted(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Let guards say that the kernel takes the numbers among the arguments, which it takes at present, at every call.
+    """Add guards that the kernel accepts the symbolic numbers among the arguments at every call.
 
-    Gives what has to be checked at a call of numbers that data tell: that an integral or a half type holds them. (Of
-    float32 nothing is said: most graphs of such numbers would hold a check, and those that change inputs break there.)
+    Yields conditions on unbacked numbers, to be checked at a call: that an integer or low-precision dtype holds them.
+    (Not for float32: most graphs of such numbers would hold a check, and those that change inputs break there.)
     """
     for number, given in arithmetic_numbers(op, args, kwargs):
         if number.node.has_hint():
@@ -47,7 +47,7 @@ def rely_on_accepted(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def arithmetic_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Given]]:
-    """The symbolic integers and floats that are numbers of the arithmetic, and how others are put in their places."""
+    """Yield the symbolic operands of the arithmetic, each with a function that replaces it in the arguments."""
     if not any(map(is_symbolic, (*args, *kwargs.values()))):
         return
     for at, argument in enumerate(op._schema.arguments):
@@ -91,7 +91,7 @@ def _rely(op: OpOverload, number: Any, given: Given) -> None:
     else:
         holds_at_present(number == present)
         return
-    if (least, most) == widest and (kind is float or number.node.expr.is_Symbol):  # any is in it
+    if (least, most) == widest and (kind is float or number.node.expr.is_Symbol):  # every number is in it
         return
     if below:
         holds_at_present(number >= kind(least))

@@ -1,10 +1,9 @@
-"""Keeps in-place changes away from memory that no functional form can tell of.
+"""Refuses in-place changes that functionalisation would get wrong.
 
-Memory that a view shows more than once (an expanded one, an unfolded one): functionalisation undoes such a view by
-adding differences, which is not exact, and wrong where the change goes to all copies of an element at once; some it
-refuses. Memory of which an unfolded view is taken, also one that shows nothing twice: such a view is undone by adding
-to zeros, and what it does not show is lost. And memory around an input, which a view by strides can reach: what is
-written there would be lost.
+Changes of memory under a view with overlapping elements (expanded, unfolded): functionalisation undoes such a view by
+adding differences, which is inexact, and wrong where all copies of an element change at once. Changes of memory under
+an unfolded view: it is undone by adding to zeros, and elements outside the view are lost. Changes of memory around an
+input, which a view by strides can reach: they would be lost.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from framesmith_aten.layouts import (
 from framesmith_aten.operators import arguments, row, shows_part, tensors_in, written
 from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
 
-#: The ids of what is refused.
+#: The ids of refused calls.
 OVERLAPPING_MUTATION = "overlapping-mutation"
 OUTSIDE_VIEW = "outside-view"
 READ_LATE = "read-late"
 
 
 def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuses a call that may read elements of its operands after it has written them. Raises TraceUnsupported.
+    """Refuse a call that may read elements of its operands after it has written them. Raises TraceUnsupported.
 
-    Eager mode does too where both are dense; else what it gives depends on the order in which its kernel runs. Of lists
-    of tensors, one is done after the other.
+    Eager mode refuses it where both are dense; otherwise the result depends on the kernel's order. Tensors of lists are
+    processed one after the other.
     """
     changed = written(op, args, kwargs)
     if scatter_operands := row(op).scatter_operands:
         given = arguments(op, args, kwargs)
-        told = tensors_in([given.get(name) for name in scatter_operands])
-        # Where sizes or places change between calls it may not be known: what is read is read first then.
-        pairs = [(one, other) for other in told for one in changed if not has_symbols(one) and not has_symbols(other)]
+        read = tensors_in([given.get(name) for name in scatter_operands])
+        # For dynamic shapes it may be unknown; operands are then read first.
+        pairs = [(one, other) for other in read for one in changed if not has_symbols(one) and not has_symbols(other)]
         if any(may_overlap(one, other) for one, other in pairs):
-            raise TraceUnsupported(READ_LATE, str(op), "it writes to memory in which its places or values lie")
+            raise TraceUnsupported(READ_LATE, str(op), "it writes to memory of its indices or values")
     written_to = {id(tensor) for tensor in changed}
     storages = {storage_id(tensor): list[tuple[int, torch.Tensor]]() for tensor in changed}
     lists = [value if isinstance(value, (list, tuple)) else [value] for value in (*args, *kwargs.values())]
@@ -59,18 +58,20 @@ def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
                 beside.append((at, tensor))
     for operands in storages.values():
         for at, tensor in operands if len(operands) > 1 else ():
-            if id(tensor) in written_to and any(_is_hit(tensor, other, at == place) for place, other in operands):
+            if id(tensor) in written_to and any(_is_hit(tensor, other, at == position) for position, other in operands):
                 raise TraceUnsupported(READ_LATE, str(op), "it writes to memory that it reads at another element")
 
 
 def _is_hit(written: torch.Tensor, other: torch.Tensor, together: bool) -> bool:
-    """`together`: the same of two lists, or two that are not in lists."""
+    """Whether `other` may be read after the write; `together`: they have one position in two lists, or are not in
+    lists.
+    """
     return is_read_late(written, other) if together else may_overlap(written, other)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a strided tensor shows of some storage, which remains when the tensor is made to show something else."""
+    """The layout of a strided tensor, which remains when the tensor is restrided."""
 
     dtype: torch.dtype
     size: tuple[Any, ...]
@@ -79,20 +80,20 @@ class Shown:
 
     @classmethod
     def by(cls, tensor: torch.Tensor) -> Shown:
-        """What `tensor` shows."""
+        """Return the layout of `tensor`."""
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal where it is known, of all their numbers, that two show the same."""
+        """Equal for layouts whose numbers are all known to be equal."""
         return (self.dtype, *as_expressions((self.size, self.stride, self.offset)))
 
     def may_repeat(self) -> bool:
-        """Whether elements may share a place, which is not known to be otherwise."""
+        """Whether elements may share memory."""
         return may_share_elements(self.size, self.stride)
 
     def is_disjoint_at_present(self) -> bool:
-        """Whether no elements share a place, of which a guard says so where that is not known."""
+        """Whether no elements share memory; adds a guard where that is not known."""
         return not may_share_elements(self.size, self.stride, holds_at_present)
 
     def span(self) -> tuple[Any, Any]:
@@ -100,12 +101,12 @@ class Shown:
         return spanned(self.size, self.stride, self.offset, self.dtype.itemsize)
 
 
-#: A view of which `operators.shows_part` holds, and what it was taken of.
+#: A view for which `operators.shows_part` holds, and its base.
 Part = tuple[Shown, Shown]
 
 
 def parts_shown(op: Any, args: Sequence[Any], out: Any) -> list[Part]:
-    """The views among the results of a call that show parts of its first argument, where symbols tell which."""
+    """Return the views of symbolic layouts among a call's results that show parts of its first argument."""
     views = [one for one in tensors_in(out) if has_symbols(one) and one.layout is torch.strided]
     if not views or not shows_part(op):
         return []
@@ -116,12 +117,12 @@ def parts_shown(op: Any, args: Sequence[Any], out: Any) -> list[Part]:
 
 
 def _is_disjoint(bases: Sequence[Shown]) -> bool:
-    """Whether no elements of the first share a place; each is a part of the next. A guard may say so."""
+    """Whether no elements of the first share memory, each being a part of the next; may add a guard."""
     return not all(one.may_repeat() for one in bases) or any(one.is_disjoint_at_present() for one in reversed(bases))
 
 
 def _is_within(bases: Sequence[Shown], spans: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether the first of them lies within one of these bytes. A guard may say so."""
+    """Whether the first lies within one of these byte ranges; may add a guard."""
     for first, end in (one.span() for one in bases):
         if any(holds(start <= first) and holds(end <= last) for start, last in spans):
             return True
@@ -130,10 +131,10 @@ def _is_within(bases: Sequence[Shown], spans: Sequence[tuple[Any, Any]]) -> bool
 
 
 class Overlaps:
-    """Remembers which memory has been shown through a view that overlaps itself, and what inputs show of theirs.
+    """Remembers memory under views that overlap themselves, and the byte ranges of inputs.
 
-    Of a view whose sizes are symbols it is asked when memory that it shows is written to: it may need a guard. `parts`
-    tells of such views; whoever makes it may go on adding to it.
+    A view of symbolic sizes is examined when its memory is written to, since that may add a guard. `parts` lists such
+    views; the caller may go on adding to it.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -149,21 +150,21 @@ class Overlaps:
         self._restrided: set[int] = set()
 
     def note_input(self, tensor: torch.Tensor, real: torch.Tensor | None = None) -> None:
-        """Takes in an input, around which there may be memory that it does not show.
+        """Add an input, around which there may be memory outside of it.
 
-        Of one whose sizes change, the fake tensor begins at 0 wherever the `real` one does.
+        With dynamic shapes the fake begins at offset 0 wherever the `real` tensor does.
         """
         self.note(tensor)
         self._inputs.setdefault(storage_id(tensor), []).append(span(tensor))
         in_order = tensor.is_contiguous() if tensor.requires_grad else is_dense(tensor.shape, tensor.stride())
         begin = (tensor if real is None else real).storage_offset()
-        if begin != 0 or not in_order:  # (autograd writes through views by strides of what is contiguous)
+        if begin != 0 or not in_order:  # (autograd writes through views by strides of contiguous inputs)
             self._gappy.add(storage_id(tensor))
 
     def note_restrided(self, tensor: torch.Tensor, what: str) -> None:
-        """Takes in a tensor of which a view by strides is taken. Raises TraceUnsupported, as `check` does.
+        """Add the operand of a view by strides. Raises TraceUnsupported, as `check` does.
 
-        What an input that is written to becomes in a graph lies in memory of its own, without gaps, from its beginning.
+        A written input becomes, in a graph, a tensor with memory of its own, dense and from offset 0.
         """
         self._restrided.add(storage_id(tensor))
         self._check_part(tensor, what)
@@ -175,11 +176,11 @@ class Overlaps:
             )
 
     def note_undone_by_sums(self, tensor: torch.Tensor) -> None:
-        """Takes in a tensor of which a view is taken through which no write is carried back exactly."""
+        """Add the operand of a view through which writes are not carried back exactly."""
         self._storages.add(storage_id(tensor))
 
     def note(self, result: Any) -> None:
-        """Takes in the tensors of a result."""
+        """Add the tensors of a result."""
         for tensor in tensors_in(result):
             self._first.setdefault(storage_id(tensor), weakref.ref(tensor))
             if has_symbols(tensor) and tensor.layout is torch.strided:
@@ -188,7 +189,7 @@ class Overlaps:
                 self._storages.add(storage_id(tensor))
 
     def check(self, tensor: torch.Tensor, what: str) -> None:
-        """Refuses a change of `tensor` that may have to go through such a view. Raises TraceUnsupported."""
+        """Refuse a change of `tensor` that may pass through such a view. Raises TraceUnsupported."""
         if self._may_repeat(tensor):
             why = "it changes memory that a view shows more than once, or unfolds"
             raise TraceUnsupported(OVERLAPPING_MUTATION, what, why)
@@ -199,7 +200,7 @@ class Overlaps:
             raise TraceUnsupported(OUTSIDE_VIEW, what, "it changes memory around an input")
 
     def _may_repeat(self, tensor: torch.Tensor) -> bool:
-        """Whether a change of `tensor` may change memory that a view shows more than once."""
+        """Whether a change of `tensor` may change memory under a view with overlapping elements."""
         storage = storage_id(tensor)
         for one in self._unasked.pop(storage, ()):
             if not _is_disjoint(self._bases(one)):
@@ -211,7 +212,7 @@ class Overlaps:
         return tensor.layout is torch.strided and not _is_disjoint(self._bases(Shown.by(tensor)))
 
     def _bases(self, shown: Shown) -> list[Shown]:
-        """This, what it is a known part of, what that is a part of, and so on."""
+        """Return the layout, the one that it is a known part of, and so on."""
         for part, whole in self._parts[self._indexed :]:
             if part.key != whole.key:
                 self._base_of.setdefault(part.key, whole)

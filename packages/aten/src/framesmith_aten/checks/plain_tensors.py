@@ -1,7 +1,7 @@
-"""Which tensors a graph may hold: strided memory of numbers, each of which is its element's value.
+"""The tensors that a graph may hold: strided memory of plain numbers.
 
-Of the others torch's fakes are no model: a quantized tensor's lacks its scale, and is of another dtype; a sparse one's
-has no storage. So they are neither operands nor results in a graph.
+Torch's fakes do not model the others: a quantized tensor's lacks its scale and has another dtype, a sparse one's has no
+storage. They are neither operands nor results in a graph.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from framesmith_aten.operators import arguments, tensors_in
 from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import no_dispatch
 
-#: The ids of what is refused.
+#: The ids of refused calls.
 OTHER_LAYOUT = "tensor-layout"
 SPARSE_GRADIENT = "sparse-gradient"
 
-#: How schemas call the argument that asks for a sparse gradient.
+#: Names of schema arguments that ask for a sparse gradient.
 _SPARSE = ("sparse", "sparse_grad")
 
 
 def why_not_plain(tensor: torch.Tensor) -> str | None:
-    """What kind of tensor it is that no graph holds; None of a plain one, lazy bits or not."""
+    """Return the kind of a tensor that no graph holds; None for a plain one, lazily conjugated or not."""
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.layout is not torch.strided:
@@ -37,9 +37,8 @@ def why_not_plain(tensor: torch.Tensor) -> str | None:
 
 
 def why_no_fake(tensor: torch.Tensor) -> str | None:
-    """What kind of tensor it is that torch makes no fake of, or that it is a view of one; None if it can be asked.
-
-    Of sparse tensors they can.
+    """Return the kind of a tensor of which torch makes no fake, or of which it is a view; None where torch makes one
+    (also of sparse tensors).
     """
     if tensor.is_nested or tensor.is_mkldnn or tensor.is_quantized:
         return why_not_plain(tensor)
@@ -52,20 +51,20 @@ def why_no_fake(tensor: torch.Tensor) -> str | None:
 def is_inference_leaf(tensor: torch.Tensor) -> bool:
     """Whether a tensor was made in inference mode and requires a gradient.
 
-    Outside of that mode some operators record it and others do not: none does that has no other operand to record.
+    Outside of that mode operators differ in whether they record it; none does without another operand to record.
     """
     return tensor.requires_grad and tensor.is_inference()
 
 
 def with_bits_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or the view of it that is conjugate or negative where `like` is."""
+    """Return the tensor, or its lazily conjugated or negated view, as `like` is one."""
     conjugate = tensor.conj() if like.is_conj() else tensor
     return unstable.neg_view(conjugate) if like.is_neg() else conjugate
 
 
 @cache
 def is_quantized_dtype(dtype: torch.dtype) -> bool:
-    """Whether tensors of this dtype hold integers beside which stand a scale and a zero point."""
+    """Whether the dtype is of integers with a scale and a zero point."""
     with no_dispatch():
         try:
             return torch.empty(0, dtype=dtype, device="cpu").is_quantized
@@ -75,7 +74,7 @@ def is_quantized_dtype(dtype: torch.dtype) -> bool:
 
 @cache
 def takes_numbers(dtype: torch.dtype) -> bool:
-    """Whether torch fills tensors of this dtype with a number: not those of bits, of which it makes zeros, though."""
+    """Whether torch fills tensors of this dtype with a number (not for dtypes of bits)."""
     with no_dispatch():
         try:
             torch.full((1,), 1, dtype=dtype, device="cpu")
@@ -98,12 +97,12 @@ def refuse_others(op: Any, value: Any) -> None:
 
 
 def other_layout(op: Any, kind: str) -> TraceUnsupported:
-    """The error that says of an operator that it takes or makes a tensor of this kind."""
+    """Return the error of an operator with a tensor of this kind."""
     return TraceUnsupported(OTHER_LAYOUT, f"{op} with {kind}", "a graph holds strided tensors of plain numbers")
 
 
 def refuse_sparse_gradients(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise TraceUnsupported where autograd is to make a sparse gradient of one of the operator's operands."""
+    """Raise TraceUnsupported where the call asks autograd for a sparse gradient."""
     if not torch.is_grad_enabled() or not any(argument.name in _SPARSE for argument in op._schema.arguments):
         return
     values = arguments(op, args, kwargs)

@@ -1,4 +1,4 @@
-"""In which order random numbers fill memory: what the functional form of an operator would draw otherwise."""
+"""Refuses calls whose functional variant would read the RNG stream in another order."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from framesmith_aten.layouts import is_dense
 from framesmith_aten.symbolic import holds
 from framesmith_guards.torch_adapter import aten
 
-#: The id of what is refused.
+#: The id of a refused call.
 RNG_ORDER = "rng-order"
 
-#: From so many elements on contiguous memory is filled in another way, at least on CPU: sixteen at a time.
+#: From this size on kernels fill contiguous memory sixteen elements at a time, at least on the CPU.
 FILLED_TOGETHER = 16
 
 
 def check_order(op: Any, changed: torch.Tensor) -> None:
-    """Refuses to fill memory with gaps with normal numbers. Raises TraceUnsupported.
+    """Refuse normal random numbers in memory with gaps. Raises TraceUnsupported.
 
-    The functional form fills dense memory, which is contiguous where this is not.
+    The functional variant fills dense memory, which is contiguous where this is not.
     """
     normal = op in (aten.normal_.default, aten.normal_functional.default)
     if normal and not holds(changed.numel() < FILLED_TOGETHER) and not is_dense(changed.shape, changed.stride()):

@@ -1,8 +1,9 @@
-"""Whether an operator's real kernel takes such arguments: asked by running it, once for each kind of arguments.
+"""Trials of an operator's real kernel: whether it accepts such operands, and the strides of its result.
 
-Fake tensors accept types that a kernel refuses (a softmax of integers), numbers that a type cannot hold, and writes to
-memory that is also read. A trial runs the operator on real tensors of the same types, devices and numbers: of few
-elements, or, where memory is shared or few elements will not do, laid out as those given.
+Fake tensors accept dtypes that a kernel refuses (a softmax of integers), numbers that a dtype cannot hold, and writes
+to memory that is also read. A trial runs the operator on real tensors of the same dtypes, devices and numbers: with few
+elements, or, where memory is shared or few elements do not suffice, with the layouts given. Each kind of call is tried
+once per process.
 """
 
 from __future__ import annotations
@@ -58,23 +59,23 @@ from framesmith_guards.torch_adapter import OpOverload, no_dispatch
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
-#: Operators that lay out large images otherwise than fakes of some release do: asked of few pixels.
+#: Operators whose results have, for many pixels, other strides than fakes of some release: tried on few pixels.
 CROPPED: Final = frozenset((
     "channel_shuffle", "native_group_norm", "reflection_pad2d", "reflection_pad3d", "replication_pad2d",
     "replication_pad3d",
 ))  # fmt: skip
-#: What lengths that data tell are in a trial; the second where, of the first, a result's length came to be 1 or 0.
+#: Unbacked sizes in a trial; the second where, with the first, a result's size came to be 1 or 0.
 UNBACKED_SIZES: Final = (2, 8)
-#: Answers kept, about 2 KiB each; a large model asks a few hundred different questions.
+#: Verdicts remembered, about 2 KiB each; a large model needs a few hundred.
 MOST: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trial found: `refusal` is the kernel's error, None if it took the call or could not be asked.
+    """The outcome of a trial: `refusal` is the kernel's error, None if it accepted the call or was not tried.
 
-    `certain`: it is known that the kernel takes the call. `gives`: the kind of a result that no graph holds, if it has
-    one; fakes of quantized tensors do not tell.
+    `certain`: the kernel is known to accept the call. `gives`: the kind of a result that no graph holds, if there is
+    one; fakes of quantized tensors do not show it.
     """
 
     refusal: str | None = None
@@ -82,7 +83,7 @@ class Verdict:
     gives: str | None = None
 
 
-TAKEN: Final = Verdict()
+ACCEPTED: Final = Verdict()
 UNKNOWN: Final = Verdict(certain=False)
 
 #: The strides of a dense result, by its sizes and the call's operands.
@@ -91,30 +92,27 @@ Strides = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the strides of a dense result come about, and the dimensions of which it does not tell.
-
-    Of those the trial's result had one element.
-    """
+    """A function for the strides of a dense result, valid where dimensions `ones` have size 1, as in the trial."""
 
     strides: Strides
     ones: tuple[int, ...]
 
-    def tells(self, size: Sequence[Any]) -> bool:
-        """Whether a result of these sizes is laid out so: it has one element wherever the trial's had one."""
+    def applies_to(self, size: Sequence[Any]) -> bool:
+        """Whether the layout is valid for a result of these sizes."""
         return all(equal(size[dim], 1) for dim in self.ones)
 
 
-#: From an operator and the kind of its arguments, and, where few elements did not do, their layouts.
+#: By operator and kind of arguments, and by layouts where few elements did not suffice.
 _verdicts: dict[Any, Verdict] = {}
 _results: dict[Any, tuple[Layout | None, ...]] = {}
 
 
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
-    """What the operator's kernel says to arguments like these fakes, whatever data they hold.
+    """Return the kernel's verdict on operands like these fakes, whatever their data.
 
-    Not asked are operators that may refuse some data, read what fakes do not tell, or are not torch's own. The others
-    are asked once in a process for each kind of arguments, and again where a call writes to memory that it also reads.
-    Those that are told sizes are asked with tensors of these sizes: some read and write by them without a check.
+    Operators are not tried that may refuse some data, read data, or are not torch's own. Trials are per kind of
+    arguments, and per call where memory is both written and read. Operators with size arguments are tried on tensors of
+    the given sizes: some read and write by them without a check.
     """
     if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op) or acts_elsewhere(op):
         return UNKNOWN
@@ -141,35 +139,35 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
 
 
 def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
-    """What a view says, asked of memory that nobody uses: torch's fakes show some that the views themselves do not.
+    """Return a view's verdict, on a meta tensor: fakes accept some views that the operators refuse.
 
-    Those are views along a dimension that is not there, in sizes that no strides make, and beyond the end of memory.
+    Those are views along a missing dimension, in sizes without strides, and beyond the end of memory.
     """
     values = arguments(op, args, kwargs)
-    if is_view_by_strides(op):  # asked, it would make the fake's memory larger
+    if is_view_by_strides(op):  # running it would enlarge the fake's memory
         beyond = why_may_fail(op, args, kwargs)
-        return TAKEN if beyond is None else Verdict(f"RuntimeError: {beyond}", certain=False)
+        return ACCEPTED if beyond is None else Verdict(f"RuntimeError: {beyond}", certain=False)
     tensor = next(tensors_in(list(values.values())))
     known = values.get("dim")
     if -tensor.dim() <= known < tensor.dim() if isinstance(known, int) else is_contiguous(tensor):
-        return TAKEN
+        return ACCEPTED
     return _answer(op, _mapped(args, _without_memory), _mapped(kwargs, _without_memory))
 
 
-def _layouts(tensors: Sequence[torch.Tensor], told: int = UNBACKED_SIZES[0]) -> tuple[Any, ...]:
-    return tuple(_laid_out(tensor, told)[1:] for tensor in tensors)
+def _layouts(tensors: Sequence[torch.Tensor], unbacked: int = UNBACKED_SIZES[0]) -> tuple[Any, ...]:
+    return tuple(_laid_out(tensor, unbacked)[1:] for tensor in tensors)
 
 
-def _elements(tensors: Sequence[torch.Tensor], told: int = UNBACKED_SIZES[0]) -> int:
-    return sum(hint_assuming(tensor.numel(), told) for tensor in tensors)
+def _elements(tensors: Sequence[torch.Tensor], unbacked: int = UNBACKED_SIZES[0]) -> int:
+    return sum(hint_assuming(tensor.numel(), unbacked) for tensor in tensors)
 
 
 def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Any:
-    """The fake result of a call, with the strides that the real kernel gives it.
+    """Return the fake result of a call with the strides of the real kernel's.
 
-    Meta kernels lay results of arguments that are not contiguous out in ways of their own, and along dimensions of one
-    element those of all arguments. Asked are pointwise operators, of two elements along each dimension, those of
-    CROPPED, of few pixels, and small calls of others, or with such dimensions.
+    Meta kernels give results of non-contiguous operands other strides, and along dimensions of size 1 those of all
+    operands. Tried are pointwise operators, with two elements along each dimension; those of CROPPED, with few pixels;
+    small calls of others, and calls with dimensions of size 1.
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
@@ -188,20 +186,20 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if _moves_others(op, args, kwargs) or may_end_all(op, tensors):
         return out
     layouts: tuple[Layout | None, ...] = ()
-    for told in UNBACKED_SIZES if any(map(_has_unbacked, tensors)) else UNBACKED_SIZES[:1]:
-        layouts = _layouts_found(op, args, kwargs, tensors, len(made), told)
-        if all(one is None or one.tells(result.shape) for one, result in zip(layouts, made, strict=True)):
+    for unbacked in UNBACKED_SIZES if any(map(_has_unbacked, tensors)) else UNBACKED_SIZES[:1]:
+        layouts = _layouts_found(op, args, kwargs, tensors, len(made), unbacked)
+        if all(one is None or one.applies_to(result.shape) for one, result in zip(layouts, made, strict=True)):
             break
     return _relaid(out, iter(layouts), tensors)
 
 
 def _orders_by_arguments(op: OpOverload) -> bool:
-    """Whether contiguous tensors are laid out anew, too: by Fourier transforms. Fakes of torch 2.11 are not."""
+    """Whether results of contiguous operands change order, too: Fourier transforms. Fakes of torch 2.11 do not."""
     return op_name(op).startswith("_fft_")
 
 
 def _padding(args: Sequence[Any]) -> int:
-    """The largest number in the lists among the arguments; paddings have to be less than what they pad."""
+    """Return the largest number in the lists among the arguments; a padding has to be less than the padded size."""
     return max((abs(size) for value in args if isinstance(value, (list, tuple)) for size in _ints(value)), default=0)
 
 
@@ -209,9 +207,9 @@ def _ints(values: Sequence[Any]) -> list[int]:
     return [value for value in map(hint, values) if type(value) is int]
 
 
-def _cropped(padding: int, told: int, tensor: torch.Tensor) -> torch.Tensor:
-    """An image of few pixels, and at most two of a batch, in the order of the fake's strides; else as it is."""
-    _, size, strides = _laid_out(tensor, told)
+def _cropped(padding: int, unbacked: int, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a batch of at most two with few pixels, in the order of the fake's strides; other tensors in full."""
+    _, size, strides = _laid_out(tensor, unbacked)
     if len(size) >= 4:
         most = max(padding + 1, 2)
         size = (min(size[0], 2), size[1], *[min(length, most) for length in size[2:]])
@@ -221,8 +219,8 @@ def _cropped(padding: int, told: int, tensor: torch.Tensor) -> torch.Tensor:
         return made.permute([order.index(dim) for dim in range(len(size))])
 
 
-def _given_sizes_again(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name; of those that are the lengths of its input, the lengths that this input has."""
+def _with_sizes_of_input(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by name; of those that repeat sizes of the input, the sizes of this one."""
     values = arguments(op, args, kwargs)
     if "HxW" in values:
         batch, channels, *inner = values["input"].shape
@@ -240,32 +238,34 @@ def _layouts_found(
     kwargs: Mapping[str, Any],
     tensors: Sequence[torch.Tensor],
     count: int,
-    told: int,
+    unbacked: int,
 ) -> tuple[Layout | None, ...]:
-    """For each of `count` results how it is laid out where data tell that lengths are `told`."""
-    elements = _elements(tensors, told)
+    """Return the layout of each of `count` results, with unbacked sizes of `unbacked`."""
+    elements = _elements(tensors, unbacked)
     exact = elements <= SMALL and any(map(_has_choice_of_one, tensors))
-    interleaved = any(map(is_interleaved, tensors))  # of which no order tells
+    interleaved = any(map(is_interleaved, tensors))  # whose strides have no order
     small = is_pointwise(op) and not exact and not interleaved
     cropped = op_name(op) in CROPPED and elements > SMALL and not interleaved
     if not small and not cropped and elements > SMALL:
         return (None,) * count
     symbols = any(map(has_symbols, tensors))
-    key = (exact, symbols, op, _kind(args, told), _kind(kwargs, told), _layouts(tensors, told))
+    key = (exact, symbols, op, _kind(args, unbacked), _kind(kwargs, unbacked), _layouts(tensors, unbacked))
     layouts = _results.get(key)
     if layouts is None:
         if len(_results) >= MOST:
             _results.clear()
-        twin = _of_two_elements if small else partial(_cropped, _padding(args), told) if cropped else Twins(told)
-        real, named = _mapped(args, twin, told), _mapped(kwargs, twin, told)
+        twin = (
+            _of_two_elements if small else partial(_cropped, _padding(args), unbacked) if cropped else Twins(unbacked)
+        )
+        real, named = _mapped(args, twin, unbacked), _mapped(kwargs, twin, unbacked)
         if cropped:
-            real, named = (), _given_sizes_again(op, real, named)
+            real, named = (), _with_sizes_of_input(op, real, named)
         layouts = _results[key] = _layouts_of_real(op, real, named, count, exact=exact, keeps=exact and symbols)
     return layouts
 
 
 def _has_no_choice(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is contiguous along dimensions of one element, too."""
+    """Whether a tensor has a contiguous tensor's strides, along dimensions of size 1 too."""
     expected: Any = 1
     for length, step in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if step is not expected and not equal(step, expected):
@@ -281,10 +281,10 @@ def _has_choice_of_one(tensor: torch.Tensor) -> bool:
 def _layouts_of_real(
     op: OpOverload, args: Any, kwargs: Any, count: int, *, exact: bool, keeps: bool
 ) -> tuple[Layout | None, ...]:
-    """For each tensor of the real result how its strides come about; None where it is not dense, or tells nothing.
+    """Return the layout of each tensor of the real result; None where it is not dense, or empty.
 
-    What is empty has no order: of as many elements as data tell (`nonzero`), none may have been asked for.
-    `exact`: the arguments are as large as those of the call; `keeps`: these have symbols, of which a result keeps some.
+    An unbacked number of elements (`nonzero`) may be 0 in a trial. `exact`: the arguments are as large as the call's;
+    `keeps`: they have symbols, of which a result may have some.
     """
     with _real(), _generator_restored(op):
         try:
@@ -302,7 +302,7 @@ def _has_order(real: torch.Tensor) -> bool:
 
 
 def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool) -> Layout:
-    """The strides themselves; an operand's; else, for each dimension, the number of elements that lie within it."""
+    """Return the strides themselves; or an operand's; or products of the sizes inside each dimension."""
     pairs = list(zip(real.shape, real.stride(), strict=True))
     within = [[dim for dim, (length, other) in enumerate(pairs) if length > 1 and other < step] for _, step in pairs]
     strides = real.stride()
@@ -317,7 +317,7 @@ def _layout_of(real: torch.Tensor, operands: Sequence[torch.Tensor], exact: bool
 
 
 def _at_least_one(length: Any) -> Any:
-    """How many elements torch counts along a dimension for the strides of those around it."""
+    """Return the size that torch counts for the strides of outer dimensions: at least 1."""
     return torch.sym_max(length, 1) if is_symbolic(length) else max(length, 1)  # type: ignore[no-untyped-call]
 
 
@@ -328,7 +328,7 @@ def _as_operand(at: int, size: Sequence[Any], operands: Sequence[torch.Tensor]) 
 def _relaid(out: Any, layouts: Iterator[Layout | None], operands: Sequence[torch.Tensor]) -> Any:
     if isinstance(out, torch.Tensor):
         layout = next(layouts)
-        if layout is None or (not has_symbols(out) and 0 in out.shape) or not layout.tells(out.shape):
+        if layout is None or (not has_symbols(out) and 0 in out.shape) or not layout.applies_to(out.shape):
             return out
         strides = layout.strides(out.shape, operands)
         if all_equal(strides, out.stride()):
@@ -351,7 +351,7 @@ def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
 def _tried_small(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
-    """What the kernel says to few elements; where it refuses these, it may take more."""
+    """Return the verdict on few elements; the kernel may accept more where it refuses these."""
     if _is_large(op, args, kwargs, tensors):
         return UNKNOWN
     return _answer(op, _mapped(args, _of_few_elements), _mapped(kwargs, _of_few_elements))
@@ -367,7 +367,7 @@ def _tried_laid_out(
 
 
 def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a trial would draw from another generator than the CPU's own."""
+    """Whether a trial would draw from another generator than the CPU's default."""
     if not is_random(op):
         return False
     values = [*args, *kwargs.values()]
@@ -377,9 +377,9 @@ def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def may_end_all(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a trial might end the device's context: on CUDA, where zeros are no places, kernels check by asserts.
+    """Whether a trial might end the device's context: CUDA kernels check indices by asserts.
 
-    Pivots are counted from 1, and in what is empty there is no first place.
+    Zeros may be no valid indices: pivots are counted from 1, and an empty dimension has none.
     """
     on_device = any(tensor.device.type == "cuda" for tensor in tensors)
     return on_device and not is_pointwise(op) and any(_may_be_indices(tensor) for tensor in tensors)
@@ -398,13 +398,13 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _share(changed: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether elements that are written lie where others do."""
+    """Whether written elements share memory with other operands."""
     storages = Counter(map(storage_id, tensors)) if changed else Counter()
     return any(overlaps_itself(one) or storages[storage_id(one)] > 1 for one in changed)
 
 
 def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the result may be large though the arguments are small: made from sizes, or repeated."""
+    """Whether the result may be large though the operands are small: made from sizes, or repeated."""
     values = arguments(op, args, kwargs)
     declared = {argument.name: str(argument.type) for argument in op._schema.arguments}
     ranged = "end" in values and "steps" not in values
@@ -424,30 +424,30 @@ def _sizes(values: Sequence[Any]) -> list[int]:
     return [size for size in map(hint, values) if type(size) is int and size > 0]
 
 
-def _kind(value: Any, told: int = UNBACKED_SIZES[0]) -> Any:
-    """Hashable, and equal for arguments that a kernel treats alike: equal numbers of one type, similar tensors."""
+def _kind(value: Any, unbacked: int = UNBACKED_SIZES[0]) -> Any:
+    """Return a hashable, equal for arguments of one kind: equal numbers of one type, similar tensors."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, _few(value))
     if isinstance(value, (list, tuple)):
-        return tuple(_kind(item, told) for item in value)
+        return tuple(_kind(item, unbacked) for item in value)
     if isinstance(value, Mapping):
-        return tuple((name, _kind(item, told)) for name, item in sorted(value.items()))
-    value = hint_assuming(value, told)
+        return tuple((name, _kind(item, unbacked)) for name, item in sorted(value.items()))
+    value = hint_assuming(value, unbacked)
     return (type(value), repr(value) if isinstance(value, float) else value)
 
 
-def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor], told: int = UNBACKED_SIZES[0]) -> Any:
+def _mapped(value: Any, twin: Callable[[torch.Tensor], torch.Tensor], unbacked: int = UNBACKED_SIZES[0]) -> Any:
     if isinstance(value, torch.Tensor):
         return twin(value)
     if isinstance(value, (list, tuple)):
-        return [_mapped(item, twin, told) for item in value]
+        return [_mapped(item, twin, unbacked) for item in value]
     if isinstance(value, Mapping):
-        return {name: _mapped(item, twin, told) for name, item in value.items()}
-    return hint_assuming(value, told)
+        return {name: _mapped(item, twin, unbacked) for name, item in value.items()}
+    return hint_assuming(value, unbacked)
 
 
 def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
-    """At most two elements along each dimension, strides in the order of the fake's: equal where they are, and 0."""
+    """Return a tensor of at most two elements per dimension, with strides in the order of the fake's, 0 for 0."""
     size = _few(tensor)
     steps = _ranks(tensor) if has_symbols(tensor) else [int(step) for step in tensor.stride()]
     total, strides = 1, {0: 0}
@@ -460,7 +460,7 @@ def _of_two_elements(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _ranks(tensor: torch.Tensor) -> list[int]:
-    """Numbers in the order of symbolic strides; 0 for 0."""
+    """Return numbers in the order of symbolic strides, 0 for 0."""
     steps = tensor.stride()
     found = [0] * len(steps)
     rank = 0
@@ -480,12 +480,12 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
         return made.set_(storage, *_laid_out(tensor))
 
 
-def _laid_out(tensor: torch.Tensor, told: int = UNBACKED_SIZES[0]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Offset, sizes and strides, of symbols as they are at present; lengths that data tell as told."""
+def _laid_out(tensor: torch.Tensor, unbacked: int = UNBACKED_SIZES[0]) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return offset, sizes and strides, with hints for symbols."""
     size, stride = (
-        tuple([hint_assuming(number, told) for number in numbers]) for numbers in (tensor.shape, tensor.stride())
+        tuple([hint_assuming(number, unbacked) for number in numbers]) for numbers in (tensor.shape, tensor.stride())
     )
-    return hint_assuming(tensor.storage_offset(), told), size, stride
+    return hint_assuming(tensor.storage_offset(), unbacked), size, stride
 
 
 def _few(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -493,20 +493,21 @@ def _few(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
-    """At most two along each dimension: some kernels check what they do to more than one, and not to one."""
+    """Return a tensor of at most two elements per dimension: some kernels check operands of more than one element
+    alone.
+    """
     with _real():
         return torch.zeros(_few(tensor), dtype=tensor.dtype, device=tensor.device)
 
 
 class Twins:
-    """Real tensors full of zeros, laid out as the fakes they stand for, in storages shared as theirs are."""
+    """Makes real tensors of zeros with the layouts of fakes, in storages shared as theirs are."""
 
-    def __init__(self, told: int = UNBACKED_SIZES[0]) -> None:
-        self._unbacked = told
+    def __init__(self, unbacked: int = UNBACKED_SIZES[0]) -> None:
+        self._unbacked = unbacked
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The twin of one fake."""
         key, size = storage_id(tensor), hint_assuming(tensor.untyped_storage().nbytes(), self._unbacked)
         with _real():
             made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -518,19 +519,19 @@ class Twins:
 
 
 def _answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
-    """The verdict of the operator run on real tensors; of an error, its first line."""
+    """Return the verdict of running the operator on real tensors, with the first line of an error."""
     with _real(), _generator_restored(op):
         try:
             out = quietly(lambda: op(*args, **kwargs))  # few elements may be too few
         except Exception as error:
             return Verdict(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}", certain=False)
     gives = next(filter(None, map(why_not_plain, tensors_in(out))), None)
-    return TAKEN if gives is None else Verdict(gives=gives)
+    return ACCEPTED if gives is None else Verdict(gives=gives)
 
 
 @contextmanager
 def _real() -> Iterator[None]:
-    """While active, operators run on real tensors, unseen by any mode and unrecorded by autograd."""
+    """While active, operators run on real tensors, unseen by modes and by autograd."""
     with (
         unstable.DisableTorchFunction(),
         no_dispatch(),

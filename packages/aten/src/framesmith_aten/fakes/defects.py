@@ -1,4 +1,4 @@
-"""Whose error it is that an operation on fakes raised: torch's, which speaks for the operation, or this package's."""
+"""Errors of operations on fakes: torch's, which speak for the operation, or defects of this package."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TORCHS: Final = "torch"
 
 
 def is_defect(error: BaseException) -> bool:
-    """Whether what was changed of torch's fakes failed, not torch's own rules or the operation.
+    """Whether code of this folder failed, rather than torch's rules or the operation.
 
-    It did where of torch's functions and those of this folder the last one called is of this folder, and is none that
-    hands calls on to a kernel in C++. Running out of the stack is nobody's.
+    It did where, among functions of torch and of this folder, the last one called is of this folder and does not hand
+    its call on to a kernel in C++. A RecursionError is no defect.
     """
     if isinstance(error, RecursionError):
         return False
@@ -28,7 +28,7 @@ def is_defect(error: BaseException) -> bool:
 
 
 def hands_on(function: _Function) -> _Function:
-    """Mark a function that hands its call on to torch: errors that arise in it, and no deeper, are the operator's."""
+    """Mark a function that hands its call on to torch: errors raised in it, not deeper, are the operator's."""
     _HANDING_ON.add(cast(FunctionType, function).__code__)
     return function
 

@@ -1,7 +1,7 @@
-"""Fake tensors of ordinary real ones, made directly: about eight times faster than through torch's describer.
+"""Fakes of ordinary real tensors, made about eight times faster than by torch's describer.
 
-Only for tensors about which there is nothing to describe but type, dtype, device, sizes, strides and requires_grad,
-and which share no storage with another; everything else goes torch's own way. The same memos are filled.
+Only for tensors described by type, dtype, device, sizes, strides and requires_grad that share no storage with another;
+the rest goes torch's own way. The same memos are filled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter)
 
 
 def plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor | None:
-    """The fake tensor of `tensor` with static sizes, or None if torch has to make it."""
+    """Return the fake of `tensor` with static sizes, or None if torch has to make it."""
     with unstable.DisableTorchFunction():
         if not _is_plain(tensor) or mode.propagate_real_tensors:
             return None
@@ -53,7 +53,7 @@ def in_memory_of(
     offset: Any,
     dtype: torch.dtype | None = None,
 ) -> FakeTensor:
-    """A fake of this layout in the storage of the fake `base`, of the same dtype if none is given. Nothing is asked."""
+    """Return a fake of this layout in the storage of the fake `base`, by default of its dtype. Adds no guard."""
     env: Any = mode.shape_env
     with no_dispatch(), env.suppress_guards():
         meta = torch.empty(0, dtype=dtype or base.dtype, device="meta")
@@ -66,9 +66,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_described_by_layout(tensor: torch.Tensor) -> bool:
-    """Whether there is nothing to a tensor but type, dtype, device, sizes, strides, requires_grad, and its memory.
+    """Whether type, dtype, device, sizes, strides, requires_grad and memory describe the tensor fully.
 
-    A view counts where autograd does not know of it: neither it nor its base requires gradients.
+    So they do a view that autograd does not track: neither it nor its base requires gradients.
     """
     return (
         type(tensor) in _TYPES
@@ -87,7 +87,7 @@ _KEYS: Final[dict[tuple[torch.device, torch.dtype], int]] = {}
 
 
 def _usual_keys(device: torch.device, dtype: torch.dtype) -> int:
-    """The dispatch keys of a tensor that is nothing special: not conjugate, negative, quantized, wrapped, ..."""
+    """Return the dispatch keys of a plain tensor: not conjugate, negative, quantized, wrapped, ..."""
     known = _KEYS.get((device, dtype))
     if known is None:
         with no_dispatch():

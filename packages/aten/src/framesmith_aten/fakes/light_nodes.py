@@ -1,7 +1,7 @@
-"""Torch's symbolic numbers with a memory: the same operation of the same expressions gives the same node.
+"""Torch's symbolic numbers with a memo of operations.
 
-Making a fake tensor asks some forty questions of its sizes and strides, most of them those that the last one asked. A
-node of torch's works each out anew, with sympy.
+Making a fake asks some forty questions of its sizes and strides, most of them repeated; torch's nodes answer each with
+sympy.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _plain_expr: Any = getattr(vars(SymNode).get("expr"), "fget", None)
 
 
 class LightNode(SymNode):
-    """A number of a ShapeEnv whose `results` remember operations."""
+    """A number of a ShapeEnv whose `results` memoise operations."""
 
     shape_env: ShapeEnv
     _replaced_at = _known_at = -1
-    """Counts of the ShapeEnv's replacements, of which `_replaced` and `_known` tell."""
+    """Counts of the ShapeEnv's replacements at which `_replaced` and `_known` were computed."""
     _replaced: Any = None
     _known: int | None = None
 
     @property
     def expr(self) -> Any:
-        """The expression, of symbols that nothing else has turned out to be equal to."""
+        """The expression with replaced symbols substituted."""
         at = self.shape_env._replacements_version_counter
         if self._replaced_at != at:
             self._replaced_at, self._replaced = at, _plain_expr(self)
@@ -45,8 +45,8 @@ class LightNode(SymNode):
     def _optimized_summation(self) -> bool:
         """Whether the expression is a sum of different symbols in order, which torch adds to term by term.
 
-        Torch asks what it was when it was made: a sum that has since turned out to be a number has no terms, and what
-        was added to it was all that was left.
+        Torch's answer is of the time the node was made: a sum that has since become a number has no terms, and adding
+        to it lost them.
         """
         return bool(vars(self).get("_optimized_summation")) and self.expr is self._expr
 
@@ -55,20 +55,20 @@ class LightNode(SymNode):
         vars(self)["_optimized_summation"] = value
 
     def maybe_as_int(self) -> int | None:
-        """What the number has turned out to be, or None."""
+        """Return the value that the number is known to have, or None."""
         at = self.shape_env._replacements_version_counter
         if self._known_at != at:
             self._known_at, self._known = at, SymNode.maybe_as_int(self)
         return self._known
 
     def with_shape_env(self, shape_env: Any) -> LightNode:
-        """The same number of another ShapeEnv, or of none."""
+        """Return the number in another ShapeEnv, or in none."""
         return LightNode(self._expr, shape_env, self.pytype, self._hint, self.constant, self.fx_node)
 
     def truediv(self, other: SymNode) -> SymNode:
-        """The quotient as C++ asks for it; Python asks for one by `float_truediv` or `int_truediv`.
+        """Return the quotient for C++; Python calls `float_truediv` or `int_truediv`.
 
-        By what is 0 at present C++ divides as well: by guards, what is divided is then known.
+        C++ divides by a present 0, too: guards then fix both operands.
         """
         if self.has_hint() and other.has_hint() and other.hint == 0:
             divisor, dividend = other.guard_float("", 0), self.guard_float("", 0)
@@ -77,11 +77,10 @@ class LightNode(SymNode):
         return SymNode.truediv(self, other)
 
     def wrap_int(self, num: int) -> SymNode:
-        """A constant."""
         return _remembered(self, ("int", num), lambda: SymNode.wrap_int(self, num))
 
     def wrap_float(self, num: float) -> SymNode:
-        """A constant; not remembered, since 0.0 is equal to -0.0."""
+        """Return a constant, without the memo: 0.0 equals -0.0."""
         found = SymNode.wrap_float(self, num)
         found.__class__ = LightNode
         return found

@@ -1,9 +1,9 @@
 """Torch's reference operators, made callable without importing torch._dynamo.
 
 Note [Late disabling]: torch wraps its references so that its frame hook is off while they run; the wrapper imports
-torch._dynamo on first use and keeps the function it gets on `__dynamo_disable`. There is nothing to turn off while
-torch._dynamo is not loaded, so that attribute is set to a function that runs the reference directly until it is,
-and from then on is replaced by what torch itself would have put there. Anything unexpected is left as it is.
+torch._dynamo on first use and stores the wrapped function as `__dynamo_disable`. While torch._dynamo is not loaded
+there is no hook, so the attribute is set to a function that runs the reference directly, and replaced by torch's own
+function once it is loaded. Unexpected wrappers stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from framesmith_guards.torch_adapter import unstable
 
-#: Where torch has references, in the releases that have such a module.
+#: Modules with references, in the releases that have them.
 _MODULES: Final = (
     "torch._refs",
     "torch._refs.nn.functional",
@@ -29,7 +29,7 @@ _MODULES: Final = (
 
 
 def _probe() -> None:
-    """Wrapped once, to know the code of torch's wrapper."""
+    """Wrapped once, for the code of torch's wrapper."""
 
 
 _WRAPPER_CODE: Final = unstable.disable_dynamo and getattr(unstable.disable_dynamo(_probe), "__code__", None)
@@ -44,7 +44,7 @@ def _functions() -> Iterator[object]:
 
 
 def _wrapped_targets(roots: Iterable[object]) -> Iterator[tuple[Callable[..., Any], bool]]:
-    """The functions that torch's wrapper protects, through all decorators, and whether recursively."""
+    """Yield the functions inside torch's wrappers, through all decorators, and whether recursively disabled."""
     seen: set[int] = set()
     pending = list(roots)
     while pending:
@@ -84,7 +84,7 @@ def _late(target: Callable[..., Any], recursive: bool) -> Callable[..., Any]:
 
 @functools.cache
 def lighten() -> int:
-    """Let every reference run without importing torch._dynamo; how many were changed. Once per process."""
+    """Let every reference run without importing torch._dynamo; return how many were changed. Once per process."""
     count = 0
     for target, recursive in _wrapped_targets(_functions()):
         if isinstance(target, FunctionType) and "__dynamo_disable" not in vars(target):

@@ -1,11 +1,11 @@
-"""Torch's own functions rebuilt so that they can run without importing torch._dynamo (1.1 s, once per process).
+"""Torch's own functions rebuilt so that they run without importing torch._dynamo (1.1 s, once per process).
 
-Note [Rebuilt functions]: making a FakeTensorMode, and a fake tensor from a real one, imports torch._dynamo inside
-torch, for two configuration values and a few marker classes; so do gradients under `torch.func`, to switch off what
-only torch._dynamo switches on. A rebuilt function has the same code and other globals, whose `__import__` answers
-those names with small equivalents while torch._dynamo is not loaded, and with torch's own otherwise. Nothing global
-changes: no entry of `sys.modules`, no attribute of torch, so other threads and a later real import are not affected. A
-name that has no equivalent here is imported for real.
+Note [Rebuilt functions]: making a FakeTensorMode, and a fake from a real tensor, imports torch._dynamo inside torch,
+for two configuration values and a few marker classes; so do gradients under `torch.func`, to switch off torch._dynamo's
+own switches. A rebuilt function has the same code and other globals, whose `__import__` answers those names with small
+equivalents while torch._dynamo is not loaded, and with torch's own otherwise. Nothing global changes: no entry of
+`sys.modules`, no attribute of torch, so that other threads and a later real import are not affected. A name without an
+equivalent is imported for real.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Stand(ModuleType):
-    """A module with a few names of its own and all others of the real one, imported when asked for."""
+    """A module with a few names of its own; others are the real module's, imported on demand."""
 
     def __init__(self, name: str, own: Mapping[str, object]) -> None:
         super().__init__(name)
@@ -63,7 +63,7 @@ class NamedSource(TorchSource):
 
 
 class _NeverSource(TorchSource):
-    """Stands for source classes of torch._dynamo that cannot exist while it is not loaded."""
+    """Stands for source classes of torch._dynamo, of which there is no instance while it is not loaded."""
 
 
 def _part(template: str) -> Callable[..., TorchSource]:
@@ -74,7 +74,7 @@ def _part(template: str) -> Callable[..., TorchSource]:
 
 
 class TensorProperty(enum.Enum):
-    """What torch names of a tensor's layout."""
+    """Torch's names of the parts of a layout."""
 
     SIZE = "size"
     STRIDE = "stride"
@@ -110,7 +110,7 @@ _SOURCES: Final[dict[str, object]] = {
 _STANDS: Final = {
     "torch._dynamo.config": _Stand("torch._dynamo.config", _config()),
     "torch._dynamo.source": _Stand("torch._dynamo.source", _SOURCES),
-    # What is not loaded is not switched on.
+    # Nothing is switched on that is not loaded.
     "torch._dynamo.compiled_autograd": _Stand("torch._dynamo.compiled_autograd", {"_disable": nullcontext}),
     "torch.fx.experimental.validator": _Stand(
         "torch.fx.experimental.validator",
@@ -123,7 +123,7 @@ _DYNAMO: Final = _Stand(
 
 
 class _TorchView(ModuleType):
-    """`torch` as rebuilt functions see it: the real one, but for `torch._dynamo` while that is not loaded."""
+    """`torch` for rebuilt functions: the real module, except `torch._dynamo` while that is not loaded."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "_dynamo" and _REPLACED not in sys.modules:
@@ -154,18 +154,18 @@ def _import(
 
 
 def rebuilt_globals(names: Mapping[str, Any], **others: object) -> dict[str, Any]:
-    """The globals of a module of torch's as rebuilt functions see them, with `others` in place of what they name."""
+    """Return the globals of a module of torch for rebuilt functions, with `others` replacing names."""
     return {**names, "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **others}
 
 
 @cache
 def report_slow(what: str) -> None:
-    """Log, once, that torch's internals are not what rebuilt functions take them for."""
+    """Log, once, that torch's internals differ from those that rebuilt functions rely on."""
     report_missing(what, "torch._dynamo is imported when the first function is compiled")
 
 
 def discard_report(*what: object, **more: object) -> None:
-    """In place of torch's structured log, which walks the stack for each entry whether it is written or not."""
+    """Stands for torch's structured log, which walks the stack for each entry, written or not."""
 
 
 def rebuilt(function: F, names: dict[str, Any] | None = None) -> F:

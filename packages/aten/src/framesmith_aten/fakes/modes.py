@@ -1,17 +1,16 @@
-"""Torch's fake tensors: the one place that makes a FakeTensorMode, and the search for that of given values.
+"""Torch's fake tensors: the one maker of FakeTensorMode, and the search for the mode of given values.
 
-Note [Rules that are wrong]: torch's rule for packing a padded sequence, asked only where sizes may be symbols, gives
-batch sizes of the data's dtype and data of one sequence's shape. What is told is that the result depends on data, as
-it is without symbols. Torch's rules for the derivative of a loss divide by the number of elements, and there may be
-none: the derivative of their sum looks like that of their mean. And its rules for the functional forms of batch norm
-give the running statistics the type in which they are computed, where they have the arguments' type: a kernel reads
-memory as its fake says. Its rule for dropout that drops nothing gives the argument itself, where kernels give a copy.
-The primitive by which they view what has no elements says that it writes: torch's memory of results takes it for no
-view, and gave it a storage of its own from the second time on.
+Note [Rules that are wrong]: torch's rule for packing a padded sequence, used only for symbolic sizes, gives batch sizes
+of the data's dtype and data of one sequence's shape; here the result is data-dependent, as without symbols. Torch's
+rules for the derivative of a loss divide by the number of elements, which may be 0; the derivative of the sum has the
+same layout as that of the mean. Its rules for functional batch norm give running statistics the dtype of the
+computation, where kernels keep the arguments'. Its rule for dropout that drops nothing returns the argument, where
+kernels copy. The primitive that views an empty tensor declares a write: torch's cache of results takes it for no view,
+and gave it a storage of its own from the second time on.
 
-Note [The thread that sets the device guard]: a torch built with CUDA, on a machine without a GPU, has the first mode
-that is entered replace the guard of CUDA devices. In torch 2.11 the new one belongs to the thread that did it, and all
-threads use it after that thread has ended: a crash. So a thread sets it that does not end.
+Note [The thread that sets the device guard]: a torch built with CUDA, on a machine without a GPU, lets the first mode
+that is entered replace the guard of CUDA devices. In torch 2.11 the new one belongs to that thread, and all threads use
+it after the thread has ended: a crash. So a thread sets it that does not end.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from framesmith_guards.torch_adapter import (
 
 T = TypeVar("T")
 
-#: All modes share torch's memory of operators' fake results, which has an entry for each number they were called with
+#: All modes share torch's cache of operators' fake results, which has an entry for each number among their arguments
 #: and no end of its own.
 MOST_RESULTS = 2048
 
 #: See Note [Rules that are wrong].
 _WRONG_RULES = frozenset({aten._pack_padded_sequence.default})
 
-#: Primitives that are views by another operator, of which torch's memory of results knows it; see the same note.
+#: Primitives that are views by another operator, which torch's cache of results knows to be one; see the same note.
 _VIEWS = {torch.ops.prims.as_strided.default: torch.ops.aten.as_strided.default}
 
-#: Operators whose rules call others on fake tensors while no mode is active. The first such call in a process has torch
-#: import torch.distributed.tensor, which takes longer than to compile a small function.
+#: Operators whose rules call others on fakes while no mode is active. The first such call in a process has torch import
+#: torch.distributed.tensor, which takes longer than to compile a small function.
 _CALLING = frozenset(
     {
         aten.native_layer_norm.default,
@@ -73,13 +72,13 @@ _NEW_VALUES = {
     aten._native_batch_norm_legit_functional.default: (3, 4),
 }
 
-#: Operators whose rules may give their first argument as a result, which kernels copy; see the same note.
+#: Operators whose rules may return their first argument, which kernels copy; see the same note.
 _COPYING = frozenset({aten.native_dropout.default})
 
 
 @cache
 def _light_mode_class() -> type[FakeTensorMode]:
-    """FakeTensorMode with what imports torch._dynamo rebuilt; see light_torch.py."""
+    """Return FakeTensorMode with methods rebuilt that import torch._dynamo; see light_torch.py."""
     names = _names(rebuilt_globals(vars(meta_utils), trace_structured=discard_report))
     light_meta = _rebuilt_class(MetaConverter, names, "__call__", "meta_tensor", "_empty_create_subclass")
     light_converter = type(
@@ -119,7 +118,7 @@ def _light_mode_class() -> type[FakeTensorMode]:
 
 @cache
 def _silent_classes() -> tuple[type[MetaConverter[Any]], type[MetaTensorDescriber]]:
-    """Torch's own, but that tensors which are no leaves are not asked for gradients."""
+    """Return torch's classes, reading no gradients of tensors that are not leaves."""
     names = _names(dict(vars(meta_utils)))
     converter = _rebuilt_class(MetaConverter, names, "meta_tensor")
     return converter, _rebuilt_class(MetaTensorDescriber, names, "describe_tensor")
@@ -132,9 +131,9 @@ def _forgetful_converter() -> type[FakeTensorConverter]:
 
 
 def _without_values(make: Callable[..., FakeTensor]) -> Callable[..., FakeTensor]:
-    """Torch's maker of fakes, whose fakes of numbers do not know the number: the next call may have another.
+    """Return torch's maker of fakes, whose fakes of numbers do not hold the number: the next call may have another.
 
-    From 2.15 on those do that are made while there are no symbols.
+    From torch 2.15 on those made without symbols do.
     """
 
     def from_real_tensor(
@@ -149,22 +148,22 @@ def _without_values(make: Callable[..., FakeTensor]) -> Callable[..., FakeTensor
 
 
 def _names(names: dict[str, Any]) -> dict[str, Any]:
-    """The globals of torch's functions that make fakes, with our own way to ask for gradients."""
+    """Return the globals of torch's functions that make fakes, with our own way to read gradients."""
     names["safe_grad"] = _gradient
     names["assert_metadata_eq"] = rebuilt(meta_utils.assert_metadata_eq, names)
     return names
 
 
 def _rebuilt_class(parent: type[T], names: dict[str, Any], *methods: str) -> type[T]:
-    """The class with these methods, as far as it has them, seeing other globals."""
+    """Return the class with those of these methods that it has, with other globals."""
     own = {name: rebuilt(vars(parent)[name], names) for name in methods if name in vars(parent)}
     return type(parent.__name__, (parent,), own)
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    """In place of torch's function: of a leaf alone. To ask other tensors is warned of, which may be an error.
+    """Return a leaf's gradient, in place of torch's function: reading others' warns, which may be an error.
 
-    One that a fake would not take is left out: that of a tensor whose data was replaced since by data of another size.
+    Without one that does not fit the tensor's size, its data having been replaced since.
     """
     grad = tensor.grad if meta_utils.safe_is_leaf(tensor) else None
     if grad is None or (grad.shape, grad.dtype, grad.device) != (tensor.shape, tensor.dtype, tensor.device):
@@ -173,7 +172,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _light_dispatch() -> Callable[..., Any]:
-    """The mode's dispatch, which remembers results, without what turns torch's frame hook off while there is none."""
+    """The mode's dispatch, with results remembered, without switching torch's frame hook off while there is none."""
     wrapped: Any = getattr(FakeTensorMode, "__torch_dispatch__", None)
     plain = getattr(wrapped, "__wrapped__", wrapped)
 
@@ -189,7 +188,7 @@ def _light_dispatch() -> Callable[..., Any]:
 
 
 def _results_of(mode: FakeTensorMode) -> StaticResults:
-    """What the mode remembers."""
+    """Return the mode's remembered results."""
     found = vars(mode).get("static_results")
     if found is None:
         found = vars(mode)["static_results"] = StaticResults()
@@ -197,7 +196,7 @@ def _results_of(mode: FakeTensorMode) -> StaticResults:
 
 
 class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Torch's own, but for what it remembers of symbols, and for what it asks tensors."""
+    """Torch's mode, with a memo for symbols and other reads of tensors."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -210,14 +209,14 @@ class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return _result(self, func, args, kwargs, lambda args: run(func, types, args, kwargs))
 
 
-# Assigned after the class is made: one in the class body gets wrapped by torch in a function that turns its hook off.
+# Assigned after the class is made: in the class body torch wraps it in a function that turns its hook off.
 setattr(_FakeTensorMode, "__torch_dispatch__", _light_dispatch())  # noqa: B010
 
 
 def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[Any], Any]) -> Any:
-    """What an operator gives: of symbols, what it gave for the same ones before; see Note [Rules that are wrong].
+    """Return an operator's result: for symbols, the remembered one; see Note [Rules that are wrong].
 
-    `run` asks torch's rule about other positional arguments.
+    `run` calls torch's rule with other positional arguments.
     """
     if mode.shape_env is not None and func in _WRONG_RULES:
         raise DynamicOutputShapeException(func)
@@ -246,7 +245,7 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
 
 
 def _without(mode: FakeTensorMode, argument: torch.Tensor, results: Any) -> tuple[torch.Tensor, ...]:
-    """The results, with a copy where one is the argument itself."""
+    """Return the results, with a copy where one is the argument itself."""
     with mode:
         return tuple(result.clone() if result is argument else result for result in results)
 
@@ -260,7 +259,7 @@ def _within(mode: FakeTensorMode, run: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], Any]) -> Any:
-    """What an operator gives for symbols, by a rule of this folder where there is one."""
+    """Return an operator's result for symbols, by a rule of this folder where there is one."""
     for rule in (views.view, padding.padded, reductions.reduced):
         if (result := rule(mode, func, args)) is not None:
             return result
@@ -268,7 +267,7 @@ def _computed(mode: FakeTensorMode, func: Any, args: Any, run: Callable[[Any], A
 
 
 def _with_types_of(mode: FakeTensorMode, old: list[torch.Tensor], results: Any) -> Any:
-    """`results`, of which the last ones have the types of `old`."""
+    """Return `results`, the last of which have the dtypes of `old`."""
     with mode:
         new = [
             value if value.dtype == like.dtype else torch.empty_like(value, dtype=like.dtype)
@@ -283,10 +282,10 @@ def _is_static(mode: FakeTensorMode, options: Mapping[str, Any]) -> bool:
 
 
 def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
-    """A FakeTensorMode, made without importing torch._dynamo if nothing has imported it yet.
+    """Return a FakeTensorMode, made without importing torch._dynamo if nothing has imported it yet.
 
-    `shape_env` is a torch ShapeEnv for symbolic sizes (which import torch._dynamo on first use), or None for
-    static ones; `options` are the constructor's.
+    `shape_env` is a torch ShapeEnv for symbolic sizes (which import torch._dynamo on first use), or None for static
+    ones; `options` are the constructor's.
     """
     if len(FakeTensorMode.cache) > MOST_RESULTS:
         FakeTensorMode.cache_clear()
@@ -299,7 +298,7 @@ def new_fake_mode(shape_env: Any = None, **options: Any) -> FakeTensorMode:
 
 @cache
 def _set_device_guard() -> None:
-    """Set what every mode sets as it is entered; see Note [The thread that sets the device guard]."""
+    """Set the device guard that every mode sets on entry; see Note [The thread that sets the device guard]."""
     if threading.current_thread() is threading.main_thread():
         unstable.ensure_device_guard()
         return
@@ -324,7 +323,7 @@ def _made(shape_env: Any, options: Mapping[str, Any]) -> FakeTensorMode:
         return _light_mode_class()(shape_env=shape_env, **options)
     except (AttributeError, ImportError, TypeError, KeyError) as error:
         report_slow(f"FakeTensorMode is otherwise than it is known here ({type(error).__name__}: {error})")
-        # The slow way raises what is the caller's fault.
+        # The slow way raises the caller's error.
         return _FakeTensorMode(shape_env=shape_env, **options)
 
 
@@ -340,7 +339,7 @@ def _modes_of(values: Any) -> Iterator[FakeTensorMode]:
 
 
 def fake_mode_of(values: Any) -> FakeTensorMode | None:
-    """The fake mode of the fake tensors among `values` (any nesting of containers), or None.
+    """Return the fake mode of the fakes among `values` (any nesting of containers), or None.
 
     GuardError if they are of different modes.
     """

@@ -1,19 +1,19 @@
-"""Symbols for sizes and numbers that change: torch's ShapeEnv made lightly, and fakes and numbers made of its symbols.
+"""Symbols for dynamic shapes and scalars: torch's ShapeEnv, made without its imports, and fakes and numbers of them.
 
-Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor (2 s, once per process) for a switch
-of a debugging tool, for classes that name a size's place, and for a list of files to leave out of stack traces. The
-ShapeEnv made here does without: its methods are rebuilt as light_torch.py says; where a condition comes from is told by
-`current_location`, the user's line, which is what a guard is to name; and torch's structured log is not told.
+Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor (2 s, once per process) for a switch of
+a debugging tool, for classes that name a size's source, and for a list of files to leave out of stack traces. The
+ShapeEnv made here does without: its methods are rebuilt as light_torch.py says; the origin of a condition is
+`current_location`, the user's line, which guards name; torch's structured log gets nothing.
 
-Note [What a ShapeEnv remembers]: torch keeps what some methods gave in caches of the class, with the ShapeEnv in the
-key: each that ever was asked stays alive until the cache is full or cleared, and two of them in turn clear each other's
-results. Here each remembers for itself: for good what is always the same, and until it learns more what is not.
+Note [What a ShapeEnv remembers]: torch stores results of some methods in caches of the class, with the ShapeEnv in the
+key: each stays alive until the cache is full or cleared, and two of them in turn clear each other's results. Here each
+ShapeEnv has its own: permanent for constant results, cleared whenever it learns more for the others.
 
-Note [What is presumed]: where torch's rules ask whether a condition holds of numbers that only a call knows, they are
-told what they say is the general case (`guard_or_false`). To most that is a choice between ways to the same result; to
-those that give a view or a copy it is one between results. The ShapeEnv keeps what it was asked, and what it said, in
-`presumed`: who runs the rules may want it to be so at a call. Where they do not say, torch raises, and the error's
-`asked` is the condition as it was asked, of all its symbols (torch's own `cond` has numbers of the present in it).
+Note [What is presumed]: where torch's rules ask for a condition on unbacked numbers, they get the answer that they call
+the general case (`guard_or_false`). For most this selects one of several ways to the same result; for those that return
+a view or a copy it selects a result. The ShapeEnv stores such conditions and answers in `presumed`, so that the caller
+of the rules can check them at run time. Where a rule names no general case torch raises, and the error's `asked` is the
+condition in all its symbols (torch's own `cond` has present values in it).
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from framesmith_guards.torch_adapter import (
 if TYPE_CHECKING:
     from framesmith_guards.sources import Source
 
-#: The code of what torch puts around methods to record and replay them, which is never asked for here.
+#: The code of torch's decorator that records and replays methods, which is never needed here.
 _RECORDING: Final = getattr(vars(ShapeEnv).get("freeze"), "__code__", None)
 
 
 @dataclass(frozen=True)
 class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
-    """Where a condition on symbols comes from: a place in torch, or the user's line."""
+    """The origin of a condition on symbols: a line of torch, or the user's."""
 
     location: Location | None = None
 
@@ -65,7 +65,7 @@ class _Place(symbolic_shapes.SLoc):  # type: ignore[name-defined, misc]
 
 
 def _methods() -> Iterator[tuple[str, FunctionType]]:
-    """ShapeEnv's plain methods, without the recording around them."""
+    """Return ShapeEnv's plain methods, without the recording decorator."""
     for name, member in vars(ShapeEnv).items():
         method = _unrecorded(member)
         if isinstance(method, FunctionType) and not vars(method):  # others are caches, or context managers
@@ -73,7 +73,7 @@ def _methods() -> Iterator[tuple[str, FunctionType]]:
 
 
 def _remembering_methods() -> Iterator[tuple[str, FunctionType, bool]]:
-    """ShapeEnv's methods whose results are remembered, plain; whether what it learns clears them."""
+    """Return ShapeEnv's memoised methods, plain, and whether new facts clear their memo."""
     for name, member in vars(ShapeEnv).items():
         if hasattr(member, "cache_clear"):
             learns = isinstance(member, FunctionType)
@@ -87,7 +87,7 @@ def _unrecorded(member: Any) -> Any:
 
 
 def _remembering(name: str, method: FunctionType, learns: bool) -> Any:
-    """`method` with what it gave remembered by each ShapeEnv: see Note [What a ShapeEnv remembers]."""
+    """Return `method` with a memo in each ShapeEnv: see Note [What a ShapeEnv remembers]."""
 
     def remembering(self: Any, *args: Any, **kwargs: Any) -> Any:
         version = self._version_counter if learns else None
@@ -119,7 +119,7 @@ def _light_env_class() -> type[ShapeEnv]:
         return _Place(framework_loc, text, place), ""
 
     def _log_guard(self: ShapeEnv, prefix: str, g: Any, forcing_spec: bool) -> None:
-        """What a guard is and where it is from is told by whoever compiles the guards."""
+        """The compiler of the guards reports them."""
 
     def __init__(self: ShapeEnv, **options: Any) -> None:
         self.remembered = {}  # type: ignore[attr-defined]
@@ -139,16 +139,16 @@ def _light_env_class() -> type[ShapeEnv]:
 
 
 def _replaced(methods: Mapping[str, Any]) -> dict[str, Any]:
-    """What is different in every ShapeEnv made here, of torch's `methods`, made lightly or not."""
+    """Return the replacements, in every ShapeEnv made here, of torch's `methods`."""
     create = "_create_symbolic_sizes_strides_storage_offset"
     return {"evaluate_sym_node": _presuming(methods["evaluate_sym_node"]), create: _placed(methods[create])}
 
 
 def _placed(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Symbols for sizes and strides, and where the tensor begins as a number.
+    """Return symbols for sizes and strides, with a constant storage offset.
 
-    A symbol for that would be the one of a size that is the same at present, and a graph that takes this size from
-    where a tensor begins has another one: what is made of a tensor there begins at 0.
+    A symbol for the offset would be that of a size with the same present value, and a graph that reads this size off an
+    offset would have another one: its tensors begin at 0.
     """
 
     def create_symbolic(self: Any, sizes: Any, strides: Any, offset: int, *rest: Any, **options: Any) -> Any:
@@ -158,7 +158,7 @@ def _placed(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """ShapeEnv's answer to a question, noted where it is made up or there is none: see Note [What is presumed]."""
+    """Answer a condition as ShapeEnv does, noting presumed answers and errors: see Note [What is presumed]."""
 
     def evaluate_sym_node(
         self: Any, sym_node: Any, size_oblivious: bool = False, fallback_value: bool | None = None
@@ -178,7 +178,9 @@ def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
-    """A ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a symbol."""
+    """Return a ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a
+    symbol.
+    """
     if not unstable.has("ShapeEnv"):
         return ShapeEnv()  # raises MissingNeed, which names it
     options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
@@ -192,7 +194,7 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
 
 
 def _prepare(env: Any) -> None:
-    """What fakes and numbers keep with the ShapeEnv of their symbols."""
+    """Add the entries of this module to a ShapeEnv."""
     env.computed, env.results, env.presumed = {}, {}, []
     if not hasattr(env, "_replacements_version_counter"):
         env.replacements = _CountedReplacements(env)
@@ -204,7 +206,7 @@ def _noting_env_class() -> type[ShapeEnv]:
 
 
 class _CountedReplacements(dict[Any, Any]):
-    """A ShapeEnv's replacements that count what is set in them, as those of torch 2.13 are counted and of 2.11 not."""
+    """A ShapeEnv's replacements with a count of changes, which torch 2.13 has and 2.11 lacks."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env.replacements)
@@ -217,11 +219,11 @@ class _CountedReplacements(dict[Any, Any]):
 
 
 def attach_shape_env(mode: FakeTensorMode) -> ShapeEnv:
-    """The ShapeEnv of a fake mode; a mode for static sizes gets one, and goes on making static fakes by itself."""
+    """Return the ShapeEnv of a fake mode; a mode for static sizes gets one, and goes on making static fakes itself."""
     if mode.shape_env is None:
         mode.shape_env = new_shape_env()
         mode.static_shapes = True
-        mode.cache_enabled = False  # what it remembers of symbols it makes anew, and works out all that follows
+        mode.cache_enabled = False  # torch's cache makes the symbols of each result afresh
     return mode.shape_env
 
 
@@ -234,10 +236,10 @@ def symbolic_fake(
     ranges: Mapping[int, tuple[int, int | None]] | None = None,
     unbacked: Collection[int] = (),
 ) -> torch.Tensor:
-    """A fake of `tensor`, found at `source`, whose sizes of `dims` are symbols; strides follow the sizes.
+    """Return a fake of `tensor`, found at `source`, whose sizes of `dims` are symbols; strides follow the sizes.
 
-    Sizes 0 and 1 stay numbers, and equal ones share a symbol, but for dimensions with a range (least, most). Those
-    `unbacked` are symbols without a value. GuardError for a range that the size is not in.
+    Sizes 0 and 1 stay numbers, and equal sizes share a symbol, except dimensions with a range (least, most). Those
+    `unbacked` are symbols without a hint. GuardError for a range without the present size.
     """
     env = attach_shape_env(mode)
     _check_ranges(tensor, ranges or {})
@@ -245,7 +247,7 @@ def symbolic_fake(
         dynamic_sizes=[_kind(dim, dims, unbacked, ranges or {}) for dim in range(tensor.dim())],
         view_base_context=_static_context(tensor._base),
     )
-    # A view that autograd knows of is made in the memory of its base's fake, which has to begin where the base does.
+    # Autograd's views are made in the memory of the base's fake, which has to have the base's offset.
     if is_described_by_layout(tensor) and not (tensor.requires_grad and tensor.storage_offset()):
         fake = _plain_symbolic(mode, env, tensor, source, context)
     else:
@@ -264,7 +266,7 @@ def _kind(dim: int, dims: Collection[int], unbacked: Collection[int], ranges: Ma
 
 
 def _static_context(base: torch.Tensor | None) -> Any:
-    """A view's base is as large as it is: nothing but the view is met in a trace."""
+    """Static sizes for a view's base: the trace meets the view alone."""
     return None if base is None else StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
 
 
@@ -285,7 +287,7 @@ def _limit(env: ShapeEnv, size: Any, least: int, most: int | None) -> None:
 def _plain_symbolic(
     mode: FakeTensorMode, env: ShapeEnv, tensor: torch.Tensor, source: Source, context: Any
 ) -> torch.Tensor:
-    """As `light_fakes.plain_fake`, with symbols; where in its storage a tensor begins is not asked of it."""
+    """`light_fakes.plain_fake` with symbols; the storage offset is not read."""
     sizes, strides, _ = env._create_symbolic_sizes_strides_storage_offset(
         tuple(tensor.size()),
         tuple(tensor.stride()),
@@ -306,15 +308,15 @@ def _plain_symbolic(
 
 
 def specialised_at(env: ShapeEnv, number: Any) -> Location | None:
-    """The user's line by which a symbolic number has come to be known."""
-    place = env.replacements_slocs.get(number.node._expr)
-    return getattr(place, "location", None)
+    """Return the user's line that specialised a symbolic number, or None."""
+    reason = env.replacements_slocs.get(number.node._expr)
+    return getattr(reason, "location", None)
 
 
 def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source, *, below: int | None = None) -> Any:
-    """A SymInt or SymFloat for a number found at `source`: an int whose magnitude is `below` a bound, or any float.
+    """Return a SymInt or SymFloat for a number found at `source`: an int of magnitude `below` a bound, or any float.
 
-    A guard says that an int is: graphs compute in 64 bits, and compare with floats, where Python is exact.
+    A guard states the bound: graphs compute in 64 bits, and compare with floats, where Python is exact.
     """
     env = attach_shape_env(mode)
     place = to_torch(source)
@@ -327,11 +329,11 @@ def symbolic_number(mode: FakeTensorMode, number: int | float, source: Source, *
 
 
 def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]) -> Any:
-    """The number that a function of `kinds.shapes.EXACT` gives for numbers, as a symbol of its own.
+    """Return the result of a function of `kinds.shapes.EXACT` on numbers, as a symbol of its own.
 
-    Nothing is known of the symbol but its value now: floats are not to be computed with in another order than the
-    program's. Guards about it compute it again. None where the function raises for the values now, or gives what no
-    symbol stands for. Of operands without a value the result has none either.
+    Only its present value is known: floats must be computed in the program's order. Guards about it compute it again.
+    None where the function raises for the present values, or where no symbol can have the result. Unbacked operands
+    give an unbacked result.
     """
     env = attach_shape_env(mode)
     hints = [hint_of(operand) for operand in operands]
@@ -351,26 +353,26 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
 
 
 def _has_symbol(result: Any) -> bool:
-    """Whether a symbol may stand for a number: an int of 64 bits, or a finite float that is not one of the zeros."""
+    """Whether a symbol may have this value: an int of 64 bits, or a finite nonzero float."""
     if type(result) is int:
         return -(2**63) <= result < 2**63
     return type(result) is float and math.isfinite(result) and result != 0.0
 
 
 def hint_of(number: Any) -> Any:
-    """The value now of a number, symbolic or not; None of a symbol without one."""
+    """Return a number's present value, symbolic or not; None for an unbacked one."""
     if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number
     return number.node.hint if number.node.has_hint() else None
 
 
 def has_unbacked_length(tensor: torch.Tensor) -> bool:
-    """Whether a length of the tensor has no value now."""
+    """Whether a size of the tensor is unbacked."""
     return None in map(hint_of, tensor.shape)
 
 
 def type_of(number: Any) -> type:
-    """What Python's type of a number is, symbolic or not."""
+    """Return the Python type of a number, symbolic or not."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         given: type = number.node.pytype
         return given
@@ -378,20 +380,20 @@ def type_of(number: Any) -> type:
 
 
 def expr_of(number: Any) -> sympy.Basic:
-    """A number as a sympy expression."""
+    """Return a number as a sympy expression."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number.node.expr
     return sympy.Float(number) if type(number) is float else sympy.Integer(int(number))
 
 
 def symbol_name(number: Any) -> str | None:
-    """What a number's symbol is called; None for a number that is known, or given by others."""
+    """Return the name of a number's symbol; None for a constant or an expression."""
     expr = expr_of(number)
     return str(expr) if expr.is_Symbol else None
 
 
 def bounds_of(number: torch.SymInt | torch.SymFloat) -> tuple[int | float | None, int | float | None]:
-    """The least and the most that a symbol may be; None where there is no such bound."""
+    """Return the least and the greatest value of a symbol, None where it has no such bound."""
     known = number.node.shape_env.var_to_range.get(number.node.expr)
     if known is None:
         return None, None

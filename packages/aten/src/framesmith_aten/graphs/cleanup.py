@@ -1,4 +1,4 @@
-"""Tidies a traced graph: one name for each meaning, no unused work, nothing computed twice."""
+"""Canonicalises a traced graph: one spelling for each operation, no dead code, no repeated computation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _view(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
 
 
 def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """In training the running statistics are not read; without them they need not be saved."""
+    """Drop the running statistics in training, which reads none; then they need not be saved."""
     args = list(node.args)
     if not args[7] or args[3] is None:
         return None
@@ -98,7 +98,7 @@ def _batch_norm_backward(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str,
 
 
 def _random_within(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """The same numbers, by an operator whose name can be written in Python ("from" cannot)."""
+    """The same numbers by an operator whose name Python can write ("from" is a keyword)."""
     like, low, high = (*node.args, None)[:3]
     return None if high is None else (aten.randint_like.low_dtype, (like, low, high), {})
 
@@ -126,9 +126,9 @@ REWRITES: dict[Any, Rewrite] = {
 
 
 def canonicalise(graph: fx.Graph) -> None:
-    """Applies REWRITES until they decline, and drops views that change nothing."""
+    """Apply REWRITES until they decline, and drop views that are the identity."""
     numbers: NumberNodes | None = None
-    returned: dict[fx.Node, fx.Node] = {}  # for views among the results, what is returned instead
+    returned: dict[fx.Node, fx.Node] = {}  # for each view among the results, the node to return instead
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -141,7 +141,7 @@ def canonicalise(graph: fx.Graph) -> None:
                     numbers = numbers or numbers_in(graph)
                     change = numbers.in_place_of_symbols(change)
                 node.target, node.args, node.kwargs = change
-        if _changes_nothing(node):
+        if _is_identity_view(node):
             (shown,) = node.all_input_nodes[:1]
             node.replace_all_uses_with(shown, lambda user: user.op != "output")
             if node.users:
@@ -153,30 +153,30 @@ def canonicalise(graph: fx.Graph) -> None:
 
 
 def _return_instead(graph: fx.Graph, instead: Mapping[fx.Node, fx.Node]) -> None:
-    """Other results in the place of these, which go: all at once, for there may be thousands, in one argument."""
+    """Replace results all at once, since one argument may hold thousands, and erase the old nodes."""
     output = graph.output_node()
     output.args = fx.map_arg(output.args, lambda node: instead.get(node, node))
     for node in instead:
         graph.erase_node(node)
 
 
-def _changes_nothing(node: fx.Node) -> bool:
-    """Whether the node is a view that shows all of its operand as it is."""
+def _is_identity_view(node: fx.Node) -> bool:
+    """Whether the node is a view of all of its operand, with the same layout."""
     if node.target in IDENTITY_VIEWS:
         return True
     before = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], fx.Node) else None
     after = node.meta.get("val")
     if not is_view(node.target) or not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    return type_of(before) == type_of(after) and _shows_the_same(before, after)
+    return type_of(before) == type_of(after) and _has_same_layout(before, after)
 
 
 def type_of(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.layout, value.is_conj(), value.is_neg()
 
 
-def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether two tensors of the same memory are laid out alike, whatever data tell."""
+def _has_same_layout(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether two tensors of one memory have the same layout at every call."""
     if before.layout is not torch.strided or len(before.shape) != len(after.shape):
         return False
     if any(map(is_assumed, numbers_of(after).values())):
@@ -186,22 +186,22 @@ def _shows_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def is_removable(node: fx.Node) -> bool:
-    """Whether the node may go when nothing uses it: pure, and no call of the forward pass that eager sees fail."""
+    """Whether the unused node may be erased: pure, and no call of the forward pass that can raise in eager mode."""
     return is_pure(node) and not (PHASE.get(node) != "backward" and may_fail(node))
 
 
 def eliminate_dead(graph: fx.Graph) -> None:
-    """Removes unused nodes, except inputs and those that advance a random generator, mutate or may raise."""
+    """Erase unused nodes, except inputs and those that advance a random generator, mutate or may raise."""
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output") and is_removable(node):
             graph.erase_node(node)
 
 
 def merge_equal(graph: fx.Graph) -> None:
-    """Makes equal pure calls one. Results that the caller must get apart may then be one node, or views of one.
+    """Merge equal pure calls. Separate results of the graph may then be one node, or views of one.
 
-    So are numbers that both tell of data: sizes of what depends on the call that goes are those of the one that stays,
-    and what one mask chooses of two tensors is equally long, as is what lies between the same places.
+    Unbacked symbols of merged results are merged, too; so are the lengths that one mask selects of two tensors, and the
+    lengths of slices with the same bounds.
     """
     seen: dict[Any, fx.Node] = {}
     chosen: dict[Any, Any] = {}
@@ -214,35 +214,35 @@ def merge_equal(graph: fx.Graph) -> None:
             is_the_same(node.meta.get("val"), other.meta.get("val"))
             node.replace_all_uses_with(other)
             graph.erase_node(node)
-        elif (told := _length_key(node)) is not None:
-            by, dim = told
+        elif (found := _length_key(node)) is not None:
+            by, dim = found
             length = node.meta["val"].shape[dim]
             is_the_same(length, chosen.setdefault(by, length))
 
 
 def _length_key(node: fx.Node) -> tuple[Any, int] | None:
-    """What tells how much of a tensor a call takes, and the dimension of the result that is as long.
+    """Return a key of equal unbacked lengths, and the dimension with that length; None where there is none.
 
-    That is a mask that alone chooses elements, or the places where a slice begins and ends.
+    The key is a mask that alone selects elements, or the bounds of a slice.
     """
     value = node.meta["val"]
     if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor) or not has_symbols(value):
         return None
     given = arguments(node.target, node.args, node.kwargs)
     if "indices" in given and torch.Tag.dynamic_output_shape in node.target.tags:
-        masks = [(place, dim) for dim, place in enumerate(given["indices"]) if place is not None]
+        masks = [(index, dim) for dim, index in enumerate(given["indices"]) if index is not None]
         return masks[0] if len(masks) == 1 and is_mask(masks[0][0].meta["val"]) else None
     if is_view(node.target) and {"dim", "start", "end", "step"} <= given.keys():
         source, dim = node.args[0], given["dim"]
         assert isinstance(source, fx.Node)
         dim %= source.meta["val"].dim()
-        places = [given[name] for name in ("start", "end", "step")]
-        return key_of((places, str(source.meta["val"].shape[dim]))), dim
+        bounds = [given[name] for name in ("start", "end", "step")]
+        return key_of((bounds, str(source.meta["val"].shape[dim]))), dim
     return None
 
 
 def key_of(value: Any) -> Any:
-    """Hashable, equal only for arguments of equal type and value (0, 0.0, -0.0 and False are four)."""
+    """Return a hashable, equal only for arguments of equal type and value (0, 0.0, -0.0 and False are four)."""
     if isinstance(value, (tuple, list)):
         return ("sequence", *(key_of(item) for item in value))
     if isinstance(value, dict):

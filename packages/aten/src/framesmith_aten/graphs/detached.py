@@ -1,4 +1,4 @@
-"""A graph put aside: what its nodes are, without the nodes and without fakes, until it is asked for again."""
+"""Graphs kept as plain metadata, without nodes and fakes, until they are needed again."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode
 
 VALUE, STACK = "val", "stack_trace"
 
-#: Of what a node is noted beside its value, kinds of things that hold no part of the graph.
+#: Types of metadata that hold no part of the graph.
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """In the place of a node: its position in the graph."""
+    """Stands for a node: its position in the graph."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """In the place of a fake: its layout in the storage of that number."""
+    """Stands for a fake: its layout, and the index of its storage."""
 
     storage: int
     offset: int
@@ -43,7 +43,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """In the place of a node: what makes it anew. `notes` are its metadata but for its value and its stack."""
+    """Stands for a node: the arguments that create it. `notes` are its metadata but for value and stack trace."""
 
     name: str
     op: str
@@ -69,7 +69,7 @@ class DetachedGraph:
         self._stacks = zlib.compress(json.dumps(stacks).encode())
 
     def rehydrate(self) -> fx.Graph:
-        """The graph, made anew; whoever records what runs now, a tracer of a backward pass, sees nothing of it."""
+        """Return an equal graph; no mode that is active (a tracer of a backward pass) sees it made."""
         with unstable.disable_current_modes():
             return self._made()
 
@@ -98,9 +98,9 @@ class DetachedGraph:
 
 
 def detach_graph(graph: fx.Graph) -> DetachedGraph | None:
-    """What the graph can be made of again; None for one that cannot: of symbolic sizes, or with other values.
+    """Return the graph as metadata; None for symbolic sizes, and for values that have no description.
 
-    Whoever else holds the graph keeps it as it is.
+    Other holders of the graph keep it unchanged.
     """
     positions: dict[fx.Node, _At] = {}
     values = _Values()
@@ -125,7 +125,7 @@ def detach_graph(graph: fx.Graph) -> DetachedGraph | None:
 
 
 class _Values:
-    """The fakes of a graph: of one mode, and the sizes of their storages in bytes."""
+    """Describes the fakes of a graph, which belong to one mode; `sizes` are the bytes of their storages."""
 
     def __init__(self) -> None:
         self.mode: FakeTensorMode | None = None
@@ -133,7 +133,7 @@ class _Values:
         self._known: dict[int, int] = {}
 
     def take(self, value: Any) -> bool:
-        """Whether this can be described."""
+        """Whether the value can be described; its mode becomes the mode of all."""
         for leaf in unstable.tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 if type(leaf) is not FakeTensor or (self.mode is not None and leaf.fake_mode is not self.mode):
@@ -157,7 +157,7 @@ class _Values:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], kind: type) -> Any:
-    """The value with everything of this kind in it changed; a copy otherwise, in plain containers."""
+    """Return a copy of the value with every instance of `kind` in it changed, in plain containers."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, tuple):

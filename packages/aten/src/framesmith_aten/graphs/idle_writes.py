@@ -1,4 +1,4 @@
-"""Writes into parts of tensors that change nothing, taken out of a traced graph."""
+"""Removes writes into parts of tensors that change nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from framesmith_guards.torch_adapter import aten
 
 
 def drop_idle_writes(graph: fx.Graph) -> None:
-    """Drops copies that give their source as it is, and what is written where it is read.
+    """Remove copies equal to their source, and writes of a part onto itself.
 
-    Statements like `y[1:] += 1` end so: what `+=` has changed is assigned to the same part again.
+    Statements like `y[1:] += 1` end with one: the result of `+=` is assigned to the same part again.
     """
     for node in graph.nodes:
         same = _same_as(node) if node.op == "call_function" else None
@@ -25,7 +25,7 @@ def drop_idle_writes(graph: fx.Graph) -> None:
 
 
 def _same_as(node: fx.Node) -> fx.Node | None:
-    """The operand that a node gives back as it is, if it does."""
+    """Return the operand that the node returns unchanged, or None."""
     if node.target is aten.copy.default:
         source = node.args[1]
         if isinstance(source, fx.Node) and _is_only_read(node) and _copies_as_it_is(node, source):
@@ -34,7 +34,7 @@ def _same_as(node: fx.Node) -> fx.Node | None:
 
 
 def _copies_as_it_is(node: fx.Node, source: fx.Node) -> bool:
-    """Whether a copy changes neither type nor shape, nor strides where they matter: not in values to be written."""
+    """Whether a copy changes neither type nor shape, nor strides where they matter: not where they are only written."""
     one, other = node.meta["val"], source.meta["val"]
     if one.layout is not torch.strided or one.device != other.device or type_of(one) != type_of(other):
         return False
@@ -45,14 +45,14 @@ def _copies_as_it_is(node: fx.Node, source: fx.Node) -> bool:
 
 
 def _is_only_read(node: fx.Node) -> bool:
-    """Whether nobody gets a result's memory, which is to be its own."""
+    """Whether the result's memory goes nowhere that needs memory of its own."""
     return all(user.op == "call_function" and is_pure(user) and not is_view(user.target) for user in node.users)
 
 
 def _written_onto_itself(node: fx.Node) -> fx.Node | None:
-    """The tensor of which a part is written into the same part of it, if this is such a node.
+    """Return the tensor of which the node writes a part onto the same part, or None.
 
-    A result whose memory somebody gets stays apart from inputs and views.
+    A result that leaves the graph keeps memory of its own, separate from inputs and views.
     """
     view = view_written(node.target)
     base, part = (*node.args, None, None)[:2]

@@ -1,4 +1,6 @@
-"""Graph modules whose text goes with them: FX keeps the text of every module, for tracebacks, as long as it runs."""
+"""Graph modules that release their text: FX keeps the text of every module, for tracebacks, as long as the process
+runs.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,19 @@ from framesmith_aten.torch_adapter import unstable
 
 
 def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
-    """A module running the graph, with the attributes of `root` that it names."""
+    """Return a module that runs the graph, with the attributes of `root` that it names."""
     _spell_powers(graph)
     return _forgetting(fx.GraphModule(root, graph))
 
 
 def new_lazy_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
-    """The same, made into Python text only when it is asked for."""
+    """`new_module`, whose Python text is made on first use."""
     _spell_powers(graph)
     return _forgetting(unstable.LazyGraphModule(root, graph))
 
 
 def _spell_powers(graph: fx.Graph) -> None:
-    """Let powers of constants be calls: FX writes `-2.0 ** n`, which is -(2.0**n), for `operator.pow` of -2.0."""
+    """Write powers of constants as calls: FX writes `-2.0 ** n`, which is -(2.0**n), for `operator.pow` of -2.0."""
     for node in graph.find_nodes(op="call_function", target=operator.pow):
         if not isinstance(node.args[0], fx.Node):
             node.target = pow
@@ -38,7 +40,7 @@ def _forgetting(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _forget_text(cls: type[fx.GraphModule]) -> None:
-    """Drop what FX and `linecache` keep under the file name invented for a module. FX makes each a class of its own."""
+    """Drop the text that FX and `linecache` hold under the file name invented for a module; each has its own class."""
     filename = cls.forward.__code__.co_filename
     if fx.graph_module._loader.eval_cache.pop(filename, None) is not None:
         linecache.cache.pop(filename, None)

@@ -1,4 +1,4 @@
-"""The facts about operators asked of the nodes of ATen graphs, whose values are fake tensors in `meta["val"]`."""
+"""Facts about operators for the nodes of ATen graphs, whose values are fake tensors in `meta["val"]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def value_of(argument: Any) -> Any:
-    """An argument of a node as fake tensors: its nodes replaced by their values."""
+    """Return an argument of a node with nodes replaced by their values."""
     return fx.node.map_arg(argument, lambda node: node.meta["val"])
 
 
@@ -40,13 +40,13 @@ def may_fail(node: fx.Node) -> bool:
 
 
 def _of_free_numbers(node: fx.Node) -> bool:
-    """Whether a number is computed from others than sizes: from a float, or from what a tensor holds."""
+    """Whether a scalar depends on anything but sizes: on a float, or on a tensor's data."""
     values = [operand.meta["val"] for operand in node.all_input_nodes]
     return any(isinstance(value, torch.SymFloat) or not value.node.has_hint() for value in values)
 
 
 def view_source(node: fx.Node) -> fx.Node | None:
-    """The node whose memory `node` shares by being a view of it, one step up; None for no view."""
+    """Return the operand whose memory `node` shares by being a view of it, or None."""
     if node.target is operator.getitem:
         parent = node.args[0]
         if isinstance(parent, fx.Node) and is_view(parent.target):
@@ -58,41 +58,38 @@ def view_source(node: fx.Node) -> fx.Node | None:
 
 
 def view_root(node: fx.Node) -> fx.Node:
-    """The node that owns the memory `node` shows."""
+    """Return the node that owns the memory of `node`."""
     while (source := view_source(node)) is not None:
         node = source
     return node
 
 
 def are_disjoint(first: fx.Node, second: fx.Node) -> bool:
-    """Whether two views of one memory are known to show no element in common: they lead through parts of one tensor."""
-    pairs = zip(_way(first), _way(second), strict=False)
+    """Whether two views of one memory are known to have no element in common: they are views of disjoint parts."""
+    pairs = zip(_view_chain(first), _view_chain(second), strict=False)
     steps = (after for before, after in itertools.pairwise(pairs) if before[0] is before[1])
     parted = next((step for step in steps if step[0] is not step[1]), None)
-    return parted is not None and _are_other_parts(*parted)
+    return parted is not None and _are_disjoint_parts(*parted)
 
 
-def _way(node: fx.Node) -> list[fx.Node]:
-    """The views that lead to `node`, from what owns the memory."""
+def _view_chain(node: fx.Node) -> list[fx.Node]:
+    """Return the views from the owner of the memory to `node`."""
     source = view_source(node)
-    return [node] if source is None else [*_way(source), node]
+    return [node] if source is None else [*_view_chain(source), node]
 
 
-def _are_other_parts(first: fx.Node, second: fx.Node) -> bool:
-    """Whether two views of one tensor are other parts that one call gave, or lie behind each other in a dimension."""
+def _are_disjoint_parts(first: fx.Node, second: fx.Node) -> bool:
+    """Whether two views of one tensor are different results of one call, or disjoint ranges of a dimension."""
     if first.target is operator.getitem and second.target is operator.getitem:
         return first.args[0] is second.args[0] and first.args[1] != second.args[1]
-    one, two = _stretch(first), _stretch(second)
+    one, two = _range(first), _range(second)
     if one is None or two is None or one[0] != two[0]:
         return False
     return holds(one[2] <= two[1]) or holds(two[2] <= one[1])
 
 
-def _stretch(node: fx.Node) -> tuple[int, Any, Any] | None:
-    """The dimension out of which a view takes a part, where that begins and behind what it ends; None for other views.
-
-    Of a part counted from the end, nothing is known.
-    """
+def _range(node: fx.Node) -> tuple[int, Any, Any] | None:
+    """Return (dim, begin, end) of a view of a range of one dimension, or None; also for indices from the end."""
     if node.target not in (aten.select.int, aten.slice.Tensor):
         return None
     given = arguments(node.target, value_of(node.args), value_of(node.kwargs))
@@ -105,7 +102,7 @@ def _stretch(node: fx.Node) -> tuple[int, Any, Any] | None:
 
 
 def dependents(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
-    """The sources and every call that depends on one of them."""
+    """Return the sources and every call that depends on one of them."""
     found = set(sources)
     for node in graph.nodes:
         if node.op != "output" and any(operand in found for operand in node.all_input_nodes):
@@ -114,12 +111,12 @@ def dependents(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def factory_options(value: torch.Tensor) -> dict[str, Any]:
-    """The keyword arguments with which a factory (`full`, `empty_strided`) makes a tensor of the type of `value`."""
+    """Return the keyword arguments of a factory (`full`, `empty_strided`) for a tensor of the type of `value`."""
     return {"dtype": value.dtype, "layout": value.layout, "device": value.device, "pin_memory": False}
 
 
 def tensor_bytes(value: Any) -> int:
-    """Bytes of a tensor's elements, at present if symbolic; the sum for a tuple; 0 for anything else."""
+    """Return the bytes of a tensor's elements (with hints for symbols), summed over a tuple; 0 for anything else."""
     if isinstance(value, torch.Tensor):
         return int(hint(value.numel())) * value.element_size()
     if isinstance(value, (tuple, list)):

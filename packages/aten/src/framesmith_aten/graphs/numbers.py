@@ -1,6 +1,6 @@
-"""Symbolic numbers in graphs: what may make one, and the nodes of integer expressions.
+"""The nodes of symbolic scalars (sizes, floats, conditions) in graphs, and functions that may compute one.
 
-See docs/design/frontend/0015-dynamic-shapes.md for who may rely on what.
+See docs/design/frontend/0015-dynamic-shapes.md for the assumptions each stage may make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def divide(dividend: Any, divisor: Any) -> Any:
-    """The quotient as C++ has it of doubles: by 0 it is infinite, or no number, where Python's raises."""
+    """Return the quotient of two doubles in C++: infinity or NaN for a divisor of 0, where Python raises."""
     if is_symbolic(dividend) or is_symbolic(divisor) or divisor != 0:
         return dividend / divisor
     infinite = math.copysign(math.inf, dividend) * math.copysign(1.0, divisor)
@@ -33,7 +33,7 @@ _OPERATORS = (
     operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.and_, operator.or_,
     operator.xor, operator.invert, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
 )  # fmt: skip
-#: Functions of numbers that a number node may call; what they give for Python numbers is what the node is at a call.
+#: Functions of scalars that a scalar node may call; on Python numbers they return the node's value at a call.
 FUNCTIONS: Final = frozenset({
     *_OPERATORS,
     *(function for function in vars(math).values() if callable(function)),
@@ -44,7 +44,7 @@ FUNCTIONS: Final = frozenset({
 })  # fmt: skip
 
 _PARTIAL = {operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift}
-#: Those that raise for no numbers of the right types.
+#: Functions that raise for no numbers of the right types.
 TOTAL: Final = frozenset({
     *_OPERATORS, torch.sym_float, torch.sym_ite, torch.sym_max, torch.sym_min,
     torch.sym_not, torch.sym_sum, float, bool, min, max, divide,
@@ -55,20 +55,20 @@ _QUERIES: Final = {
     "stride": aten.sym_stride.int,
     "offset": aten.sym_storage_offset.default,
 }
-#: Operators that give a number of a tensor's layout.
+#: Operators that return a scalar of a tensor's layout.
 LAYOUT_QUERIES: Final = frozenset({*_QUERIES.values(), aten.sym_numel.default})
 
 
 def is_number_node(node: fx.Node, key: str = "val") -> bool:
-    """Whether a node gives a symbolic number; `key` is where the graph keeps values."""
+    """Whether the node's value is a symbolic scalar; `key` is the entry of `meta` with values."""
     return is_symbolic(node.meta.get(key))
 
 
 class NumberNodes:
-    """The nodes of the numbers of one graph: known ones, and those made of them.
+    """The nodes of one graph's symbolic scalars: those it has, and those computed of them on demand.
 
-    `key` is the entry of `meta` in which nodes of the graph keep their value. A new node stands right behind the last
-    one that it is computed from, before everything that may ask for it: it can be asked for anywhere behind that.
+    `key` is the entry of `meta` with values. A new node stands right behind the last of its operands, so that every
+    later node can use it.
     """
 
     def __init__(self, graph: fx.Graph, key: str = "val") -> None:
@@ -78,14 +78,14 @@ class NumberNodes:
         self._makers: dict[Any, Callable[[], fx.Node]] = {}
 
     def bind(self, number: Any, node: fx.Node) -> None:
-        """From now on `node` gives the number."""
+        """Make `node` the one that computes the scalar."""
         self._known.setdefault(number.node.expr, node)
 
     def offer(self, number: Any, make: Callable[[], fx.Node]) -> None:
-        """Say how a node of a number can be made, should it be needed: `sym_size` of an input.
+        """Note how to make the node of a scalar (`sym_size` of an input), should one be needed.
 
-        Also of the symbol as it was before torch took another for it: whether that is so is to be found out. Not of
-        what is computed from known ones: that can be asked for before `make` can be called.
+        Also of the original symbol, which torch may have replaced by another since: that equality is still to be
+        checked. Not of expressions of known scalars, which may be needed before `make` can be called.
         """
         if not self.knows(number):
             self._makers[number.node.expr] = make
@@ -95,9 +95,10 @@ class NumberNodes:
     def offer_layout(
         self, tensor: torch.Tensor, node: fx.Node | Callable[[], fx.Node], *, guarded: bool = False
     ) -> None:
-        """Say that symbols in the layout of `tensor` can be asked of its `node`, or of what gives it.
+        """Note that symbols in the layout of `tensor` can be read off its `node`, or off the node that a function
+        makes.
 
-        `guarded`: whole layouts are compared at every call, as those of the inputs of a frame are.
+        `guarded`: guards compare all of the layout at every call, as for the inputs of a frame.
         """
         for (what, dim), number in numbers_of(tensor).items():
             if self.knows(number) and self.knows_expression(number.node._expr):
@@ -107,42 +108,42 @@ class NumberNodes:
                 self.offer(number, functools.partial(self._query, _QUERIES[what], node, dims, number))
 
     def rename(self, was: Any, becomes: Any) -> None:
-        """A symbol has become another in torch's ShapeEnv."""
+        """Replace a symbol that has become another in torch's ShapeEnv."""
         tables: tuple[dict[Any, Any], ...] = (self._known, self._makers)
         for table in tables:
             if was in table:
                 table[becomes] = table.pop(was)
 
     def knows(self, number: Any) -> bool:
-        """Whether a node of the number exists or can be made."""
+        """Whether a node of the scalar exists or can be made."""
         return self.knows_expression(number.node.expr)
 
     def knows_expression(self, expr: Any) -> bool:
-        """The same of a sympy expression."""
+        """`knows` of a sympy expression."""
         return self._reaches(expr) or all(map(self._reaches, expr.free_symbols))
 
     def _reaches(self, expr: Any) -> bool:
         return expr in self._known or expr in self._makers
 
     def of_expression(self, expr: Any) -> fx.Node:
-        """The node of an expression of symbols as they were, whatever else torch has since taken them for."""
+        """Return the node of an expression of the original symbols, whatever torch has replaced them by since."""
         return self._of(expr, None)
 
     def is_opaque(self, number: Any) -> bool:
-        """Whether a number is a symbol, or one that a node gives: nothing is to be computed by its expression."""
+        """Whether the scalar is a symbol or has a node: not to be computed by its expression."""
         return number.node.expr.is_Symbol or number.node.expr in self._known
 
     def node_of(self, number: Any) -> fx.Node | int | float | bool:
-        """The node of a number, or the number itself where it turned out to be known. KeyError without its symbols."""
+        """Return the scalar's node, or its value where that is known by now. KeyError where a symbol has no node."""
         known = known_value(number)
         return self._of(number.node.expr, number) if known is None else known
 
     def symbol(self, symbol: Any) -> fx.Node | None:
-        """The node of a symbol, None where nothing tells it."""
+        """Return the node of a symbol, or None."""
         return self._of(symbol, None) if symbol in self._known or symbol in self._makers else None
 
     def in_place_of_symbols(self, value: Any) -> Any:
-        """The value with nodes in place of the symbolic numbers in it. KeyError as `node_of`."""
+        """Return the value with nodes in place of symbolic scalars. KeyError as `node_of`."""
         if isinstance(value, (list, tuple)):
             return type(value)([self.in_place_of_symbols(item) for item in value])
         if isinstance(value, dict):
@@ -159,7 +160,7 @@ class NumberNodes:
     def _made(self, expr: Any, number: Any) -> fx.Node:
 
         if expr.is_Symbol:
-            raise KeyError(f"nothing in the graph tells the number {expr}")
+            raise KeyError(f"nothing in the graph binds the symbol {expr}")
         tracer = _Appending(self._graph)
         nodes = {symbol: self._of(symbol, None) for symbol in sorted(expr.free_symbols, key=str)}
         env = {symbol: fx.Proxy(node, tracer) for symbol, node in nodes.items()}
@@ -180,7 +181,7 @@ class NumberNodes:
 
 
 def numbers_in(graph: fx.Graph, key: str = "val") -> NumberNodes:
-    """The numbers that the nodes of a graph give, or that can be asked of its tensors."""
+    """Return the scalars that nodes of the graph compute, or that can be read off its tensors."""
     numbers = NumberNodes(graph, key)
     for node in graph.nodes:
         value = node.meta.get(key)
@@ -192,7 +193,7 @@ def numbers_in(graph: fx.Graph, key: str = "val") -> NumberNodes:
 
 
 class _Appending(fx.proxy.GraphAppendingTracer):
-    """Appends to a graph and notes what it has appended."""
+    """Appends to a graph and records the new nodes."""
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
@@ -206,9 +207,9 @@ class _Appending(fx.proxy.GraphAppendingTracer):
 
 @functools.cache
 def _analysis() -> Any:
-    """How torch takes expressions apart, with what it would compute of proxies at once as calls.
+    """Return torch's interpreter of sympy expressions, with calls where it would compute on proxies at once.
 
-    Those are of torch's own formulas, which divide as C++ does: what the program divides is a node of its own.
+    Its formulas divide as C++ does; a division of the program's own is a node of its own.
     """
 
     def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -232,7 +233,7 @@ def _analysis() -> Any:
 
         @staticmethod
         def piecewise(*pairs: tuple[Any, Any]) -> Any:
-            """The first expression whose condition holds; that of the last pair is always true."""
+            """Return the first expression whose condition holds; the last condition is always true."""
             *others, (chosen, _) = pairs
             for expr, condition in reversed(others):
                 chosen = called(torch.sym_ite, condition, expr, chosen)
@@ -240,7 +241,7 @@ def _analysis() -> Any:
 
         @staticmethod
         def sym_sum(terms: Sequence[Any]) -> Any:
-            """One node, however many terms: one for each partial sum would hold all expressions on the way."""
+            """Return one node for any number of terms: partial sums would hold every expression on the way."""
             if len(terms) == 2:
                 return operator.add(*terms)
             tracer = next(term.tracer for term in terms if isinstance(term, fx.Proxy))
@@ -250,7 +251,7 @@ def _analysis() -> Any:
 
 
 def insertion_point(node: fx.Node) -> fx.Node:
-    """The node before which to put what is computed from `node`: behind it, and behind the inputs if it is one."""
+    """Return the node to insert before so that new nodes follow `node`, and follow all inputs if it is one."""
     following = node.next
     while node.op == "placeholder" and following.op == "placeholder":
         following = following.next
@@ -260,11 +261,11 @@ def insertion_point(node: fx.Node) -> fx.Node:
 def _value(node: fx.Node, key: str) -> Any:
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), lambda operand: operand.meta[key])
     function: Any = node.target
-    return function(*(_alike(*args) if function is torch.sym_ite else args), **kwargs)
+    return function(*(_of_one_type(*args) if function is torch.sym_ite else args), **kwargs)
 
 
-def _alike(condition: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
-    """The operands of torch.sym_ite, which takes none that is known beside one that is not."""
+def _of_one_type(condition: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
+    """Return operands of torch.sym_ite of one type: it takes no known number beside a symbolic one."""
     of = next(filter(is_symbolic, (first, second)), None)
     if of is None:
         return condition, first, second
@@ -273,17 +274,17 @@ def _alike(condition: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
 
 
 def numbers_of(tensor: torch.Tensor) -> Mapping[tuple[str, int], Any]:
-    """What is symbolic of a strided tensor, by ("size", dimension), ("stride", dimension) and ("offset", 0)."""
+    """Return the symbolic scalars of a strided tensor, by ("size", dim), ("stride", dim) and ("offset", 0)."""
     layout: dict[tuple[str, int], Any] = {("size", dim): size for dim, size in enumerate(tensor.shape)}
     layout |= {("stride", dim): stride for dim, stride in enumerate(tensor.stride())}
     layout["offset", 0] = tensor.storage_offset()
-    return {place: number for place, number in layout.items() if is_symbolic(number)}
+    return {entry: number for entry, number in layout.items() if is_symbolic(number)}
 
 
-def binds(tensor: torch.Tensor, place: tuple[str, int]) -> bool:
-    """Whether the tensor has, at every run, that number of `numbers_of` there.
+def binds(tensor: torch.Tensor, entry: tuple[str, int]) -> bool:
+    """Whether the tensor has this scalar of `numbers_of` at every run.
 
-    Not a stride of a dimension that may have one element alone: gradients, and results of operators, have any there.
+    Not a stride of a dimension that may have one element: gradients and results of operators have any there.
     """
-    what, dim = place
+    what, dim = entry
     return what != "stride" or holds(tensor.shape[dim] >= 2)

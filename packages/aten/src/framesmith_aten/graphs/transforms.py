@@ -35,7 +35,7 @@ def vmapped(
     """Return the tensors that `torch.vmap` of `body` gives for the operands: one dimension for each of both.
 
     Whatever surrounds the call (autograd, fakes, functional tensors) sees the operators on whole batches. Raises
-    ValueError where torch would expand a result that is the same for all examples at a place it does not have.
+    ValueError where torch would expand a result that is the same for all examples at a dimension it does not have.
     """
 
     run = _plain(body)
@@ -53,7 +53,7 @@ def vmapped(
 
 
 def _plain(body: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return the function that a body is: of a module, without the hooks of all modules and FX's report of errors."""
+    """Return the function of a body: of a module its `forward`, without hooks of all modules and FX's error report."""
     function: Callable[..., tuple[torch.Tensor, ...]] = body.forward if isinstance(body, fx.GraphModule) else body
     return function
 
@@ -87,7 +87,7 @@ def differentiated(
 def _grad_and_value() -> Callable[..., Any]:
     """Return torch's own function of (function, argnums, has_aux, args, kwargs), which does not import torch._dynamo.
 
-    It does where it is otherwise than it is known here; see Note [Rebuilt functions] of `framesmith_guards`.
+    Where torch's code differs from the known one, it does; see Note [Rebuilt functions].
     """
     whole: Any = unstable.grad_and_value
     inner = getattr(whole, "__wrapped__", None)

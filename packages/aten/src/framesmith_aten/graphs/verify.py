@@ -1,4 +1,4 @@
-"""The invariants of the graphs that backends are handed, executable."""
+"""The executable invariants of the graphs that backends receive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
 
 
 def verify(graph: fx.Graph) -> None:
-    """Raises GraphInvariantError, naming the node, where `graph` is not what `contract.Compiler` says."""
+    """Raise GraphInvariantError, with the node's name, where `graph` is not as `contract.Compiler` requires."""
     reason = why_invalid(graph)
     if reason is not None:
         raise GraphInvariantError(f"{reason}\n{graph}")
 
 
 def why_invalid(graph: fx.Graph) -> str | None:
-    """The first broken invariant in words, None for a valid graph."""
+    """Return the first broken invariant, or None for a valid graph."""
     written: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         reason = _why_node(node)
@@ -66,9 +66,9 @@ def _why_call(node: fx.Node) -> str | None:
     if is_number_node(node) and target in FUNCTIONS:
         return None
     if not isinstance(target, OpOverload):
-        return f"calls {target}, which is no ATen overload"
+        return f"calls {target}, which is not an ATen overload"
     if target in IDENTITY_VIEWS:
-        return f"calls {target}, which means nothing in a functional graph"
+        return f"calls {target}, an identity in a functional graph"
     if target is aten.copy_.default:
         destination = node.args[0]
         placed = isinstance(destination, fx.Node) and destination.op == "placeholder"

@@ -1,13 +1,13 @@
-"""Which operators are taken apart while tracing, and into what.
+"""The operators that tracing decomposes, and their rules.
 
-Note [Taken apart or whole]: core ATen (`native_layer_norm`, `_softmax`, `gelu`, `addmm`, `convolution`,
-`_scaled_dot_product_*`, ...) stays whole, so that a backend can choose between a library call and a kernel of its own.
-The table marks as `apart` what is not core and fuses well in pieces: derivatives of pointwise and row-wise operators,
-compound pointwise operators, simple losses. Of these each backend says which it has a kernel for and wants whole
-(`contract.Backend.lowers`). Lowers in spite of not being core stays what one library call does better: derivatives
-of convolution, attention, batch and group norm, pooling, embedding, `nll_loss`. Composite operators are never whole.
-Operators of many tensors at once (`_foreach_add`) are taken apart, each tensor's part fuses with what is done to that
-tensor before and after; a backend for which one call over all of them is faster wants them whole.
+Note [Decomposed or kept]: core ATen (`native_layer_norm`, `_softmax`, `gelu`, `addmm`, `convolution`,
+`_scaled_dot_product_*`, ...) is not decomposed, so that a backend can choose between a library call and a kernel of its
+own. The table marks as `decomposed` operators outside of core ATen that fuse well in parts: derivatives of pointwise
+and row-wise operators, compound pointwise operators, simple losses; a backend names those that it `lowers` itself. Not
+decomposed either, though outside of core ATen, are operators that one library call does better: derivatives of
+convolution, attention, batch and group norm, pooling, embedding, `nll_loss`. Composite operators always are. So are
+foreach operators (`_foreach_add`), whose parts fuse with other operations on the same tensor, unless a backend lowers
+one to a single call.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from framesmith_aten.tracing import recurrent
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
 Lowers = Callable[[OpOverload], bool]
-"""Whether an operator that could be taken apart is to be left whole."""
+"""Whether the backend lowers an operator itself, although it could be decomposed."""
 
 Rule = Callable[..., Any]
-"""Computes an operator out of simpler ones, or returns NotImplemented: then the operator is recorded as it is."""
+"""Computes an operator by simpler ones, or returns NotImplemented: then the operator itself is recorded."""
 
 
 def lowers_nothing(op: OpOverload) -> bool:
-    """For a backend that declares nothing: everything that can be taken apart is."""
+    """The choice of a backend that declares none: decompose whatever can be."""
     return False
 
 
 def decomposition_of(op: Any, lowers: Lowers) -> Rule | None:
-    """The rule by which a call of the operator is taken apart, or None."""
-    if row(op).apart and not is_mutable(op):
+    """Return the rule that decomposes a call of the operator, or None."""
+    if row(op).decomposed and not is_mutable(op):
         return None if lowers(op) else OWN.get(op) or _of_torch(op)
     if is_composite(op):
         return functools.partial(_parts, op)
@@ -57,7 +57,7 @@ def _of_torch(op: OpOverload) -> Rule | None:
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         try:
             return rule(*args, **kwargs)
-        except ZeroDivisionError:  # the mean of no elements, which torch's kernels know
+        except ZeroDivisionError:  # the mean of no elements, which torch's kernels accept
             return NotImplemented
 
     return decomposed
@@ -68,9 +68,9 @@ def _parts(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """An operator of many tensors as calls for one each: what is given for each in turn, the rest as it is.
+    """Decompose a foreach operator into a call per tensor: list arguments item by item, the others as they are.
 
-    Left whole is what its counterpart takes in no such form.
+    Not decomposed where its counterpart takes no such arguments.
     """
     one, values = applied_to_each(op), arguments(op, args, kwargs)
     each = {name for name, value in values.items() if isinstance(value, (list, tuple))}
@@ -86,7 +86,7 @@ def _one_by_one(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _form_for(one: OpOverloadPacket, op: OpOverload) -> dict[str, str | None] | None:
-    """For each argument of `op` the name by which its counterpart takes it, None for one by position."""
+    """Return for each argument of `op` its keyword in a call of the counterpart, None for a positional one."""
     wanted = op._schema.arguments
     for overload in one.overloads():  # type: ignore[no-untyped-call]
         declared = getattr(one, overload)._schema.arguments
@@ -100,7 +100,7 @@ def _form_for(one: OpOverloadPacket, op: OpOverload) -> dict[str, str | None] | 
 
 
 def _takes(argument: Any, given: Any) -> bool:
-    """Whether the argument is of the type that is given for each tensor, and by name if that is."""
+    """Whether the argument has the type of a list argument's items, and is a keyword if that one is."""
     kind = str(given.type).removeprefix("List[").removesuffix("]")
     return kind in ("Tensor", "number") and str(argument.type) == kind and argument.kwarg_only >= given.kwarg_only
 
@@ -108,7 +108,7 @@ def _takes(argument: Any, given: Any) -> bool:
 def binary_cross_entropy(
     input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
-    """torch's decomposition, with the check on probabilities that the operator itself makes (its message is lost)."""
+    """torch's decomposition, after the operator's check of probabilities (its message is lost)."""
     aten._assert_async.default(((input >= 0) & (input <= 1)).all())
     loss: torch.Tensor = unstable.decomposition_table[aten.binary_cross_entropy.default](
         input, target, weight, reduction
@@ -117,7 +117,7 @@ def binary_cross_entropy(
 
 
 def log_sigmoid_backward(gradient: torch.Tensor, input: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
-    """torch's decomposition; for unbacked lengths as if nothing were saved, since it asks whether that has elements."""
+    """torch's decomposition, with nothing saved for unbacked lengths, since it asks whether that has elements."""
     if has_unbacked_length(saved):
         saved = saved.new_empty(0)
     result: torch.Tensor = unstable.decomposition_table[aten.log_sigmoid_backward.default](gradient, input, saved)
@@ -131,19 +131,19 @@ def eigenvalues(input: torch.Tensor) -> Any:
 
 
 def rrelu(input: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """The operator on contiguous memory: its result is contiguous, that of its functional form would not be."""
+    """The operator on contiguous memory, whose result is contiguous where the functional variant's would not be."""
     if input.is_contiguous():
         return NotImplemented
     return aten.rrelu_with_noise_functional.default(input.contiguous(), noise, *args, **kwargs)
 
 
 def zeros(size: Any, **options: Any) -> torch.Tensor:
-    """With memory, as kernels read it; fakes of those without end in an endless recursion of torch's."""
+    """Zeros in memory, as kernels read them; fakes of tensors without memory end in an endless recursion of torch's."""
     made: torch.Tensor = aten.zeros.default(size, **options)
     return made
 
 
-#: Rules that put back what the operator above did, or the form that is not functional does.
+#: Rules that restore checks, layouts or workspaces that a call below autograd lacks.
 CORRECTED: dict[Any, Rule] = {
     aten._efficientzerotensor.default: zeros,
     aten._linalg_eigvals.default: eigenvalues,
@@ -154,32 +154,32 @@ CORRECTED: dict[Any, Rule] = {
 
 
 def norms(tensors: Sequence[torch.Tensor], ord: Any = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-    """The norm of each tensor, whose operator has another name and other arguments than that of many."""
+    """The norm of each tensor, whose operator has another name and other arguments."""
     return [aten.linalg_vector_norm.default(tensor, ord, dtype=dtype) for tensor in tensors]
 
 
-def product_added(
+def scaled_sum(
     factor: Rule, x: torch.Tensor, number: torch.Tensor, first: torch.Tensor, second: torch.Tensor
 ) -> torch.Tensor:
-    """`x + factor(number * first, second)` for tensors of one floating type, in float32 at least; rounded once."""
+    """`x + factor(number * first, second)` for tensors of one floating dtype, in float32 at least; rounded once."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    product: torch.Tensor = factor(number.to(wide) * first.to(wide), second.to(wide))
-    return (x.to(wide) + product).to(x.dtype)
+    added: torch.Tensor = factor(number.to(wide) * first.to(wide), second.to(wide))
+    return (x.to(wide) + added).to(x.dtype)
 
 
 def with_packed_numbers(
     factor: Rule, many: Sequence[torch.Tensor], first: Sequence[torch.Tensor], second: Sequence[torch.Tensor],
     scalars: torch.Tensor,
 ) -> Any:  # fmt: skip
-    """`product_added` for each of many tensors, with their numbers in one tensor."""
+    """`scaled_sum` for each of many tensors, with the numbers in one tensor."""
     tensors = (*many, *first, *second)
     if len({tensor.dtype for tensor in tensors}) != 1 or not all(map(torch.is_floating_point, (*tensors, scalars))):
         return NotImplemented
     each = zip(many, scalars.unbind(), first, second, strict=True)
-    return [product_added(factor, x, number, a, b) for x, number, a, b in each]
+    return [scaled_sum(factor, x, number, a, b) for x, number, a, b in each]
 
 
-#: Rules of our own, in place of torch's.
+#: Our own rules, in place of torch's.
 OWN: dict[Any, Rule] = {
     aten.binary_cross_entropy.default: binary_cross_entropy,
     aten.log_sigmoid_backward.default: log_sigmoid_backward,

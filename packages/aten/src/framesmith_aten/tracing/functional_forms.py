@@ -2,8 +2,8 @@
 
 torch's functionalisation knows twins of its own operators only. The twin of `lib::op(Tensor(a!) x, Tensor y) -> Tensor`
 is `framesmith::lib_op_default_0(Tensor x, Tensor y) -> (Tensor, Tensor)`: it runs the operator on a copy of `x`, and
-returns the copy behind the operator's own results, less those that are a written argument. Of lists and optional
-tensors each tensor is returned, so there is a twin for each number of them.
+returns the operator's own results, except written arguments, followed by the copy. For lists and optional tensors each
+tensor is returned, so that each number of them has a twin.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ _serial = itertools.count()
 
 
 def writing_operator(target: Any) -> OpOverload | None:
-    """The custom operator that a call of `target` runs, if it writes to arguments; None for any other call."""
-    op = getattr(target, "_opoverload", target)  # what `torch.library.custom_op` gives
+    """Return the custom operator that a call of `target` runs, if it writes to arguments; else None."""
+    op = getattr(target, "_opoverload", target)  # a `torch.library.custom_op`
     if isinstance(op, OpOverloadPacket) and op.overloads() == ["default"]:  # type: ignore[no-untyped-call]
         op = op.default
     return op if isinstance(op, OpOverload) and is_custom(op) and is_mutable(op) else None
 
 
 def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises TraceUnsupported where the twin of an operator that writes would not do the same in this call.
-
-    So it does for any operator that gives a view of an argument.
+    """Raise TraceUnsupported where the twin of a writing operator would differ from it in this call, and for any
+    operator that returns a view of an argument.
     """
     _returned_arguments(op)
     if not is_mutable(op):
@@ -52,7 +51,7 @@ def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Non
 
 
 def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the call gives, the functional twin having run; what it writes is copied. Raises TraceUnsupported."""
+    """Return the call's result, computed by the functional twin; its writes are copied. Raises TraceUnsupported."""
     check(op, args, kwargs)
     values, names = arguments(op, args, kwargs), written_arguments(op)
     changed = written(op, args, kwargs)
@@ -67,8 +66,10 @@ def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 @functools.cache
 def functional_form(op: OpOverload, counts: tuple[int, ...]) -> OpOverload:
-    """The twin for calls that write to so many tensors in each of `written_arguments`; made at the first such call."""
-    # A number, because an operator can be deleted and another of its name be made.
+    """Return the twin for calls that write to `counts` tensors of each of `written_arguments`; defined at the first
+    call.
+    """
+    # Numbered, because an operator can be deleted and another of its name be defined.
     name = f"{op.namespace}_{op._opname}_{op._overloadname}_{next(_serial)}"
     _library().define(name + _schema(op, sum(counts)))  # type: ignore[no-untyped-call]
     run = _on_copies(op)
@@ -85,7 +86,7 @@ def _library() -> torch.library.Library:
 
 @functools.cache
 def _returned_arguments(op: OpOverload) -> tuple[str | None, ...]:
-    """Of each result the written argument that it is, None for one of its own. Raises TraceUnsupported."""
+    """Return for each result the written argument that it is, or None for a new tensor. Raises TraceUnsupported."""
     names = {
         frozenset(argument.alias_info.after_set): argument.name
         for argument in op._schema.arguments
@@ -98,12 +99,12 @@ def _returned_arguments(op: OpOverload) -> tuple[str | None, ...]:
 
 
 def _schema(op: OpOverload, changed: int) -> str:
-    """The schema without its name, no argument being written to, a tensor more returned for each that was."""
+    """Return the schema without name and write annotations, with one more tensor result for each written one."""
     text = re.sub(r"\(\w+!\)", "", str(op._schema))
-    taken, _, given = text[text.index("(") :].partition(" -> ")
-    results = [result for result in given.strip("()").split(", ") if result]
+    parameters, _, returns = text[text.index("(") :].partition(" -> ")
+    results = [result for result in returns.strip("()").split(", ") if result]
     own = [result for result, same in zip(results, _returned_arguments(op), strict=True) if same is None]
-    return f"{taken} -> ({', '.join([*own, *['Tensor'] * changed])})"
+    return f"{parameters} -> ({', '.join([*own, *['Tensor'] * changed])})"
 
 
 def _on_copies(op: OpOverload) -> Callable[..., Any]:
@@ -118,19 +119,19 @@ def _on_copies(op: OpOverload) -> Callable[..., Any]:
 
 
 def _copy(value: Any) -> Any:
-    """A tensor, or the tensors of a list, copied; None stays."""
+    """Return a copy of a tensor, or of the tensors of a list; None stays."""
     if isinstance(value, (list, tuple)):
         return [_copy(item) for item in value]
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _results(op: OpOverload, out: Any) -> tuple[Any, ...]:
-    """What the operator gave, one item for each result of its schema."""
+    """Return the operator's results, one item for each result of its schema."""
     if not op._schema.returns:
         return ()
     return out if isinstance(out, tuple) else (out,)
 
 
 def _plain(results: Sequence[Any]) -> Any:
-    """Results as an operator gives them: none, one, or a tuple."""
+    """Return results as an operator does: none, one, or a tuple."""
     return tuple(results) if len(results) > 1 else next(iter(results), None)

@@ -1,12 +1,12 @@
 """oneDNN's LSTM layer and its derivative, each as one call of a graph with gradients.
 
-`aten::mkldnn_rnn_layer` asks whether gradients are recorded, and only then keeps a workspace for its derivative. While
-a compiled forward graph runs they are not. The operators here are torch's, but for the workspace, which is always kept.
-How large it is oneDNN alone knows, so that a graph cannot say. The graph's tensor shows its first byte alone, and owns
-all of it; the derivative is not run on a copy of that byte.
+`aten::mkldnn_rnn_layer` checks whether gradients are recorded, and only then saves a workspace for its derivative.
+While a compiled forward graph runs they are not. The operators here are torch's with the workspace always saved. Only
+oneDNN knows its size: the graph's tensor shows its first byte and owns all of it; the derivative refuses a copy of that
+byte.
 
-A backend may compute the layer in another way, with a workspace of its own, and the derivative be asked for here: where
-the graph of the backward pass is run as it was traced. So such a workspace begins with a mark (see `register`).
+A backend may compute the layer with a workspace of its own while the derivative runs here, where the backward graph is
+run as traced. Such a workspace begins with a mark (see `register`).
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ _derivatives: dict[bytes, Callable[[dict[str, Any]], Any]] = {}
 
 
 def register(mark: bytes, derivative: Callable[[dict[str, Any]], Any]) -> None:
-    """Workspaces that begin with this mark are of another maker, whose derivative is given DERIVATIVE's operands."""
+    """Register the derivative for workspaces that begin with this mark; it takes DERIVATIVE's operands."""
     if len(mark) != MARK:
         raise ValueError(f"a mark has {MARK} bytes, got {len(mark)}")
     _derivatives[mark] = derivative
 
 
 def mark_of(workspace: torch.Tensor) -> bytes:
-    """What a workspace begins with; nothing where it is too short for a mark."""
+    """Return the mark of a workspace; empty where it is too short for one."""
     storage = workspace.untyped_storage()
     return ctypes.string_at(storage.data_ptr(), MARK) if storage.nbytes() >= MARK else b""
 
 
 def recorded(*args: Any, **kwargs: Any) -> Any:
-    """The rule for the layer: where gradients are recorded, the operator that keeps its workspace."""
+    """Decompose the layer where gradients are recorded: into the operator that saves its workspace."""
     return layer()(*args, **kwargs) if torch.is_grad_enabled() else NotImplemented
 
 
 def derived(*args: Any, **kwargs: Any) -> Any:
-    """The rule for its derivative."""
+    """Decompose its derivative."""
     return derivative()(*args, **kwargs)
 
 
 @functools.cache
 def layer() -> OpOverload:
-    """The layer with its workspace; defined at the first call."""
+    """Return the layer with its workspace; defined at the first call."""
     return _define("recurrent_layer", LAYER, _run, _fake)
 
 
 @functools.cache
 def derivative() -> OpOverload:
-    """Its derivative; defined at the first call."""
+    """Return its derivative; defined at the first call."""
     return _define("recurrent_layer_backward", DERIVATIVE, _run_backward, DERIVATIVE)
 
 
 def _define(name: str, like: OpOverload, run: Callable[..., Any], fake: Callable[..., Any]) -> OpOverload:
-    """An operator with the schema of another one."""
+    """Define an operator with the schema of another one."""
     schema, library = str(like._schema), _library()
     library.define(name + schema[schema.index("(") :])  # type: ignore[no-untyped-call]
     library.impl(name, run, "CPU")  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Loops over time that are one call of a graph each: layers of GRUs and plain RNNs, and their backward passes.
+"""Layers of GRUs and plain RNNs, and the loops of their backward passes, as one call each.
 
-Taken apart, a layer is some twenty calls a step, and a graph for one length. Forward they are ATen's own loops.
-Backward a loop has only what one step needs of the next: gradients of gates, and of states by them. All else (gates,
-their slopes, gradients of weights) is computed for all steps at once, outside of it.
+Decomposed, a layer is some twenty calls per step, in a graph for one length. Forward, the loops are ATen's own.
+Backward, a loop computes only what a step needs of the next: gradients of gates and states. The rest (gates, their
+slopes, gradients of weights) is computed for all steps at once, outside of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAYERS: dict[str, OpOverload] = {name: getattr(aten, name).input for name in ("g
 
 @functools.cache
 def layer(name: str) -> OpOverload:
-    """The operator of LAYERS, whole, of one layer in one direction and of steps in front."""
+    """Return the operator of LAYERS for one layer in one direction, with the steps in dimension 0."""
     like = LAYERS[name]
     schema = str(like._schema)
     return _define(f"{name}{schema[schema.index('(') :]}", like, functools.partial(_fake_layer, like))
@@ -31,8 +31,8 @@ def layer(name: str) -> OpOverload:
 
 @functools.cache
 def gru_with_gates() -> OpOverload:
-    """A GRU's layer as above, and [steps, batch, 4 * hidden]: reset gates, update gates, new values, and what states
-    give to these, which `gru_backward` is made of. They are those of the call, whatever becomes of its operands.
+    """Return a GRU's layer that also returns gates [steps, batch, 4 * hidden]: reset, update, new, and the states'
+    share of new. `gru_backward` needs them as they were at the call.
     """
     text = "(Tensor input, Tensor hx, Tensor[] params, bool has_biases) -> (Tensor, Tensor, Tensor)"
     return _define(f"gru_with_gates{text}", _gru_with_gates, _fake_gru_with_gates)
@@ -40,10 +40,11 @@ def gru_with_gates() -> OpOverload:
 
 @functools.cache
 def gru_backward() -> OpOverload:
-    """From the gradients of all states: those of the gates that inputs make, of those that states make, of the first.
+    """Return the operator of a GRU's backward loop: gradients of the inputs' gates, of the states' gates, of the first
+    state.
 
-    The factors are those by which the gradient of a state becomes that of its new value and update gate, that of the
-    new value the reset gate's, and both that of the state before, directly (`update`) and by the new value (`reset`).
+    The factors take the gradient of a state to that of its new value (`new`) and update gate (`gate`), the former to
+    the reset gate's (`by_reset`), and both to the previous state's, directly (`update`) and by the new value (`reset`).
     """
     text = "(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
     return _define(f"gru_backward{text} -> (Tensor, Tensor, Tensor)", _gru_backward, _fake_gru_backward)
@@ -51,7 +52,7 @@ def gru_backward() -> OpOverload:
 
 @functools.cache
 def rnn_backward() -> OpOverload:
-    """From the gradients of all states, and the slopes there: those of what was activated, and of the first state."""
+    """Return the operator of an RNN's backward loop: gradients of the preactivations, and of the first state."""
     text = "(Tensor grad, Tensor slope, Tensor weight)"
     return _define(f"rnn_backward{text} -> (Tensor, Tensor)", _rnn_backward, _fake_rnn_backward)
 
@@ -109,7 +110,7 @@ def _gru_backward(
     parts = [part.unbind() for part in of_inputs.chunk(3, 2)]
     own = [part.unbind() for part in of_states.chunk(3, 2)]
     rows = [factor.unbind() for factor in (grad, update, new, gate, reset, by_reset)]
-    whole = of_states.unbind()
+    states = of_states.unbind()
     carried = torch.zeros_like(rows[0][0])
     for at in reversed(range(steps)):
         came, update_at, new_at, gate_at, reset_at, by_reset_at = (row[at] for row in rows)
@@ -120,7 +121,7 @@ def _gru_backward(
         torch.mul(parts[2][at], reset_at, out=own[2][at])
         own[0][at].copy_(parts[0][at])
         own[1][at].copy_(parts[1][at])
-        carried = torch.addmm(carried.mul_(update_at), whole[at], weight)
+        carried = torch.addmm(carried.mul_(update_at), states[at], weight)
     return of_inputs, of_states, carried
 
 

@@ -1,8 +1,8 @@
-"""Result metadata of a few operators of which torch's own rules are slow, or wrong.
+"""Shapes, strides and dtypes of results of a few operators for which torch's own rules are slow or wrong.
 
-That for layer norm runs its reference decomposition on fake tensors. That for batch norm gives statistics of half types
-the wrong type on the CPU, and results the strides of what it is given, where those of the kernels there are contiguous
-or have the channels last.
+That of layer norm runs a reference decomposition on fakes. That of batch norm gives statistics of low-precision inputs
+the wrong dtype on the CPU, and gives results the input's strides, where CPU kernels return contiguous or channels-last
+memory.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def _layer_norm(
     return torch.empty_like(input), input.new_empty(stat), input.new_empty(stat)
 
 
-def _lies_plainly(tensor: torch.Tensor) -> bool:
-    """Whether the strides are those of a contiguous tensor, also along dimensions of a single step; or not known."""
+def _has_contiguous_strides(tensor: torch.Tensor) -> bool:
+    """Whether the strides are a contiguous tensor's, also along dimensions of size 1; or symbolic."""
     return has_symbols(tensor) or tensor.stride() == unstable.make_contiguous_strides_for(tensor.shape)
 
 
 def _batch_norm(op: Any) -> Callable[..., Any]:
-    """On the CPU statistics of a half input are float32 if any parameter is; running ones have the type they had."""
+    """CPU statistics of a low-precision input are float32 if any parameter is; running ones keep their dtype."""
 
     def rule(input: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> tuple[torch.Tensor, ...] | None:
-        plain = _lies_plainly(input)
+        plain = _has_contiguous_strides(input)
         half = input.dtype in (torch.float16, torch.bfloat16)
         if input.device.type != "cpu" or (plain and not half):
             return None
         out, mean, rstd, *updated = op(input, weight, bias, *rest)
-        if not plain:  # contiguous, or with the channels last if the input looks so and is not
+        if not plain:  # contiguous, or channels-last if the input's strides suggest that without being dense
             format = torch.contiguous_format if input.is_contiguous() else unstable.suggest_memory_format(input)
             out = torch.empty_like(out, memory_format=format)
         if not half:
@@ -61,7 +61,7 @@ def _batch_norm(op: Any) -> Callable[..., Any]:
 
 
 def _arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: Any = None, **rest: Any) -> Any:
-    """Of floats that are symbols; torch's reference computes with them where no symbol can be."""
+    """Length of a range of symbolic floats; torch's reference computes where no symbol can be."""
     if not any(isinstance(number, torch.SymFloat) for number in (start, end, step)):
         return None
     return torch.empty(math.ceil((end - start) / step), dtype=dtype, device=device)
@@ -73,8 +73,12 @@ def _fractional_max_pool3d_backward(grad: torch.Tensor, input: torch.Tensor, *re
 
 
 def _batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) -> tuple[Any, ...] | None:
-    """On the CPU the gradient lies as the input looks, however that of the result lies."""
-    if input.device.type != "cpu" or has_symbols(input) or (_lies_plainly(input) and _lies_plainly(grad)):
+    """On the CPU the gradient has the input's memory format, whatever that of the output's gradient."""
+    if (
+        input.device.type != "cpu"
+        or has_symbols(input)
+        or (_has_contiguous_strides(input) and _has_contiguous_strides(grad))
+    ):
         return None
     dx, *others = aten.native_batch_norm_backward.default(grad, input, *rest)
     format = unstable.suggest_memory_format(input)

@@ -1,11 +1,11 @@
 """Records the ATen calls that reach it into an FX graph, `meta["val"]` on every node.
 
-The tracer sits below autograd (and functionalisation, where that is on) and above the fake tensor mode. What it sees
-is ATen on fake tensors; composite operators, which nothing has taken apart in inference mode, it takes apart itself.
+The tracer sits below autograd (and functionalisation, where that is on) and above the fake tensor mode. It sees ATen
+calls on fake tensors; composite operators, which nothing has decomposed in inference mode, it decomposes itself.
 
-Note [What is recorded]: a call that returns tensors, and one that is run for its effect (`operators.is_effect`). A
-call of torch's own that returns something else is a question about types and shapes, answered while tracing. The
-value that another library's operator returns beside tensors is not known, and is refused.
+Note [What is recorded]: a call that returns tensors, and one that is run for its effect (`operators.is_effect`). Other
+calls of torch's own are questions about types and shapes, answered while tracing. A non-tensor result of another
+library's operator is unknown, and refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from framesmith_aten.tracing.shape_rules import SHAPE_RULES
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, aten
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
-#: The types of the tensors that torch makes of numbers where a tensor is asked for.
+#: The dtypes of the tensors that torch makes of numbers.
 _OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
@@ -73,19 +73,19 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.source: fx.Node | None = None
         self.phase: Phase = "forward"
         self.attributes: dict[str, torch.Tensor] = {}
-        #: How many views have been taken through which no write is carried back exactly.
+        #: The number of views through which no write is carried back exactly.
         self.undone_by_sums = 0
         self._nodes: dict[int, fx.Node] = {}
-        self._kept: list[torch.Tensor] = []
+        self._alive: list[torch.Tensor] = []
         self.numbers = NumberNodes(self.graph)
-        #: What views of symbolic sizes show, and what of.
+        #: Views of symbolic sizes, with their bases.
         self.parts: list[Part] = []
         self._unbacked: dict[Any, list[Any]] = {}
 
     def placeholder(self, name: str, value: Any, *, guarded: bool = False) -> fx.Node:
-        """Adds a graph input standing for the fake tensor, or the symbolic number, `value`.
+        """Add a graph input for the fake tensor or symbolic number `value`.
 
-        `guarded`: at a call it has this layout as a whole, with the strides along dimensions of one element.
+        `guarded`: every call has all of its layout, also strides along dimensions of size 1.
         """
         node = self.graph.placeholder(name)
         self._describe(node, value)
@@ -96,7 +96,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return node
 
     def node_of(self, value: torch.Tensor) -> fx.Node:
-        """The node that computed the fake tensor `value`; a constant becomes an attribute."""
+        """Return the node that computed the fake tensor `value`; a constant becomes an attribute."""
         node = self._nodes.get(id(value))
         return node if node is not None else self._attribute(value)
 
@@ -124,19 +124,18 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _note_parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Notes what views show; where the same are taken again, what data tell of them is what it was."""
+        """Record views of symbolic sizes; a repeated view has the unbacked numbers of the first."""
         parts = parts_shown(func, (args, kwargs), out)
         self.parts += parts
-        told = [number for part, _ in parts for number in (*part.size, part.offset)]
-        if any(map(is_unbacked, told)):
-            whole = parts[0][1]
-            taken = (func, whole.key, as_expressions(args[1:]), as_expressions(sorted(kwargs.items())))
-            former = self._unbacked.setdefault(taken, told)
-            is_the_same(told, former)
-            take_known(told, former)
+        numbers = [number for part, _ in parts for number in (*part.size, part.offset)]
+        if any(map(is_unbacked, numbers)):
+            key = (func, parts[0][1].key, as_expressions(args[1:]), as_expressions(sorted(kwargs.items())))
+            former = self._unbacked.setdefault(key, numbers)
+            is_the_same(numbers, former)
+            take_known(numbers, former)
 
     def _laid_out(self, result: Any, operator_result: Any) -> Any:
-        """The result of a decomposition, laid out as that of the operator."""
+        """Return the result of a decomposition with the strides of the operator's."""
         if isinstance(result, torch.Tensor):
             if has_stride(result, operator_result.stride()):
                 return result
@@ -156,10 +155,10 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if is_symbolic(out) and func not in LAYOUT_QUERIES:
                 self._number(func, args, kwargs, out)
             return
-        # A lifted constant must stay what it is: what the graph computes with is a copy of it.
+        # A lifted constant must not change: the graph computes with a copy of it.
         target = aten.clone.default if func in _LIFTS else func
         if is_view(func) and not isinstance(args[0], torch.Tensor):
-            args = (self._tensor_of(args[0]), *args[1:])  # a number that torch took for a tensor
+            args = (self._tensor_of(args[0]), *args[1:])  # a number that torch accepted as a tensor
         if row(func).copies and not isinstance(args[0], torch.Tensor):
             args = (self._tensor_of(args[0], _OF_NUMBERS[_type(args[0])]), *args[1:])
         if func is aten.copy.default and not isinstance(args[1], torch.Tensor):
@@ -180,14 +179,14 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.numbers.bind(out, node)
 
     def call_number(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Records what makes the number `out` of others, of those in `numbers.FUNCTIONS`; see `numbers`."""
+        """Record a call of one of `numbers.FUNCTIONS` that computes the scalar `out`."""
         if not self.numbers.knows(out):
             self._number(function, args, kwargs, out)
 
     def check_number(self, condition: Any, message: str) -> None:
-        """Records that a condition, a sympy expression of known numbers, holds at a call, or RuntimeError is raised.
+        """Record a check that a sympy condition of known scalars holds, else RuntimeError.
 
-        It is checked as soon as the numbers are there: what is computed of them before takes it for granted as well.
+        It runs as soon as the scalars are known: computations on them before it assume it, too.
         """
         known = self.numbers.of_expression(condition)
         with self.graph.inserting_before(insertion_point(known)):
@@ -203,9 +202,9 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _bind(self, value: torch.Tensor, node: fx.Node, *, guarded: bool = False) -> None:
-        """From now on `value` is the result of `node`."""
+        """Make `node` the one that computes `value`."""
         self._nodes[id(value)] = node
-        self._kept.append(value)
+        self._alive.append(value)
         if value._has_symbolic_sizes_strides and value.layout is torch.strided:
             self.numbers.offer_layout(value, node, guarded=guarded)
 
@@ -228,7 +227,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     node.meta[key] = self.source.meta[key]
 
     def _strip(self, value: Any) -> Any:
-        """Arguments with tensors replaced by their nodes."""
+        """Return arguments with tensors replaced by their nodes."""
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
         if isinstance(value, (list, tuple)):
@@ -241,20 +240,20 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.number_of(value) if type(value) in SYMBOLIC else value
 
     def number_of(self, number: Any) -> fx.Node | int | float | bool:
-        """The node of a symbolic number, or the number where it is known after all."""
+        """Return the node of a symbolic number, or the number where it is known."""
         try:
             return self.numbers.node_of(number)
         except KeyError as error:
             raise TraceUnsupported("unknown-number", f"the number {number}", str(error.args[0])) from error
 
 
-# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a
-# function that imports torch._dynamo (a second) at its first call.
+# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a function that
+# imports torch._dynamo (a second) at its first call.
 setattr(GraphTracer, "__torch_dispatch__", GraphTracer.dispatch)  # noqa: B010
 
 
 def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises TraceUnsupported where recording the call would lose what it does."""
+    """Raise TraceUnsupported where recording the call would lose part of its meaning."""
     if not isinstance(func, OpOverload):
         raise TraceUnsupported("no-operator", str(func), "only ATen and custom operators are recorded")
     if undeclared_writes(func, args, kwargs):
@@ -265,13 +264,13 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if may_drop_ones(func, args, kwargs):
         why = "whether a dimension has one element is known when it runs"
         raise TraceUnsupported("data-dependent", str(func), why)
-    # Fake tensors would make their storage larger.
+    # Fakes would enlarge their storage.
     if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
 
 
 def _each_its_own(out: Any) -> Any:
-    """The results of an operator, each an object of its own: torch's rule for oneDNN's LSTM gives one of them twice."""
+    """Return distinct results: torch's rule for oneDNN's LSTM returns one of them twice."""
     if not isinstance(out, (tuple, list)) or len(set(map(id, out))) == len(out):
         return out
     met: set[int] = set()
@@ -294,6 +293,6 @@ def _is_within(
 
 
 def _type(number: Any) -> type:
-    """The Python type of a number, also of a symbolic one."""
+    """Return the Python type of a number, symbolic or not."""
     kind: type = number.node.pytype if is_symbolic(number) else type(number)
     return kind

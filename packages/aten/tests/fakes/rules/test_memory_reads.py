@@ -73,10 +73,10 @@ def test_each_kind_of_arguments_is_tried_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_reads_nothing_runs_on_symbols() -> None:
     mode = new_fake_mode()
-    places = symbolic_fake(mode, torch.tensor([0, 2, 1]), LocalSource("places"), [0])
+    targets = symbolic_fake(mode, torch.tensor([0, 2, 1]), LocalSource("targets"), [0])
     scores = symbolic_fake(mode, torch.randn(3, 5), LocalSource("scores"), [0, 1])
     with mode, python_kernels(mode):
-        loss = torch.nn.functional.cross_entropy(scores, places, reduction="none")
+        loss = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
     assert isinstance(loss.shape[0], torch.SymInt)
 
 
@@ -163,11 +163,11 @@ def called(ops, fake):
                     os.write(writing, RETURNED)
         os._exit(0)
     os.close(writing)
-    with open(reading, "rb") as told:
-        said = [*iter(lambda: told.read(2), b"")]
-    last = int.from_bytes([one for one in said if one != RETURNED][-1], "big")
+    with open(reading, "rb") as pipe:
+        found = [*iter(lambda: pipe.read(2), b"")]
+    last = int.from_bytes([one for one in found if one != RETURNED][-1], "big")
     status = os.waitpid(child, 0)[1]
-    return said.count(RETURNED), last if os.WIFSIGNALED(status) else None
+    return found.count(RETURNED), last if os.WIFSIGNALED(status) else None
 
 with python_kernels(given("Tensor", "x", new_fake_mode(), False).fake_mode):
     pass

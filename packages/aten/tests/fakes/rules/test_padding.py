@@ -1,4 +1,4 @@
-"""Padding by symbolic numbers: the operator's layout, and a condition where it tells of the layout."""
+"""Padding by symbolic numbers: the operator's layout, and a guard where it decides the layout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.fakes.symbols import symbolic_fake
 from framesmith_guards import LocalSource
 
-#: What is padded: the amount of the first length, whether the tensor is turned, and the number of conditions.
+#: The first pad, whether the tensor is transposed, and the number of guards.
 PADDED = [(8, True, 1), (5, True, 1), (8, False, 0), (5, False, 0)]
 
 
-@pytest.mark.parametrize(("length", "turned", "conditions"), PADDED)
+@pytest.mark.parametrize(("length", "transposed", "conditions"), PADDED)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_nothing_to_pad_keeps_the_layout(length: int, turned: bool, conditions: int, sign: int) -> None:
-    x = torch.randn(7, length).t() if turned else torch.randn(length, 7)
+def test_nothing_to_pad_keeps_the_layout(length: int, transposed: bool, conditions: int, sign: int) -> None:
+    x = torch.randn(7, length).t() if transposed else torch.randn(length, 7)
     mode = new_fake_mode()
     fake = symbolic_fake(mode, x, LocalSource("x"), range(2))
 

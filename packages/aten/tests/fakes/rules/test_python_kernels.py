@@ -1,4 +1,4 @@
-"""Torch's rules for operators on symbolic sizes, asked where C++ would ask for a size and no program can tell."""
+"""Torch's rules for operators on symbolic sizes, used where C++ would read a size and no program can observe it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def _with_symbols() -> Any:
 @pytest.mark.parametrize("shape", [(2, 3, 3), (2, 0, 8)], ids=["to no pixels", "of none"])
 def test_upsampling_without_pixels_is_refused(shape: tuple[int, ...], mode_of: str) -> None:
     mode = new_fake_mode()
-    image = symbolic_fake(mode, torch.randn(shape), LocalSource("x"), [0, 2])
+    input = symbolic_fake(mode, torch.randn(shape), LocalSource("x"), [0, 2])
     with mode, python_kernels(mode), pytest.raises(RuntimeError, match="without pixels"):
-        torch.nn.functional.interpolate(image, mode=mode_of, scale_factor=0.3)
+        torch.nn.functional.interpolate(input, mode=mode_of, scale_factor=0.3)
 
 
 @pytest.mark.parametrize(("p", "train"), [(0.5, False), (0.0, True)])
@@ -76,7 +76,7 @@ def test_dropout_draws_the_numbers_that_it_draws() -> None:
 
 
 @pytest.mark.parametrize("mode", ["linear", "bilinear", "bicubic", "trilinear"])
-def test_half_types_are_upsampled_by_the_operator(mode: str) -> None:
+def test_low_precision_is_upsampled_by_the_operator(mode: str) -> None:
     x = torch.randn(2, 3, *[5] * {"linear": 1, "trilinear": 3}.get(mode, 2)).bfloat16()
     expected = torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode)
     with python_kernels(_with_symbols()):

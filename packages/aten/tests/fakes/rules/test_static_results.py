@@ -17,10 +17,10 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-def told(value: Any) -> Any:
+def described(value: Any) -> Any:
     """All that is compared of a result."""
     if isinstance(value, (list, tuple)):
-        return type(value), [told(one) for one in value]
+        return type(value), [described(one) for one in value]
     if not isinstance(value, Tensor):
         return value
     layout = tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device
@@ -39,7 +39,7 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
     "several results": lambda x: (x.max(0), torch.var_mean(x, 0), torch.native_layer_norm(x, [6], None, None, 1e-5)),
     "transposed": lambda x: (x.t() + 1, x.t().contiguous(), x.t().clone(), torch.empty_like(x.t())),
     "complex": lambda x: (x.cfloat().conj(), x.cfloat().conj() + 1, x.cfloat().conj().imag, x.cfloat().real),
-    "products": lambda x: (x @ x.t(), torch.baddbmm(x[None], x[None], x[None, :, :6].new_ones(1, 6, 6))),
+    "matmuls": lambda x: (x @ x.t(), torch.baddbmm(x[None], x[None], x[None, :, :6].new_ones(1, 6, 6))),
     "made": lambda x: (torch.zeros(3), torch.ones(2, 2, dtype=torch.int8), torch.arange(4.0), x.new_full((2,), 3)),
     "joined": lambda x: (torch.cat([x, x], 1), torch.stack([x, x.t().t()]), torch.where(x > 0, x, 0.0)),
     "copies": lambda x: (x.to(torch.float64), x.to(torch.float32, copy=True), x.detach(), x.reshape(6, 4)),
@@ -56,7 +56,7 @@ def test_results_are_torchs(name: str) -> None:
         results = [call(x) for _ in range(3)]
     with other:
         wanted = call(torch.empty(4, 6))
-    assert [told(result) for result in results] == [told(wanted)] * 3
+    assert [described(result) for result in results] == [described(wanted)] * 3
 
 
 def test_views_lie_in_the_memory_they_are_views_of_and_other_results_do_not() -> None:
@@ -120,7 +120,7 @@ def test_errors_are_raised_each_time() -> None:
                 torch.empty(2, 3) @ torch.empty(2, 3)
 
 
-def test_what_data_tell_is_not_remembered() -> None:
+def test_data_dependent_results_are_not_remembered() -> None:
     with new_fake_mode():
         x = torch.empty(3, dtype=torch.bool)
         for _ in range(2):
@@ -152,10 +152,10 @@ def test_static_parts_of_symbolic_tensors_are_left_to_torch() -> None:
             assert torch.empty(100).as_strided((2, 2), (2, 1), x.shape[0]).t().sin().stride() == (1, 2)
 
 
-def test_calls_for_the_current_device_are_not_told_by_its_type() -> None:
+def test_calls_for_the_current_device_have_no_key() -> None:
     mode = new_fake_mode()
-    told = {name: static_results._add([], mode, torch.device(name)) for name in ("cpu", "meta", "cuda:1", "cuda")}
-    assert told == {"cpu": True, "meta": True, "cuda:1": True, "cuda": False}
+    keyed = {name: static_results._add([], mode, torch.device(name)) for name in ("cpu", "meta", "cuda:1", "cuda")}
+    assert keyed == {"cpu": True, "meta": True, "cuda:1": True, "cuda": False}
 
 
 def test_equal_calls_reach_torch_once(monkeypatch: pytest.MonkeyPatch) -> None:

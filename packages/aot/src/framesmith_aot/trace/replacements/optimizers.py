@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.tracing.decompositions import product_added
+from framesmith_aten.tracing.decompositions import scaled_sum
 from framesmith_guards.needs import of_torch
 
 Tensors = Sequence[torch.Tensor]
@@ -171,7 +171,7 @@ def _by_a_tensor(
         same_dtype = self.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1
         if recorded or more or not same_dtype or not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return function(*tensors, value=value, **more)
-        new = product_added(factor, self, value.detach(), tensor1, tensor2)
+        new = scaled_sum(factor, self, value.detach(), tensor1, tensor2)
         return self.copy_(new) if changes else new
 
     return run

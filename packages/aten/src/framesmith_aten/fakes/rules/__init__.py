@@ -1,1 +1,1 @@
-"""How fakes run single operators: results, memory reads, gradients and refusals that torch's rules lack."""
+"""Rules for single operators on fakes: results, memory reads, gradients and refusals that torch's rules lack."""

@@ -1,9 +1,8 @@
-"""Elementwise operators of which torch has rules in Python for sizes that are symbols, with their own derivatives.
+"""Elementwise operators for which torch's rules for symbolic sizes have derivatives of their own.
 
-The rules compute derivatives of their own, which keep something else than the operators do (a mask for `hardshrink`):
-a program that changes what the operator keeps is to be told. And torch's rule for the derivative of `logsigmoid` asks
-whether the forward pass has saved anything for it, which for unbacked lengths nothing answers: the gradient's layout is
-the same either way.
+Those derivatives save other tensors than the operators do (a mask for `hardshrink`), so that a program's change of a
+saved tensor would go unnoticed. Torch's rule for the derivative of `logsigmoid` asks whether the forward pass saved
+elements, which is unknown for unbacked sizes and irrelevant to the gradient's layout.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
 if TYPE_CHECKING:
     from framesmith_guards.torch_adapter import FakeTensorMode
 
-#: Derivatives whose rules ask for the number of elements of a tensor: (gradient, input, what is saved).
+#: Derivatives whose rules ask for a tensor's number of elements: (gradient, input, saved tensor).
 _ASKING: Final = frozenset({aten.log_sigmoid_backward.default})
 
 
 def with_its_formula(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator with its own formula for autograd, which is for one number: torch's `rule` serves symbols."""
+    """Return the operator with its own autograd formula; torch's `rule` serves symbolic scalars."""
 
     def run(*args: Any) -> Any:
         return rule(*args) if any(map(_is_symbol, args)) else op._op_dk(DispatchKey.Autograd, *args)
@@ -33,9 +32,10 @@ def with_its_formula(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """The gradient that an elementwise operator's own formula gives, laid out as a product of the same tensors.
+    """Return the gradient of an elementwise operator's own formula, with the layout of the operands' elementwise
+    combination.
 
-    None for other operators, and where torch has a rule for the formula that serves.
+    None for other operators, and where torch has a rule for the formula.
     """
     if op in _ASKING and has_unbacked_length(args[1]):
         with mode:

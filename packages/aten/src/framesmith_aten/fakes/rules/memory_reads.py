@@ -1,11 +1,11 @@
 """Operators whose own kernel reads a tensor's memory on the host: found by trial, and not run on fakes.
 
 Note [Memory that is not there]: composite operators (`gru` of packed sequences; a library's operator in C++ without a
-kernel for each device) run on fakes as they are, before any mode sees them. Fakes have no memory. Where sizes are known
-torch refuses a kernel that asks for it; where they are symbols it takes the tensor for an empty one, and the kernel
-reads at address 0, which ends the process. So what such a kernel does is tried on fakes of the sizes at present, which
-are known, once for each kind of arguments. Of torch's own operators those are tried that get whole numbers beside
-another tensor: lengths, offsets, places, sizes. Of a library's all are.
+kernel per device) run on fakes as they are, before any mode sees them. Fakes have no memory. For known sizes torch
+refuses a kernel that asks for it; for symbolic ones it treats the tensor as empty, and the kernel reads at address 0,
+which ends the process. So such a kernel is tried on fakes of the present sizes, once per kind of arguments. Of torch's
+own operators those are tried that take integer tensors beside another tensor: lengths, offsets, indices, sizes; of a
+library's, all.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from framesmith_guards.torch_adapter import (
     unstable,
 )
 
-#: What torch says to a kernel that asks for memory: of a fake whose sizes are known, and of one that was marked.
+#: Torch's errors to a kernel that asks for memory: of a fake of known sizes, and of a marked one.
 _REFUSALS: Final = ("data is not allocated yet", "Cannot access data pointer of Tensor")
-#: Namespaces of torch's own operators. Those of others may read numbers of all types, on any device.
+#: Namespaces of torch's own operators. Others may read numbers of all types, on any device.
 _OWN: Final = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "sparse", "_quantized", "profiler"})
 _COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
-#: The value that a trial assumes of an unbacked size.
+#: The value of an unbacked size in a trial.
 _UNKNOWN: Final = 2
 _MOST_VERDICTS: Final = 4096
 
@@ -43,7 +43,7 @@ class MemoryRead(DataDependentOutputException):
 
 
 def is_memory_read(error: BaseException) -> bool:
-    """Whether an operator, called on fakes, has raised because it reads memory."""
+    """Whether an operator on fakes raised because it reads memory."""
     if isinstance(error, MemoryRead):
         return True
     return isinstance(error, RuntimeError) and any(refusal in str(error) for refusal in _REFUSALS)
@@ -55,7 +55,7 @@ def refuse_memory(mode: FakeTensorMode) -> None:
 
 
 def composites() -> Iterator[Any]:
-    """Torch's own composite operators that take several tensors, and that torch has no rule in Python for."""
+    """Return torch's composite operators of several tensors for which torch has no rule in Python."""
     for name in unstable.dispatch_get_registrations_for_dispatch_key(_COMPOSITE.name):
         namespace, _, rest = name.partition("::")
         if namespace in _OWN:
@@ -80,7 +80,7 @@ class OfLibraries:
         self._seen: dict[str, int] = {}
 
     def new(self) -> Iterator[Any]:
-        """Those named since the last call."""
+        """Return those named since the last call."""
         for namespace, operators in [*vars(torch.ops).items()]:
             if namespace in _OWN or not isinstance(named := getattr(operators, "_dir", None), list):
                 continue
@@ -97,7 +97,7 @@ def _composite(packet: Any) -> Iterator[Any]:
 
 
 def _has_kernel_in_cpp(op: Any) -> bool:
-    """Whether the operator is composite, by a kernel that is no Python function: those read no memory by themselves."""
+    """Whether the operator is composite by a kernel in C++: Python kernels read no memory themselves."""
     namespace, _, name = op.name().partition("::")
     in_python = f"{namespace}/{name}/{_COMPOSITE.name}" in unstable.library_kernels
     return not in_python and bool(unstable.dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE.name))
@@ -107,7 +107,7 @@ _verdicts: dict[Any, bool] = {}
 
 
 def check(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise MemoryRead where the operator's own kernel would read memory of these fakes. See the note above."""
+    """Raise MemoryRead where the operator's own kernel would read memory of these fakes; see the note above."""
     given = [*_tensors((*args, *kwargs.values()))]
     suspects = [one for one in given if _may_be_read(op, one)]
     if not suspects or any(one.layout is not torch.strided for one in given):
@@ -141,16 +141,16 @@ def _kind(value: Any) -> object:
 
 def _reads(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the operator's kernel reads memory of fakes like these, of known sizes."""
-    apart = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
-    twins = _Twins(apart)
+    mode = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
+    twins = _Twins(mode)
     outside = torch.inference_mode(False)  # within it the fakes' mode refuses other things first
     with unstable.disable_current_modes(), unstable.DisablePythonDispatcher(), outside, torch.no_grad():
         given = [twins.of(value) for value in args]
         named = {name: twins.of(value) for name, value in kwargs.items()}
         try:
-            with apart:
+            with mode:
                 op(*given, **named)
-        except Exception as error:  # whatever else it refuses, it refuses of the program's fakes as well
+        except Exception as error:  # its other refusals hold for the program's fakes as well
             return is_memory_read(error)
     return False
 
@@ -162,7 +162,7 @@ class _Twins:
         self._mode = mode
 
     def of(self, value: Any) -> Any:
-        """The value, with numbers for symbols."""
+        """Return the value with numbers for symbols."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
@@ -192,7 +192,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def tried(op: Any, run: Callable[..., Any], asked: Callable[[], bool]) -> Callable[..., Any]:
-    """`run`, which calls the operator's own kernel, behind the check where `asked`."""
+    """Return `run`, which calls the operator's own kernel, with the check in front where `asked`."""
 
     @hands_on
     def checked(*args: Any, **kwargs: Any) -> Any:

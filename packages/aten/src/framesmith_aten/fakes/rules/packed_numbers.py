@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-#: Each of them, and itself with a single number: what that gives looks the same.
+#: For each, its variant with a single number, whose results have the same layouts.
 _WITH_ONE_NUMBER: Final = {
     packet.Tensor: packet.Scalar
     for name in ("_foreach_addcdiv", "_foreach_addcmul", "_foreach_addcdiv_", "_foreach_addcmul_")
@@ -17,9 +17,9 @@ _WITH_ONE_NUMBER: Final = {
 
 
 def rule_for(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """What gives the fake result; None for other operators, and where this one refuses its numbers.
+    """Return the rule for the fake result; None for other operators, and where this one refuses its numbers.
 
-    Torch has no rule of its own: the operator asks where the numbers' memory is, which is nowhere.
+    Torch has no rule: the operator asks for the address of the numbers, which fakes lack.
     """
     if func not in _WITH_ONE_NUMBER:
         return None

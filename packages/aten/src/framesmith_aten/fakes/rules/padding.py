@@ -1,7 +1,7 @@
-"""Padding by symbolic numbers, of which there may be nothing to pad.
+"""Padding by symbolic numbers, which may be none.
 
-The operator then gives a copy laid out as the tensor is. Torch's rule for symbolic sizes does not ask, so that what is
-exported has no branch, and lays every result out anew.
+The operator then returns a copy with the input's layout. Torch's rule for symbolic sizes does not check, so that
+exported graphs have no branch, and gives every result a contiguous layout.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from framesmith_guards.torch_adapter import FakeTensorMode, aten, unstable
 
 
 def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """A tensor with nothing to pad, cut where pads are negative; None for others, and where the layout is the same.
+    """Return a tensor without padding, narrowed for negative pads; None for others, and where the layout is the same.
 
-    Whether there is anything to pad becomes a condition. Of pads that only a call knows it is not asked.
+    Adds a guard on whether there is padding, not for unbacked pads.
     """
     if op is not aten.constant_pad_nd.default or unstable.is_contiguous_or_false(args[0]):
         return None

@@ -1,12 +1,11 @@
-"""Torch's rules in Python for operators on symbolic sizes, in place of C++ that asks what a size is at present.
+"""Torch's rules in Python for operators on symbolic sizes, in place of C++ that specialises them.
 
 Note [Rules that are not asked]: torch's rule for dropout copies its input where nothing is dropped, where the operator
-gives back the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
-out dropout, and what autocast does. A program can tell, so these operators stay what they are, but for the types of
-which the rule is as exact. Those for upsampling are replaced: see `upsampling`. Those for
-elementwise operators (`hardshrink`) let the backward pass keep something else than the operator does, so that a change
-of its input is not noticed: they serve numbers that change. The rule for matmul gives a view of a
-product, where the operator's result is memory of its own: it is that here, too.
+returns the input itself. That for one_hot takes floats, which the operator refuses. Those for recurrent layers leave
+out dropout and autocast. Programs can observe that, so these operators run as they are, except for dtypes for which the
+rule is exact. Those for upsampling are replaced: see `upsampling`. Those for elementwise operators (`hardshrink`) save
+other tensors for backward, so that a change of the input goes unnoticed: they serve symbolic scalars alone. The rule
+for matmul returns a view of a matmul, where the operator's result is memory of its own, here too.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _asked = _Asked()
 
 @contextmanager
 def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
-    """While active, operators run torch's rules for symbolic sizes. Nothing changes for a mode without symbols."""
+    """While active, operators run torch's rules for symbolic sizes; no effect for a mode without symbols."""
     if mode.shape_env is None:
         yield
         return
@@ -55,13 +54,13 @@ def python_kernels(mode: FakeTensorMode) -> Iterator[None]:
 
 @functools.cache
 def _keep_operators() -> None:
-    """See Note [Rules that are not asked]. What others ask of torch's rules is answered as before."""
+    """See Note [Rules that are not asked]. Other users of torch's rules are not affected."""
     import torch._decomp.decompositions  # adds the rules
 
     for name in torch.ops.aten:
         packet = getattr(torch.ops.aten, name)
         for op in [getattr(packet, overload) for overload in packet]:
-            keys = [key for key in _TAKING_APART if key in op.py_kernels]
+            keys = [key for key in _DECOMPOSING if key in op.py_kernels]
             for key in keys:
                 if (instead := _instead(op, name, op.py_kernels[key])) is not None:
                     op.py_kernels[key] = _unless_asked(op.py_kernels[key], instead, _SERVED.get(name, ()))
@@ -75,7 +74,7 @@ _of_libraries: Final = memory_reads.OfLibraries()
 
 
 def _try_first(op: Any) -> None:
-    """Let the operator's own kernel be tried before it runs on symbols."""
+    """Try the operator's own kernel before it runs on symbols."""
     own = functools.partial(op._op_dk, DispatchKey.CompositeImplicitAutograd)
     op.py_kernels[DispatchKey.CompositeImplicitAutograd] = memory_reads.tried(op, own, _is_asked)
     op._dispatch_cache.clear()
@@ -86,7 +85,7 @@ def _is_asked() -> bool:
 
 
 def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What runs in place of torch's rule; None where the rule does."""
+    """Return the replacement of torch's rule; None where the rule serves."""
     if name in _SERVED:
         return memory_reads.tried(op, functools.partial(_unruled, op), _is_asked)
     if name == "matmul":
@@ -94,9 +93,9 @@ def _instead(op: Any, name: str, rule: Callable[..., Any]) -> Callable[..., Any]
     return elementwise.with_its_formula(op, rule) if torch.Tag.pointwise in op.tags else upsampling.rule_for(op)
 
 
-_TAKING_APART: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+_DECOMPOSING: Final = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
-#: The types that torch's rules for some operators serve.
+#: The dtypes that torch's rules for some operators serve.
 _SERVED: Final[dict[str, tuple[torch.dtype, ...]]] = {
     "one_hot": (torch.int64,), **dict.fromkeys(("dropout", "lstm", "gru", "rnn_tanh", "rnn_relu"), ()),
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Reductions over unbacked lengths, where torch's rules in Python ask or assert what the operators do not.
+"""Reductions over unbacked sizes, where torch's rules in Python check conditions that the operators do not.
 
-Its softmax takes the largest of each row, which asserts that rows have elements: the operator takes those without, too.
-Its norm of all elements asks whether there is one: of all dimensions, named, it asks what may be left open. Its
-logsumexp, cummax and cummin ask whether there are elements at all, and give the same shapes either way.
+Its softmax takes the maximum of each row, which asserts that rows have elements: the operator takes empty ones, too.
+Its norm of all elements asks whether there is one: with all dimensions named, it checks only what is unknown. Its
+logsumexp, cummax and cummin ask whether there are elements, and give the same shapes either way.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from framesmith_guards.torch_adapter import FakeTensorMode, aten
 
 
 def reduced(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> Any:
-    """The result of such an operator on a tensor of unbacked lengths; None for others, and where torch's rule serves.
+    """Return the result on a tensor of unbacked sizes; None for other operators, and where torch's rule serves.
 
-    It does for types other than these rules know. Dimensions that are not there are refused by the operator's kernel.
+    That serves dtypes unknown here. The kernel refuses missing dimensions.
     """
     rule = _RULES.get(op)
     if rule is None or not has_unbacked_length(args[0]):
@@ -36,12 +36,12 @@ def _softmax(tensor: torch.Tensor, dim: int, in_float32: bool) -> torch.Tensor |
 
 
 def _logsumexp(tensor: torch.Tensor, dims: Sequence[int], keepdim: bool = False) -> torch.Tensor | None:
-    """Laid out as a sum over these dimensions."""
+    """With the layout of a sum over these dimensions."""
     return torch.sum(tensor, tuple(dims), keepdim) if tensor.is_floating_point() else None
 
 
 def _cumulative_extreme(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and indices: contiguous, as the operator's."""
+    """Values and indices, contiguous as the operator's."""
     shape, device = tensor.shape, tensor.device
     return torch.empty(shape, dtype=tensor.dtype, device=device), torch.empty(shape, dtype=torch.int64, device=device)
 
@@ -56,7 +56,7 @@ _RULES: Final[dict[Any, Callable[..., Any]]] = {
 
 
 def with_dimensions(op: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a norm of all elements with all dimensions by number; those of others as they are."""
+    """Return the arguments of a norm of all elements with all dimensions named; other arguments unchanged."""
     if op is not aten.linalg_vector_norm.default or not has_unbacked_length(args[0]):
         return args
     tensor, order, dims, *rest = args if len(args) > 2 else (*args, *(2, None)[len(args) - 1 :])

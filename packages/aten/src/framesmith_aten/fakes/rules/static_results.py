@@ -1,10 +1,10 @@
-"""What operators gave for layouts without symbols, remembered by a mode: of equal layers most calls are known.
+"""Results of operators on layouts without symbols, remembered by a mode: most calls of equal layers are repeated.
 
-Torch remembers them too, for all modes, but takes ten times as long to read a call and to make its result. A result is
-told by its operator, the layouts of tensors, plain values, and the few settings of torch that make another one of it.
-What is remembered was given by torch, and is kept only if it can be made again just so. Which of its libraries torch
-may use (`torch.backends.mkldnn.flags` and the like) is no part of a call: it tells kernels, not layouts. Where torch's
-own memory is switched off (`cache_enabled`), this one is.
+Torch remembers them too, for all modes, but takes ten times as long to read a call and make its result. The key is the
+operator, the layouts of tensors, plain values, and the few settings of torch that change a result. Results come from
+torch, and are stored only if they can be made again exactly. Torch's library switches (`torch.backends.mkldnn.flags`
+and the like) are no part of the key: they affect kernels, not layouts. Off where torch's own cache is
+(`cache_enabled`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import torch
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, unstable
 from framesmith_guards.values.tensors import dispatch_keys
 
-#: Values that are what they are: equal ones of one type give equal results. (Of floats NaN is equal to none.)
+#: Types whose equal values give equal results. (NaN equals no float.)
 PLAIN: Final = frozenset(
     (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 #: Tags of operators whose results are data, or whose fakes hold more than a layout.
 _DATA: Final = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
-#: What `memory_of` says where results have memory of their own, and where layouts do not tell them.
+#: The answers of `memory_of` for results with memory of their own, and for unknown memory.
 OWN, UNKNOWN_MEMORY = -1, -2
-#: Whether torch has what it takes to tell a call, and to make its result again.
+#: Whether torch has the functions to read a call and make its result again.
 _CAN_COMPUTE: Final = unstable.has("DisableTorchDispatch") and unstable.has("get_default_device")
-#: What is remembered of a call whose result cannot be made again.
+#: Stored for a call whose result cannot be made again.
 _NOTHING: Final = ()
 
 
 @cache
 def memory_of(op: Any) -> int:
-    """The position of the argument in whose memory the results of an operator lie; or OWN, or UNKNOWN_MEMORY."""
+    """Return the position of the argument in whose memory the operator's results lie; or OWN, or UNKNOWN_MEMORY."""
     if not isinstance(op, OpOverload) or op.namespace not in ("aten", "prims"):
         return UNKNOWN_MEMORY
     schema = op._schema
@@ -49,7 +49,7 @@ def memory_of(op: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A tensor of memory of its own, or of that of the tensor it is a view of: how to make it again."""
+    """A recipe of a tensor: in memory of its own, or as a view."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -76,7 +76,7 @@ class StaticResults:
     def of(
         self, mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
     ) -> Any:
-        """The fake result of a call: made again, or that of `run`."""
+        """Return the fake result of a call: made again, or that of `run`."""
         at = memory_of(op) if _CAN_COMPUTE else UNKNOWN_MEMORY
         if at == UNKNOWN_MEMORY or mode.in_kernel_invocation or not mode.cache_enabled or mode.propagate_real_tensors:
             return run()
@@ -98,7 +98,7 @@ class StaticResults:
 
 
 def _key(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """All that tells the result, or None if there is more to it."""
+    """Return the key of a call, or None if its result depends on more."""
     if torch.is_inference_mode_enabled():
         return None
     found: list[object] = [op, torch.get_default_dtype(), unstable.get_default_device()]
@@ -112,7 +112,7 @@ def _key(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str
 
 
 def _add(found: list[object], mode: FakeTensorMode, value: Any) -> bool:
-    """Add what tells a value of an argument; whether it is one that can be told."""
+    """Append an argument's part of the key; whether it has one."""
     kind = type(value)
     if kind is FakeTensor:
         if value.fake_mode is not mode or not _is_known(value):
@@ -130,14 +130,14 @@ def _add(found: list[object], mode: FakeTensorMode, value: Any) -> bool:
 
 
 def _is_current(device: torch.device) -> bool:
-    """Whether it is told where the program stands which device of its type is meant."""
+    """Whether the call names the current device of a type."""
     return device.index is None and device.type not in ("cpu", "meta")
 
 
 def _made(
     mode: FakeTensorMode, result: Any, base: FakeTensor | None, given: Iterable[Any]
 ) -> Sequence[_Made | None] | _Made:
-    """How to make the result again, if that gives the same."""
+    """Return how to make the result again, if that gives an equal one."""
     several = type(result) in (list, tuple)
     parts = list(result) if several else [result]
     taken = {one.untyped_storage()._cdata for one in _tensors(given)}
@@ -164,15 +164,15 @@ def _made(
 
 
 def _is_known(tensor: FakeTensor) -> bool:
-    """Whether there is nothing to a tensor but its layout, in which there are no symbols, and its dispatch keys."""
+    """Whether layout, without symbols, and dispatch keys describe the tensor fully."""
     if tensor.layout is not torch.strided or tensor.constant is not None or tensor._has_symbolic_sizes_strides:
         return False
-    # A part that has the same sizes always may begin at a symbolic place, and its storage have a symbolic size.
+    # A part of constant sizes may have a symbolic offset, and its storage a symbolic size.
     return type(tensor.storage_offset()) is int and type(tensor.untyped_storage().nbytes()) is int
 
 
 def _is_same(a: FakeTensor, b: FakeTensor) -> bool:
-    """Whether two results that have the same sizes, strides and types have all else in common, but the memory."""
+    """Whether two results of equal sizes, strides and dtypes are otherwise equal, except in memory."""
     if (a.requires_grad, a._base is None, a.fake_device) != (b.requires_grad, b._base is None, b.fake_device):
         return False
     return dispatch_keys(a) == dispatch_keys(b) and a.untyped_storage().nbytes() == b.untyped_storage().nbytes()

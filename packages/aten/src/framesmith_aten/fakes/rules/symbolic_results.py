@@ -1,9 +1,8 @@
-"""What operators gave for symbolic sizes, remembered: of many equal layers, most calls have been made before.
+"""Results of operators on symbolic sizes, remembered: most calls of equal layers are repeated.
 
-Torch's own memory makes the symbols of each result anew, and with them all that follows. Here a result is known by
-the symbols themselves; asking again relies on nothing that asking the first time did not. So a length that data tell
-(how many rows `x[:n]` has) is forgotten where it has since been taken for another: what is checked of the one result
-at a call is not checked of the other.
+Torch's own cache makes the symbols of each result afresh, with all that follows. Here the key is the symbols
+themselves; repeating a call relies on nothing new. So an unbacked size (the rows of `x[:n]`) is forgotten once it is
+assumed to equal another: runtime checks of one result do not cover the other.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _NotRemembered(Exception):
-    """The call is not one of those whose results are known by their layouts."""
+    """Layouts alone do not determine the call's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A tensor of memory of its own, or of that of the tensor it is a view of: how to make it again."""
+    """A recipe of a tensor: in memory of its own, or as a view."""
 
     shape: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -37,7 +36,7 @@ class _Made:
 
     @property
     def stands(self) -> bool:
-        """Whether all that data tell of it is still told by them alone."""
+        """Whether the unbacked numbers are still independent symbols."""
         numbers = [one for one in (*self.shape, *self.stride, self.offset) if isinstance(one, torch.SymInt)]
         return not any(
             one.node.expr != one.node._expr and unstable.free_unbacked_symbols(one.node._expr) for one in numbers
@@ -55,10 +54,10 @@ class _Made:
 def dispatched(
     mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
 ) -> Any:
-    """The fake result of a call: made again, or that of `run`."""
+    """Return the fake result of a call: made again, or that of `run`."""
     env: Any = mode.shape_env
     results: dict[Any, Any] | None = getattr(env, "results", None)
-    if results is None:  # somebody else's ShapeEnv
+    if results is None:  # another ShapeEnv
         return run()
     try:
         base = _viewed(op, args)
@@ -69,8 +68,8 @@ def dispatched(
     if known is None or not all(one.stands for one in _all_made(known)):
         fresh = len(env.pending_fresh_unbacked_symbols)
         result = run()
-        told = base is None and len(env.pending_fresh_unbacked_symbols) > fresh
-        made = None if told else _made(result, base)
+        unbacked = base is None and len(env.pending_fresh_unbacked_symbols) > fresh
+        made = None if unbacked else _made(result, base)
         results[key] = False if made is None else made
         return result
     if known is False:
@@ -88,7 +87,7 @@ def _all_made(known: Any) -> Sequence[_Made]:
 
 
 def _viewed(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """The tensor whose memory the result shares."""
+    """Return the tensor whose memory the result shares."""
     at = memory_of(op)
     if at == OWN:
         return None

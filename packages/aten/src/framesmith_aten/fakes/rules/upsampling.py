@@ -1,8 +1,8 @@
-"""Upsampling of images whose sizes are symbols, as the operators that they are.
+"""Upsampling of symbolic sizes, by the operators themselves.
 
-Torch's rules in Python for these operators have other intermediate results, which shows in half types and in what is
-kept for the backward pass: indices and weights, where the operators keep nothing. Only the forms that take scale
-factors need a rule, since C++ asks for sizes there. The formulas for gradients ask for sizes, too.
+Torch's rules in Python have other intermediate results, which shows in low-precision results and in tensors saved for
+backward: indices and weights, where the operators save nothing. Only overloads with scale factors need a rule, since
+C++ reads sizes there, as do the formulas for gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"aten::_?upsample_\w+?(_backward)?")
 
 
 def rule_for(op: Any) -> Callable[..., torch.Tensor] | None:
-    """What an upsampling runs as where sizes may be symbols, its gradients as before; None for other operators."""
+    """Return the rule of an upsampling for symbolic sizes, its gradients as before; None for other operators."""
     name = _NAME.fullmatch(op._schema.name)
     if name is None or name[1]:
         return None
@@ -31,28 +31,28 @@ def rule_for(op: Any) -> Callable[..., torch.Tensor] | None:
     return functools.partial(_by_scales if op._overloadname == "vec" else _to_size, to_size)
 
 
-def _by_scales(to_size: Any, image: torch.Tensor, size: Sequence[Any] | None, *settings: Any) -> torch.Tensor:
+def _by_scales(to_size: Any, input: torch.Tensor, size: Sequence[Any] | None, *settings: Any) -> torch.Tensor:
     *corners, scales = settings
     unstable.check((size is None) != (scales is None), lambda: "either a size or scale factors")
     if size is None:
-        size = [_scaled(length, scale) for length, scale in zip(image.shape[2:], scales, strict=True)]
-    return _to_size(to_size, image, size, *corners, *(scales or ()))
+        size = [_scaled(length, scale) for length, scale in zip(input.shape[2:], scales, strict=True)]
+    return _to_size(to_size, input, size, *corners, *(scales or ()))
 
 
 def _scaled(length: Any, scale: float) -> Any:
     return length * int(scale) if scale == int(scale) else torch.sym_int(length * scale)  # type: ignore[no-untyped-call]
 
 
-def _to_size(to_size: Any, image: torch.Tensor, size: Sequence[Any], *settings: Any) -> torch.Tensor:
-    """Torch's shape formulas take images without pixels and give some, which the operators refuse."""
-    for length in (*image.shape[1:], *size):
-        unstable.check(length > 0, lambda: "an image without pixels")
-    # Its own formula for autograd; what runs inside has rules as before.
-    return to_size._op_dk(DispatchKey.Autograd, image, size, *settings)  # type: ignore[no-any-return]
+def _to_size(to_size: Any, input: torch.Tensor, size: Sequence[Any], *settings: Any) -> torch.Tensor:
+    """Refuse empty inputs and outputs, which torch's shape formulas accept and the operators do not."""
+    for length in (*input.shape[1:], *size):
+        unstable.check(length > 0, lambda: "an input or output without pixels")
+    # Its own formula for autograd; inner operators have rules as before.
+    return to_size._op_dk(DispatchKey.Autograd, input, size, *settings)  # type: ignore[no-any-return]
 
 
 def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """The gradient of an upsampled image: laid out as the operator says for the sizes met; None for other operators."""
+    """Return the gradient of an upsampling, with the operator's memory order for the present sizes; None for others."""
     name = _NAME.fullmatch(op._schema.name)
     if name is None or not name[1] or op._overloadname != "default":
         return None
@@ -68,7 +68,7 @@ def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor
 
 
 def _order(op: Any, grad: torch.Tensor, *sizes_and_settings: Any) -> Sequence[int]:
-    """The order of dimensions in memory; the usual one where a size is not known."""
+    """Return the order of dimensions in memory; the usual one for unknown sizes."""
     from framesmith_aten.fakes.symbols import hint_of  # which imports sympy
 
     output_size, input_size, settings = sizes_and_settings

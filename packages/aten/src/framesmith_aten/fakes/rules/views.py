@@ -1,9 +1,9 @@
-"""Views in symbolic sizes, with the lengths that were asked for, where the operator shows them.
+"""Views in symbolic sizes, with the lengths that the call asks for.
 
-Torch's rule splits one dimension after the other, and divides: of `n` elements viewed as (n // 2, 2), the last length
-is `n // (n // 2)`. It is 2 wherever the rule's conditions hold, but nothing simplifies that, and a view of a view nests
-the quotients, until torch's ShapeEnv takes seconds for one question about them. And it merges dimensions that do not
-follow each other in memory where one of a single element is between them: views that the operator refuses.
+Torch's rule splits one dimension after the other, by division: of `n` elements viewed as (n // 2, 2), the last length
+is `n // (n // 2)`. It is 2 wherever the rule's conditions hold, but nothing simplifies it, and a view of a view nests
+the quotients, until torch's ShapeEnv takes seconds for one question. And it merges dimensions that are not adjacent in
+memory with one of size 1 between them: views that the operator refuses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _VIEWS: Final = frozenset({aten.view.default, aten._unsafe_view.default})
 
 
 def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """What such an operator gives; None for other operators, and where torch's rule serves.
+    """Return the view; None for other operators, and where torch's rule serves.
 
-    It does for numbers without values, no elements, and fakes whose contents are known. A RuntimeError where the
-    operator gives one: for sizes of another number of elements, or that memory does not show.
+    That serves unbacked sizes, empty tensors, and fakes of known contents. Raises the operator's RuntimeError for
+    another number of elements and for incompatible strides.
     """
     if op not in _VIEWS:
         return None
@@ -44,9 +44,9 @@ def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | N
         return None
     offset = tensor.storage_offset()
     if tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
-        with mode:  # which keeps that
+        with mode:  # which preserves these bits
             return torch.as_strided(tensor, lengths, strides, offset)
-    with torch.inference_mode(tensor.is_inference()):  # as the tensor is, so is a view
+    with torch.inference_mode(tensor.is_inference()):  # a view is an inference tensor if its base is
         return in_memory_of(mode, tensor, lengths, strides, offset)
 
 
@@ -57,7 +57,7 @@ _REFUSAL: Final = (
 
 
 def _runs(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
-    """The elements that are equally far from each other: how many, and how far; the last dimension's run first."""
+    """Return (count, step) of runs of equally spaced elements, the last dimension's first."""
     runs: list[tuple[Any, Any]] = []
     count, step = tensor.shape[-1], tensor.stride(-1)
     for length, jump in zip(reversed(tensor.shape[:-1]), reversed(tensor.stride()[:-1]), strict=True):
@@ -70,12 +70,12 @@ def _runs(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
 
 
 def _along_runs(runs: Sequence[tuple[Any, Any]], lengths: Sequence[Any]) -> list[Any] | None:
-    """The strides of these lengths, of as many elements as the runs have; None if one would go across two runs."""
+    """Return the strides of these lengths, with as many elements as the runs; None if one would cross two runs."""
     left = list(lengths)
     strides: list[Any] = []
     for at, (count, step) in enumerate(runs):
         covered: Any = 1
-        is_last = at == len(runs) - 1  # what is left is as much as there is
+        is_last = at == len(runs) - 1  # the remaining lengths cover the rest
         while left and (is_last or covered != count or left[-1] == 1):
             strides.insert(0, covered * step)
             covered = covered * left.pop()
