@@ -1,4 +1,4 @@
-"""What `explain` tells of what changes: where it is found, its bounds, the lines that rely on it."""
+"""`explain` of dynamic shapes: sources, bounds, and the lines that need them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shortened(x: torch.Tensor, factor: float) -> torch.Tensor:
 LINE = shortened.__code__.co_firstlineno
 
 
-def told(fn: Any, *args: Any) -> str:
+def report_of(fn: Any, *args: Any) -> str:
     return str(framesmith.explain(fn, *args))
 
 
@@ -29,17 +29,17 @@ def test_symbols_their_bounds_and_who_relies_on_them() -> None:
     x = torch.ones(6, 8)
     framesmith.mark_dynamic(x, 0, max=100)
     framesmith.mark_dynamic(x, 1)
-    text = told(shortened, x, 2.0)
+    text = report_of(shortened, x, 2.0)
     assert "= L['x'].size(0): now 6, at least 5, at most 100" in text
     assert "= L['x'].size(1): now 8, at least" in text
-    assert "L['factor']" not in text.split("# of which the code relies on")[0]
+    assert "L['factor']" not in text.split("# guards on them")[0]
     assert f"(L['x'].size(0) >= 5), by File \"{__file__}\", line {LINE + 2}, in shortened: if x.shape[0] > 4:" in text
     assert "size(0) <= 100), by" not in text
 
 
 def test_the_options_of_a_compiled_function_hold() -> None:
-    text = told(framesmith.compile(shortened, dynamic=True), torch.ones(6, 8), 2.5)
+    text = report_of(framesmith.compile(shortened, dynamic=True), torch.ones(6, 8), 2.5)
     assert "= L['factor']: now 2.5" in text
-    assert "changes from call to call" not in told(framesmith.compile(shortened), torch.ones(6, 8), 2.5)
+    assert "dynamic shapes and symbolic scalars" not in report_of(framesmith.compile(shortened), torch.ones(6, 8), 2.5)
     with pytest.raises(BreakNotAllowed, match="print"):
         framesmith.explain(framesmith.compile(lambda x: print(x), fullgraph=True), torch.ones(2))

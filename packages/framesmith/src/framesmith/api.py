@@ -68,22 +68,21 @@ def compile(
 ) -> Any:
     """Compile a function or a module, or, without a target, give a decorator that does.
 
-    target: whatever can be called, but classes: a function, the user's or a library's, a builtin, a method, a partial,
-    a callable object, a `torch.nn.Module`. One of which nothing is compiled when it is called says why, once.
+    target: any callable but a class: a function, the user's or a library's, a builtin, a method, a partial, a callable
+    object, a `torch.nn.Module`. A call of which nothing is compiled warns once, with the reason.
     backend: a name from `list_backends()`, a backend object, or a callable `(graph_module, example_inputs)`.
-    fullgraph: a call of the target that would run eagerly, or in several graphs, is an error, which says why.
-    dynamic: which sizes and numbers are compiled for as symbols: those that have changed when the function is compiled
-    again (None), all that can be, from the beginning (True), none (False). Sizes 0 and 1 are compiled for alone.
-    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one (of
-    ours "cuda", which records CUDA graphs for the second and the third); the others compile as ever, with a warning.
-    options: what the backend declares.
+    fullgraph: a call of the target that would run eagerly, or in several graphs, raises an error with the reason.
+    dynamic: symbolic sizes and scalars: those that changed between two compilations (None), all from the first call on
+    (True), none (False). Sizes 0 and 1 are always specialised.
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs", for backends that take one
+    ("cuda" captures CUDA graphs for the second and the third); other backends ignore it, with a warning.
+    options: options that the backend declares.
     strict: a failure inside the compiler is a `FramesmithError` in place of a warning.
-    verify: compare the first run (True), or so many runs, of each compiled graph with eager, gradients included.
+    verify: compare the first run (True), or the first N runs (N), of each compiled graph with eager, with gradients.
     recompile_limit: entries per code object (8, or what `torch._dynamo.config.recompile_limit` says).
     disable: give the target back as it is.
 
-    What a program says to torch.compile with `torch.compiler.disable`, `set_stance` and their like counts here, too
-    (docs/torch-switches.md).
+    `torch.compiler.disable`, `set_stance` and other switches of torch.compile hold here, too (docs/torch-switches.md).
 
     Raises TypeError or ValueError for bad arguments, naming the nearest valid choice.
     """
@@ -113,7 +112,7 @@ def compile(
 
 
 def run_eagerly(target: Any, why: str, refuse: bool) -> Any:
-    """The target itself, with one warning that says why nothing is compiled; a FramesmithError to refuse that."""
+    """Return the target after one warning with the reason; raise FramesmithError instead if `refuse`."""
     if refuse:
         raise FramesmithError(why)
     _warn_once(why)

@@ -21,18 +21,18 @@ from framesmith_autograd_compiler import Capture, Programs
 
 @contextmanager
 def compile_backward(*, backend: Any = "auto", strict: bool = False, **settings: Any) -> Iterator[Capture]:
-    """Within the block, this thread's `backward()` calls are captured, hooks included, and run compiled.
+    """Capture this thread's `backward()` calls within the block, hooks included, and run them compiled.
 
-    Takes the settings of `compile()`; what was compiled under equal settings before is used again, until `reset()`.
-    Gives a `Capture` that tells the programs that ran, how often, and the reasons why passes were left to the autograd
-    engine. Raises what `compile()` raises for bad settings.
+    Takes the settings of `compile()`; equal settings share compiled passes until `reset()`. Yields a `Capture` with the
+    programs that ran, how often, and the reasons for passes that the autograd engine ran. Raises the errors of
+    `compile()` for bad settings.
     """
     config = make_config(backend=backend, strict=strict, **settings)
     with framesmith_autograd_compiler.capture(programs_for(config)) as captured:
         yield captured
 
 
-#: What was compiled under each configuration, for blocks that are entered again.
+#: Compiled backward passes by configuration, for blocks that are entered again.
 _programs: dict[object, Programs] = {}
 _lock = threading.Lock()
 

@@ -15,7 +15,7 @@ from framesmith_guards import warn_user
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """What one `compile()` call asked for, checked."""
+    """Checked settings of one `compile()` call."""
 
     backend: BackendLike = "auto"
     fullgraph: bool = False
@@ -53,7 +53,7 @@ def make_config(
 
 
 def check_mode(backend: BackendLike, mode: object) -> str:
-    """A mode by name; the user is told of one that the backend does not take."""
+    """Return a mode by name; warn of one that the backend does not take."""
     if mode is None:
         return "default"
     chosen = check_choice("mode", mode, MODES)
@@ -85,7 +85,7 @@ def check_options(backend: BackendLike, options: object) -> Mapping[str, object]
 
 
 def check_verify(verify: object) -> int:
-    """How many calls of each graph to check: a bool, or an int of at least 0."""
+    """Return the number of calls of each graph to verify: a bool, or an int of at least 0."""
     if not isinstance(verify, int) or verify < 0:
         raise TypeError(f"verify must be True, False or a number of calls; got {verify!r}")
     return int(verify)

@@ -1,4 +1,4 @@
-"""`explain`: one call run under a recording session, told as text."""
+"""`explain`: the report of one call, run under a session of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framesmith_guards.kinds.shapes import ShapeExpr
 
 @dataclass
 class Explanation:
-    """What compiling a call did: `str()` of it is the report."""
+    """Events of compiling one call; `str()` is the report."""
 
     name: str
     events: list[FrameEvent] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Explanation:
 
 
 def also_met(events: Sequence[FrameEvent]) -> list[str]:
-    """How often a break was met, if more than once, and where and with what details else than the first time."""
+    """Return lines for the second and later times that a break was met: count, functions, other details."""
     first, *others = events
     if not others:
         return []
@@ -71,20 +71,21 @@ def describe(event: FrameEvent) -> list[str]:
     if event.broken is not None:
         lines.append(indent(event.broken.explain()))
     if event.symbols:
-        lines += ["    # what changes from call to call", *(f"    {fact}" for fact in event.symbols), *relied_on(event)]
+        facts = [f"    {fact}" for fact in event.symbols]
+        lines += ["    # dynamic shapes and symbolic scalars", *facts, *guards_on_symbols(event)]
     if event.guards:
         lines.append(indent(event.guards))
     if event.residual_text:
-        lines += ["", "    # the code that runs when the check passes", indent(event.residual_text)]
+        lines += ["", "    # the code that runs when the guards hold", indent(event.residual_text)]
     return lines
 
 
-def relied_on(event: FrameEvent) -> list[str]:
-    """What the program came to rely on of what changes, with the line that does."""
+def guards_on_symbols(event: FrameEvent) -> list[str]:
+    """Return the guards on symbols that the program needed, each with the user's line."""
     guards = event.check.guards if event.check is not None else ()
     conditions = [guard for guard in guards if isinstance(guard.expected, ShapeExpr) and guard.location is not None]
     lines = [f"    {guard.expected}, by {guard.location.in_user_code}" for guard in conditions if guard.location]
-    return ["    # of which the code relies on", *lines] if lines else []
+    return ["    # guards on them", *lines] if lines else []
 
 
 def indent(text: str) -> str:
@@ -93,9 +94,9 @@ def indent(text: str) -> str:
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run `fn(*args, **kwargs)` once, compiled afresh for the "eager" backend, and tell what happened.
+    """Run `fn(*args, **kwargs)` once, compiled for the "eager" backend, and return the report.
 
-    `fn` may be compiled already: then its options hold. Its side effects happen, once. Raises what the call raises.
+    A compiled `fn` keeps its options. Side effects happen once. Raises the errors of the call.
     """
     target, compiler = check_target(original_of(fn)), callback_of(fn)
     explanation = Explanation(name_of(target))

@@ -1,4 +1,4 @@
-"""Which releases of torch are known here: refused below the oldest, a warning beyond the newest tested one.
+"""Supported releases of torch: an error below the oldest, a warning above the newest tested one.
 
 The packages' metadata has the same floor, and no cap: see docs/design/frontend/0034-unstable-torch-names.md.
 """
@@ -39,7 +39,7 @@ def check_release(version: str) -> None:
     if release > NEWEST_TESTED:
         warnings.warn(
             f"framesmith is tested with torch {_text(OLDEST)} to {_text(NEWEST_TESTED)}; torch {version} is newer. "
-            "What it no longer has is named in the log 'framesmith.torch', and runs eagerly",
+            "Missing names are in the log 'framesmith.torch'; functions that need them run eagerly",
             NewTorchWarning,
             stacklevel=4,  # where framesmith is imported
         )

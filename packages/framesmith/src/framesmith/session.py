@@ -56,10 +56,10 @@ COUNTERS: dict[str, str] = {
 #: errors that the caller of a compiled function asked for, with `strict`, `fullgraph` or `mark_dynamic`
 FOR_THE_USER = (FramesmithError, BreakNotAllowed, EagerNotAllowed, MarkViolated, RecompileLimit, StanceForbids)
 
-#: Told of a call whose data are not as its graph assumes.
+#: Warning of a call that violates a runtime assertion of its graph.
 COMPILED_FOR_OTHER_DATA = "a call whose data are not as compiled code assumes runs eagerly:"
 
-#: Told once of a compiled function.
+#: Warning of a compiled function, once.
 NOTHING_COMPILED = "nothing of it is compiled, and it runs eagerly"
 
 Observer = Callable[[FrameEvent], None]
@@ -83,7 +83,7 @@ class Session:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was compiled and which failures were told."""
+        """Forget all entries and all reported failures."""
         self._others.clear()
         self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
         self.failures = Failures(self.config.strict, whole=self.config.fullgraph)
@@ -128,7 +128,7 @@ class Session:
         return known
 
     def first_call(self, function: FunctionType) -> Session:
-        """What compiles a function's first call under the stance "aot_eager_then_compile"; itself for all others."""
+        """Return the session for a function's first call under the stance "aot_eager_then_compile"; else this one."""
         if self._goes_on_from is not None or function.__code__ in self._begun:
             return self
         self._begun.add(function.__code__)
@@ -146,7 +146,7 @@ class Session:
         )
 
     def _dynamic(self) -> bool | None:
-        """Which sizes are symbols. None become so by themselves where that would cost the graph its kernels."""
+        """Return the setting `dynamic`; False in place of None for backends whose kernels have fixed sizes."""
         asked = self.config.dynamic
         return False if asked is None and is_for_fixed_sizes(self.config.backend) else asked
 
@@ -160,10 +160,9 @@ class Session:
             return self._converter(frame)
 
     def _compile_module_call(self, frame: framesmith_frames.FrameInfo) -> Any:
-        """The answer for a module's call as a whole.
+        """Return the answer for a module's call as a whole.
 
-        Nothing but failures is told of one that gives no entry: `forward`'s own frame comes next, and meets the same
-        obstacle.
+        Without an entry, only failures are reported: `forward`'s own frame comes next, and meets the same obstacle.
         """
         events: list[FrameEvent] = []
         self._held.events = events
@@ -172,10 +171,10 @@ class Session:
             answer = self._module_converter(frame)
         finally:
             del self._held.events
-            told = answer is None or isinstance(answer, framesmith_frames.Entry)
-            count("frames_seen", int(told))
+            is_reported = answer is None or isinstance(answer, framesmith_frames.Entry)
+            count("frames_seen", int(is_reported))
             for event in events:
-                if told or event.kind == "error":
+                if is_reported or event.kind == "error":
                     self._on_event(event)
         return answer
 
@@ -207,16 +206,13 @@ class Session:
         if event.kind == "in-order":
             self.failures.warn_once(f"{event.code.co_qualname}: a graph runs operation by operation: {event.detail}")
         if event.kind == "run-once" and event.detail == CUDA_GRAPH_CAPTURED:
-            self.failures.warn_once(f"calls to which no compiled code applies run as plain Python: {event.detail}")
+            self.failures.warn_once(f"calls to which no compiled code applies run eagerly: {event.detail}")
         if event.kind == "error" and event.error is not None:
             self.failures.report(str(event.code.co_qualname), event.error, event.place)
 
 
 def _forget_trace(gm: fx.GraphModule) -> None:
-    """Let go of what only compiling reads of a graph that stays, to be run where compiled code cannot: fakes, texts.
-
-    Where its operations come from stays, as locations, of which the texts are made. Graphs that it holds stay, too.
-    """
+    """Drop the fakes and stack texts of a graph that stays as the eager fallback; locations and nested graphs stay."""
     for held in gm.modules():
         for node in held.graph.nodes if isinstance(held, fx.GraphModule) else ():
             node.meta.pop(EXAMPLE.name, None)
@@ -238,7 +234,7 @@ def session_for(config: CompileConfig) -> Session:
 
 
 def cache_key(config: CompileConfig) -> object:
-    """What tells configurations apart; backends that are objects count by identity, options by their text."""
+    """Return the identity of a configuration; backends that are objects count by identity, options by their text."""
     backend = config.backend if isinstance(config.backend, str) else id(config.backend)
     options = tuple(sorted((name, repr(value)) for name, value in config.options.items()))
     others = replace(config, backend="auto", options={})
@@ -246,7 +242,7 @@ def cache_key(config: CompileConfig) -> object:
 
 
 def reset_sessions() -> None:
-    """Make every session forget; what was compiled with them stays compiled, and is converted anew when called."""
+    """Reset every session; compiled functions stay compiled, and are converted again when called."""
     with _lock:
         for session in _sessions.values():
             session.reset()
@@ -254,14 +250,14 @@ def reset_sessions() -> None:
 
 @functools.cache
 def install_error_handler() -> None:
-    """Let errors meant for the user through the frame hook; report what else a callback raises like any failure."""
+    """Raise errors meant for the user through the frame hook; report other errors of callbacks as failures."""
     framesmith_frames.set_error_handler(handle_error)
 
 
 def handle_error(error: BaseException, frame: framesmith_frames.FrameInfo) -> framesmith_frames.Entry | None:
-    """The frame hook's error handler: whatever a callback or a check raises ends up here.
+    """Handle an error that a callback or a guard check raised, for the frame hook.
 
-    What is meant for the user is raised, in the blocks that are open where the frame begins.
+    Errors meant for the user are raised within the blocks that are open where the frame begins.
     """
     try:
         if isinstance(error, FOR_THE_USER) or not isinstance(error, Exception):

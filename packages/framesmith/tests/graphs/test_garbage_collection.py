@@ -82,7 +82,7 @@ def test_the_last_thread_brings_them_back():
     assert gc.get_threshold() == (500, 3, 2)
 
 
-def test_thresholds_saved_while_something_is_compiled_are_not_taken_for_the_programs():
+def test_thresholds_saved_while_something_is_compiled_are_not_the_programs():
     gc.set_threshold(500, 3, 2)
     with full_collections_postponed():
         saved = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Which backend gets a graph: by the devices, roles and refusals that backends declare."""
+"""Selection of a graph's backend by the devices, roles and refusals that backends declare."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_what_is_missing_is_said_when_the_function_is_made(monkeypatch: pytest.M
 def test_auto_runs_what_it_lacks_kernels_for_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     framesmith.reset()
     monkeypatch.setattr("framesmith.backends.find_backend", lambda name: Lacking())
-    with pytest.warns(framesmith.FramesmithWarning, match="triton is not installed") as told:
+    with pytest.warns(framesmith.FramesmithWarning, match="triton is not installed") as warned:
         for function in (lambda x: x + 1, lambda x: x * 2):
             assert torch.equal(framesmith.compile(function)(torch.ones(3)), function(torch.ones(3)))
-    assert len(told) == 1
+    assert len(warned) == 1
     assert framesmith.stats()["graphs"] == 2
 
 
@@ -140,9 +140,9 @@ def test_what_fails_in_a_layout_leaves_the_graph_as_it_is() -> None:
     framesmith.reset()
     compiled = framesmith.compile(lambda x: x.sin() * 2, backend=LayingOut(fails))
     x = torch.ones(3, requires_grad=True)
-    with pytest.warns(framesmith.FramesmithWarning, match=r"the layout of a graph: RuntimeError: no layout") as told:
+    with pytest.warns(framesmith.FramesmithWarning, match=r"the layout of a graph: RuntimeError: no layout") as warned:
         compiled(x).sum().backward()
-    assert len(told) == 1 and framesmith.stats()["graphs"] >= 1
+    assert len(warned) == 1 and framesmith.stats()["graphs"] >= 1
     torch.testing.assert_close(x.grad, 2 * torch.ones(3).cos())
     with pytest.raises(framesmith.FramesmithError, match="no layout"):
         framesmith.compile(lambda x: x.sin() * 3, backend=LayingOut(fails), strict=True)(x)

@@ -1,4 +1,4 @@
-"""Which topics are logged: what FRAMESMITH_LOGS and set_logs take."""
+"""Topics of FRAMESMITH_LOGS and set_logs."""
 
 import logging
 

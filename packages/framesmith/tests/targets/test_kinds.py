@@ -1,4 +1,4 @@
-"""What can be compiled."""
+"""Targets that can be compiled."""
 
 import functools
 from typing import Any

@@ -15,7 +15,7 @@ Thresholds = tuple[int, int, int]
 
 
 class _Postponement:
-    """How many threads compile, and the thresholds that the program had when the first one began."""
+    """The number of compiling threads, and the program's thresholds before the first one began."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a young collection within may end something that compiles
@@ -60,7 +60,7 @@ def full_collections_postponed() -> Iterator[None]:
 
     Note [Collections]: a compilation makes many objects that stay, which is what a full collection waits for. It then
     goes through all that torch and the program have loaded: a fifth of a second, a third of BERT's first call. Young
-    objects are collected as before, a little less often, so that what a compilation drops does not pile up. The
+    objects are collected as before, a little less often, so that garbage of the compilation does not pile up. The
     program's thresholds come back when the last thread has compiled, unless the program has set others meanwhile; a
     full collection comes when the program's own objects ask for one.
     """

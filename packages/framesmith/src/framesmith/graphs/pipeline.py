@@ -1,4 +1,4 @@
-"""From a torch-level graph to a callable: aot, then a backend; one sibling's output handed to the next."""
+"""A torch-level graph to a callable: ahead-of-time autograd, then a backend."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GraphCompiler:
         return compiled.runner
 
     def _propagate_layouts(self, backend: Backend) -> PropagateLayouts | None:
-        """How a backend that chooses layouts does so; what fails in it leaves the graph as it is."""
+        """Return the layout propagation of a backend, or None; a failure in it leaves the graph unchanged."""
         if not isinstance(backend, PropagatesLayouts):
             return None
 
@@ -78,7 +78,7 @@ class GraphCompiler:
         return propagate_layouts
 
     def _warn_of_mode(self, chosen: Backend) -> None:
-        """Told of graphs for another backend than the one that takes a mode; where none does, `compile` has told."""
+        """Warn of graphs for a backend that takes no mode; `compile` has warned where no backend takes one."""
         mode = self.config.mode
         if mode != "default" and "mode" not in chosen.options and takes_mode_here(AUTO):
             self.failures.warn_once(
@@ -112,14 +112,14 @@ class GraphCompiler:
 
 
 def first_location(gm: fx.GraphModule) -> Location | None:
-    """Where in the user's program the first operation of a torch-level graph comes from."""
+    """Return the user's line of the first operation of a torch-level graph, or None."""
     return next((LOCATION.of(node) for node in gm.graph.nodes if LOCATION.get(node) is not None), None)
 
 
 def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], role: Role) -> Backend:
     """The backend object that compiles this ATen graph.
 
-    Raises ValueError when a named one cannot take it, and when what one needs is not installed: that is to be told.
+    Raises ValueError when a named backend refuses the graph, and when a requirement of "auto"'s is not installed.
     """
     found = backend_for(backend, inputs, gm)
     reason = found.why_not(gm) if role in found.roles else f"it takes no {role} graphs"

@@ -64,7 +64,7 @@ def verified(
 
 @dataclass(frozen=True)
 class Observed:
-    """What one run of a graph did: its results, then its inputs after it; gradients; the generator's state."""
+    """One run of a graph: results and then inputs after the run; gradients; the generator's state."""
 
     results: list[Any]
     gradients: list[torch.Tensor | None]
@@ -96,7 +96,7 @@ def _gradients(outputs: Sequence[Any], edges: Sequence[GradientEdge]) -> list[to
 
 
 def first_difference(expected: Observed, actual: Observed) -> str | None:
-    """The first place where two runs of a graph differ."""
+    """Return the first difference of two runs of a graph, or None."""
     for what, wanted, got in (
         ("result", expected.results, actual.results),
         ("gradient", expected.gradients, actual.gradients),

@@ -1,4 +1,4 @@
-"""What happens when the compiler itself fails: the user's code runs eagerly after one warning, or, strict, an error."""
+"""Failures of the compiler: one warning and eager mode, or an error when strict."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from framesmith_guards import CompileContext, Location, current_location, locati
 
 
 class FramesmithWarning(UserWarning):
-    """Something could not be compiled and runs as plain Python; the message says what and why."""
+    """Something could not be compiled and runs eagerly; the message names it and the reason."""
 
 
 class FramesmithError(RuntimeError):
-    """What a failure inside the compiler becomes under `strict=True`."""
+    """A failure inside the compiler, under `strict=True`."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Failures:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def warn_once(self, message: str) -> None:
-        """Warn once about what is no failure, but not what was asked for."""
+        """Warn once of a setting or call that has not the effect asked for."""
         with self._lock:
             if message in self._seen:
                 return
@@ -43,11 +43,11 @@ class Failures:
     ) -> None:
         """Warn once about a failure at `where`, or raise it as a FramesmithError when strict.
 
-        `partial`: what is compiled is so all the same, in another way. The warning stands at the user's line where the
+        `partial`: the graph is compiled all the same, in another way. The warning stands at the user's line where the
         error arose; else at `location`, or where the trace is.
         """
         if isinstance(error, FramesmithError):
-            raise error  # told already, on its way to the user
+            raise error  # reported already, on its way to the user
         count("frames_failed")
         message = f"framesmith failed to compile {where}: {type(error).__name__}: {error}"
         at = location_of(error) or location or current_location()

@@ -1,7 +1,7 @@
 """Logs: one logger a topic under `framesmith.*`, switched on by `set_logs` or the environment variable FRAMESMITH_LOGS.
 
-Lower packages log to `logging.getLogger("framesmith.<topic>")`; the list of topics is here. A record is told the
-compilation and the user's line (`compile_id`, `place`) as it is made; nothing is made for a topic that is off.
+Lower packages log to `logging.getLogger("framesmith.<topic>")`; the list of topics is here. Each record has the
+compilation and the user's line (`compile_id`, `place`); a topic that is off makes no record.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from framesmith.reports.failures import FramesmithWarning
 from framesmith_dynamo import FrameEvent
 from framesmith_guards import CompileContext, Location, current_location
 
-#: topic -> what its lines tell, and what its DEBUG lines add
+#: topic -> content of its lines, and of its DEBUG lines
 TOPICS: Final[Mapping[str, str]] = {
-    "frames": "what became of each frame: compiled, skipped, run once, failed; DEBUG: the code that runs in its place",
+    "frames": "the outcome of each frame: compiled, skipped, run once, failed; DEBUG: its residual code",
     "graphs": "each graph captured, and its size; DEBUG: its code",
-    "breaks": "each graph break, once, and what to do about it; DEBUG: the user's stack, and each frame that meets it",
-    "guards": "how many guards each entry has; DEBUG: each of them, with the line that relies on it",
-    "recompiles": "the guard that failed, with what it expected and found, and what becomes dynamic by it",
+    "breaks": "each graph break, once, with its hint; DEBUG: the user's stack, and each frame that meets it",
+    "guards": "the number of guards of each entry; DEBUG: each guard, with the line that needs it",
+    "recompiles": "the guard that failed, expected and found values, and sizes that become dynamic",
     "aot": "each ATen graph, its role and size; DEBUG: its code",
-    "kernels": "how many kernels a graph became; DEBUG: their code",
-    "plan": "how many steps a graph's launcher takes, and when they are recorded as a CUDA graph; DEBUG: all of them",
-    "torch": "what this release of torch does not have, and what is lost by it",
-    "perf": "how long compiling each frame took; which functions are left out, since compiling them never paid",
+    "kernels": "the number of kernels of a graph; DEBUG: their code",
+    "plan": "steps of a graph's launcher, CUDA graph capture, autotuned choices; DEBUG: each step",
+    "torch": "names that this release of torch lacks, and features lost by that",
+    "perf": "compile time of each frame; functions that are skipped because compiling them never paid",
 }
 #: The word for every topic at once.
 ALL: Final = "all"
@@ -129,7 +129,7 @@ def _level(level: object) -> int:
 
 
 def set_logs_from_environment() -> None:
-    """Do what FRAMESMITH_LOGS says; a word that it should not have is told of, and nothing is logged then."""
+    """Set the levels of FRAMESMITH_LOGS; warn of an unknown topic, and log nothing then."""
     text = os.environ.get(VARIABLE)
     if not text:
         return
@@ -139,7 +139,7 @@ def set_logs_from_environment() -> None:
         warnings.warn(f"{VARIABLE}={text!r} is ignored: {error}", FramesmithWarning, stacklevel=2)
 
 
-# What is logged, of graphs and frames
+# Records of graphs and frames
 
 
 def log_aten_graph(gm: fx.GraphModule, role: str) -> None:

@@ -1,4 +1,4 @@
-"""Counters of what compiling did since the last reset, over the whole process."""
+"""Counters of compilations since the last reset, over the whole process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass, fields
 
 @dataclass
 class Stats:
-    """frames: seen by the hook for the first time or on a miss; the rest says what became of them.
+    """`frames_seen`: frames that the hook saw for the first time or on a cache miss; the others are their outcomes.
 
-    `frames_failed` counts frames that ran eagerly because the compiler itself failed on them, `costly_functions` those
-    that are left out from then on because compiling or inlining them cost more than it saved. `breaks` counts each
-    break once, by its instruction and kind, `breaks_met` each time that one was met: in each caller of a function that
-    breaks, and when a function was compiled again.
+    `frames_failed` counts frames that ran eagerly because the compiler failed on them, `costly_functions` functions
+    that are skipped because compiling or inlining them cost more than it saved. `breaks` counts each graph break once,
+    by its instruction and kind; `breaks_met` counts it in each caller of the function, and in each recompilation.
     """
 
     frames_seen: int = 0

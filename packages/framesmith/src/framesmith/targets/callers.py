@@ -1,6 +1,6 @@
-"""Python functions that call what has no frame of its own to compile: builtins, transforms, functions of libraries.
+"""Python functions that call builtins, transforms and library functions, which have no frame of their own to compile.
 
-Their frames are compiled in place of the callable's: what they call is interpreted as any callee is.
+Their frames are compiled in place of the callable's, which is inlined as any callee.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def caller_of(target: Callable[..., Any], name: str) -> FunctionType:
 
 
 def called_by(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What a function made by `caller_of` calls; None for other functions."""
+    """Return the callable of a function made by `caller_of`; None for other functions."""
     if not isinstance(function, FunctionType) or function.__code__.co_filename != FILE:
         return None
     assert function.__closure__ is not None

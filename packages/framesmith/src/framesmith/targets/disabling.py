@@ -1,4 +1,4 @@
-"""`disable`: functions that run as plain Python, whatever calls them."""
+"""`disable`: functions that run eagerly, whatever calls them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from framesmith.targets.kinds import describe, python_function
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
-    """A function that always runs as plain Python; as a decorator, with or without arguments.
+    """Return a function that always runs eagerly; as a decorator, with or without arguments.
 
-    `recursive=False` leaves only this function's own frame uncompiled: what it calls may still be. Raises TypeError
+    `recursive=False` skips only this function's own frame: functions that it calls are compiled. Raises TypeError
     for what cannot be called.
     """
     check_bool("recursive", recursive)

@@ -1,4 +1,4 @@
-"""What `compile()` takes: whatever can be called but classes; and how each kind is called compiled."""
+"""Kinds of targets of `compile()`: every callable but classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function by which a compiled module is called: its frame is compiled, hooks, `forward` and all, in one piece."""
+"""The function that calls a compiled module: its one frame has hooks, `forward` and all."""
 
 from __future__ import annotations
 

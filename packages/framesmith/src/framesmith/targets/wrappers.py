@@ -1,4 +1,4 @@
-"""What `compile()` returns: a function like the one given, or a view of the module given, called compiled."""
+"""Results of `compile()`: a compiled function, or a compiled view of a module."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Restore = Callable[[torch.nn.Module], torch.nn.Module]
 def compile_callable(target: Callable[..., Any], callback: FrameCallback) -> Callable[..., Any]:
     """A callable like `target` whose Python function dispatches natively to its entries.
 
-    Functions keep name, signature, method binding and pickling; methods and partials keep what they bind. What has no
-    frame that is ever compiled is called by a function that has. What cannot be compiled at all (see `why_never`) is
-    given back, after a warning; or EagerNotAllowed is raised, where calls that run eagerly are refused.
+    Functions keep name, signature, method binding and pickling; methods and partials keep their bound arguments. A
+    callable without a frame to compile is called by a function that has one. A target that cannot be compiled at all
+    (see `why_never`) is returned after a warning; EagerNotAllowed is raised where calls may not run eagerly.
     """
     target = original_of(target)
     never = why_never(target)
@@ -69,13 +69,13 @@ def compile_partial(target: functools.partial[Any], callback: FrameCallback) -> 
 
 
 def reduced(target: Callable[..., Any], protocol: object) -> tuple[Any, ...]:
-    """How a compiled callable pickles whose function is none of the program's: as the callable."""
+    """Pickle a compiled callable, whose function is none of the program's, as the callable."""
     return restore, (target,)
 
 
 @runtime_checkable
 class WatchesEager(Protocol):
-    """A callback that hears of calls of compiled functions that run eagerly; see `CompiledFunction`."""
+    """A callback with a method for calls of compiled functions that run eagerly; see `CompiledFunction`."""
 
     @property
     def refuses(self) -> bool: ...
@@ -124,7 +124,7 @@ class CompiledModule(torch.nn.Module):
 
 
 class CompiledGraphModule(CompiledModule):
-    """Of an `fx.GraphModule`: making its code anew changes a class, which has to be the original's."""
+    """A compiled `fx.GraphModule`: `recompile()` changes a class, which has to be the original's."""
 
     def recompile(self) -> object:
         return self._framesmith_original.recompile()  # type: ignore[operator]
@@ -202,7 +202,7 @@ def _is_same_callable(one: Callable[..., Any], other: Callable[..., Any]) -> boo
 
 
 def called_compiled(module: torch.nn.Module, callback: FrameCallback) -> Callable[..., Any]:
-    """What calling a compiled view of `module` calls."""
+    """Return the bound function that a call of a compiled view of `module` runs."""
     return types.MethodType(compiled_function(call_of(module), callback), module)
 
 
@@ -218,7 +218,7 @@ def _bare(cls: type[CompiledModule]) -> CompiledModule:
 
 
 def original_of(target: Any) -> Any:
-    """What a compiled function, method or module was made from; anything else as it is."""
+    """Return the original of a compiled function, method or module; other objects unchanged."""
     if isinstance(target, CompiledFunction):
         return called_by(target.__wrapped__) or target.__wrapped__
     if isinstance(target, types.MethodType) and isinstance(target.__func__, CompiledFunction):
@@ -232,7 +232,7 @@ def original_of(target: Any) -> Any:
 
 
 def callback_of(target: Any) -> FrameCallback | None:
-    """What compiles for a compiled function, method or module; None for anything else."""
+    """Return the frame callback of a compiled function, method or module; None for other objects."""
     if isinstance(target, types.MethodType):
         target = target.__func__
     if isinstance(target, CompiledFunction):
