@@ -1,4 +1,4 @@
-"""Lets tests import their driver by name."""
+"""Makes the tests' driver importable by name."""
 
 import sys
 from pathlib import Path

@@ -31,7 +31,7 @@ def reraise(error: BaseException, info: frames.FrameInfo) -> None:
 
 
 class Compiled:
-    """A function called with the hook on. `events` is what the converter told."""
+    """A function called with the hook on. `events` are those of the converter."""
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.fn = fn
@@ -45,7 +45,7 @@ class Compiled:
             return self.fn(*args, **kwargs)
 
     def of_kind(self, kind: str) -> list[FrameEvent]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [event for event in self.events if event.kind == kind]
 
     @property
@@ -62,7 +62,7 @@ class Compiled:
 
 @contextlib.contextmanager
 def active(converter: FrameConverter) -> Iterator[None]:
-    """The converter is this thread's callback."""
+    """Make the converter this thread's callback."""
     previous = frames.set_error_handler(reraise)
     try:
         with frames.activated(converter):
@@ -72,12 +72,12 @@ def active(converter: FrameConverter) -> Iterator[None]:
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Compiled:
-    """`fn`, compiled on call."""
+    """Return `fn`, compiled at its calls."""
     return Compiled(fn, **options)
 
 
 def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a call does: its result or exception, its output, and its arguments afterwards."""
+    """Return the outcome of a call: its result or exception, its output, and its arguments afterwards."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
@@ -135,7 +135,7 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 3, **options: Any) ->
 
 
 def entries_for(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> list[int]:
-    """How many entries there are after each call; each gives eager's result."""
+    """Return the number of entries after each call; each gives eager's result."""
     frames.reset()
     subject = compiled(fn, recompile_limit=20, **options)
     counts = []

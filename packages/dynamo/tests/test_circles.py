@@ -1,4 +1,4 @@
-"""What holds itself: exceptions among their own contexts, containers extended by themselves, objects in a circle."""
+"""Reference cycles: exceptions among their own contexts, containers extended by themselves, objects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def circle_behind_others(x):
 
 
 def raised_again_inside(x):
-    """CPython makes no circle of its own: the context that would close it is dropped."""
+    """CPython makes no cycle of its own: it drops the context that would close it."""
     a = ValueError(1)
     try:
         try:

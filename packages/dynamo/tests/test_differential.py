@@ -207,7 +207,7 @@ def build(lines: list[str]) -> Any:
 
 
 def outcome(fn: Any, args: tuple[Any, ...]) -> str:
-    """Text of what a call gives or raises, and of its arguments afterwards; cyclic containers have no `==`."""
+    """Text of a call's result or exception, and of its arguments afterwards; cyclic containers have no `==`."""
     try:
         result = fn(*args)
     except ERRORS as error:

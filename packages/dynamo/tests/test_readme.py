@@ -1,4 +1,4 @@
-"""The README's example runs and prints what it says; its table names files and decorators that there are."""
+"""The README's example runs and prints its comments; its table names existing files and decorators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import framesmith_dynamo
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-#: What file names in the table are relative to: the package's own folder, or where all distributions are imported from.
+#: The base of file names in the table: the package's own folder, or that of all distributions.
 OWN = Path(framesmith_dynamo.__file__).parent
 ROWS = re.findall(r"^\| ((?:an?|calling) [^|]*) \| ([^|]*) \| ([^|]*) \|$", README, re.MULTILINE)
 
@@ -31,7 +31,7 @@ def test_example(tmp_path: Path) -> None:
 
 
 def place(name: str) -> Path:
-    """The file or folder that a row names."""
+    """Return the file or folder that a row names."""
     package, _, rest = name.partition("/")
     if package.startswith("framesmith_"):
         return Path(str(__import__(package).__file__)).parent / rest
@@ -39,7 +39,7 @@ def place(name: str) -> Path:
 
 
 def defined_in(path: Path) -> set[str]:
-    """What a module defines."""
+    """Return the names that a module defines."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

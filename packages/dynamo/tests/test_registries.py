@@ -1,4 +1,4 @@
-"""The tables of handlers: no key twice, whichever file enters it."""
+"""The tables of handlers: no key is taken twice, in any file."""
 
 from collections.abc import Callable
 from typing import Any

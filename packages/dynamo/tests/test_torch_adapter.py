@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move: this torch has it; without it, what the row says is lost."""
+"""Unstable names of torch: this torch has them; without one, the effect that its row describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions in which every caller's graph breaks, or the compiler fails, are not interpreted in place for ever."""
+"""Functions in which every caller's graph breaks, or the compiler fails, are no longer inlined."""
 
 import types
 
@@ -14,14 +14,14 @@ from framesmith_dynamo.interpreter import inlining
 X = torch.arange(3.0)
 
 
-def told(x):
+def printing(x):
     y = x + 1
     print(end="")
     return y * 2
 
 
 def around(x):
-    return told(x) + 1
+    return printing(x) + 1
 
 
 def through(fn, x):
@@ -39,7 +39,7 @@ def maybe(x, flag):
 
 
 def callers(count, source):
-    """Functions of different code, each calling what `source` says."""
+    """Return functions of different code, each calling `source`."""
     made = []
     for at in range(count):
         names = {}
@@ -49,7 +49,7 @@ def callers(count, source):
 
 
 def run(functions, **options):
-    """Call each twice under one converter; the kinds of breaks in their own frames, and the events."""
+    """Call each twice under one converter; return the kinds of breaks in their own frames, and the events."""
     events = []
     fn = compiled(lambda call, x: call(x), **options)
     fn.converter = FrameConverter(run_eagerly, on_event=events.append, **options)
@@ -72,17 +72,19 @@ def kinds(events, function):
 @pytest.fixture(autouse=True)
 def fresh():
     yield
-    for function in (told, around, through, fine, maybe):
+    for function in (printing, around, through, fine, maybe):
         frames.reset(function.__code__)
 
 
-@pytest.mark.parametrize(("source", "blamed"), [("told(x)", told), ("around(x)", told), ("through(told, x)", told)])
-def test_left_alone_after_a_few_callers(source, blamed):
+@pytest.mark.parametrize(
+    ("source", "blamed"), [("printing(x)", printing), ("around(x)", printing), ("through(printing, x)", printing)]
+)
+def test_no_longer_inlined_after_a_few_callers(source, blamed):
     functions = callers(MAX_CALLERS + 2, source)
     events = run(functions)
     *first, last = [kinds(events, function) for function in functions]
     assert first[0] == ["print"] and last == [inlining.NEVER_WORTH_IT.id]
-    assert source != "told(x)" or first[:MAX_CALLERS] == [["print"]] * MAX_CALLERS
+    assert source != "printing(x)" or first[:MAX_CALLERS] == [["print"]] * MAX_CALLERS
     [costly] = [event for event in events if event.kind == "costly"]
     assert costly.code is blamed.__code__ and "framesmith.disable" in costly.detail and "print" in costly.detail
 
@@ -94,12 +96,12 @@ def test_one_that_gets_through_gives_another_chance():
 
 
 def test_a_helper_that_calls_what_it_is_given_is_not_blamed():
-    events = run([*callers(MAX_CALLERS + 1, "through(told, x)"), *(good := callers(2, "through(fine, x) * 3"))])
+    events = run([*callers(MAX_CALLERS + 1, "through(printing, x)"), *(good := callers(2, "through(fine, x) * 3"))])
     assert [kinds(events, function) for function in good] == [[], []]
 
 
 def test_the_same_caller_counts_once():
-    [function] = callers(1, "told(x.cos())")
+    [function] = callers(1, "printing(x.cos())")
     events = []
     converter = FrameConverter(run_eagerly, on_event=events.append, recompile_limit=20, dynamic=False)
     for size in range(1, 9):
@@ -126,7 +128,7 @@ def test_where_the_compiler_failed_it_is_not_asked_again(monkeypatch):
     assert len([event for event in events if event.kind == "costly"]) == 1
 
 
-def test_frames_that_never_pay_are_told():
+def test_frames_that_never_pay_are_reported():
     names = [f"{letter}{at}" for letter in "ab" for at in range(4)]
 
     def no_tensors(table):

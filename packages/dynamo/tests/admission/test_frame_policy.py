@@ -1,4 +1,4 @@
-"""Which frames are compiled and which functions are interpreted in place."""
+"""Frame policy: the frames that are compiled and the functions that are inlined."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_users_functions_and_modules_are_compiled() -> None:
     assert why_not_compiled(torch.nn.Linear.forward.__code__) is None
 
 
-def test_what_is_left_alone() -> None:
+def test_skipped_code() -> None:
     for code in (
         generator.__code__,
         coroutine.__code__,
@@ -60,13 +60,13 @@ def test_what_is_left_alone() -> None:
 
 
 class Handler:
-    """Called by torch for every function that meets it."""
+    """Called by torch for every function that gets one as an argument."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args)
 
 
-def test_handlers_of_torch_functions_run_as_plain_python() -> None:
+def test_handlers_of_torch_functions_run_eagerly() -> None:
     assert why_not_compiled(Handler.__torch_function__.__code__) is not None
 
 
@@ -145,7 +145,7 @@ NAMES_OF_TORCH = [
 
 @pytest.mark.parametrize("source", NAMES_OF_TORCH)
 def test_what_torch_compile_makes_of_a_users_frame_is_not_compiled(source: str) -> None:
-    """It has the user's globals, or none that say anything."""
+    """Its globals are the user's, or name no module."""
     space: dict[str, Any] = {"__name__": "users"}
     exec(compile(source, "users.py", "exec"), space)
     function = next(found for found in space.values() if isinstance(found, types.FunctionType))
@@ -160,8 +160,8 @@ def test_only_the_engines_pass_is_left_with_its_calls(function: types.FunctionTy
     assert skips_callees(function.__code__, function.__globals__) == is_engine
 
 
-def test_what_torch_compile_calls_while_it_compiles_is_left_alone() -> None:
-    """A program may run under torch.compile inside: torch's eager flex_attention is one."""
+def test_code_called_by_torch_compile_is_skipped() -> None:
+    """A program may use torch.compile inside: torch's eager flex_attention does."""
     function = importlib.import_module("torch._dynamo.convert_frame").ConvertFrame.__call__
     assert skips_callees(function.__code__, function.__globals__)
     called = importlib.import_module("torch._dynamo.eval_frame").OptimizeContext.__call__

@@ -1,4 +1,4 @@
-"""Frames called within torch.func transforms, saved-tensor hooks and modes run as plain Python."""
+"""Frames called within torch.func transforms, saved-tensor hooks and modes run eagerly."""
 
 import contextlib
 import inspect

@@ -487,8 +487,8 @@ def test_an_instance_check_of_the_user_is_not_run_while_tracing() -> None:
     assert subject.of_kind("break")
 
 
-class Told:
-    """What says that it is of another class than it is."""
+class Claiming:
+    """Claims another class by `__class__`."""
 
     def __init__(self, named: Any) -> None:
         self.named = named
@@ -501,7 +501,7 @@ class Told:
 
 
 class Asked:
-    """What answers every question itself."""
+    """Answers every attribute look-up itself."""
 
     def __getattribute__(self, name: str) -> Any:
         return dict if name == "__class__" else object.__getattribute__(self, name)
@@ -510,9 +510,11 @@ class Asked:
 PLAIN = Plain(3)
 
 
-@pytest.mark.parametrize("obj", [Told(dict), Told(torch.Tensor), Told(None), Told(3), Asked(), weakref.proxy(PLAIN)])
+@pytest.mark.parametrize(
+    "obj", [Claiming(dict), Claiming(torch.Tensor), Claiming(None), Claiming(3), Asked(), weakref.proxy(PLAIN)]
+)
 def test_isinstance_believes_what_an_object_says(obj: Any) -> None:
-    kinds = [dict, torch.Tensor, Told, Plain, (int, Asked)]
+    kinds = [dict, torch.Tensor, Claiming, Plain, (int, Asked)]
 
     def ask(x):
         return x + 1, [isinstance(obj, kind) for kind in kinds], type(obj) in kinds

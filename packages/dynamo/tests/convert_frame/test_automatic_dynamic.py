@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Which sizes and numbers are symbols: those that changed, those that are marked, all, none; and what data may become."""
+"""Symbolic sizes and numbers: those that changed, those that are marked, all, none; and unbacked ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from framesmith_dynamo.graph import symbols
 
 
 def rows(*counts: int) -> list[tuple[torch.Tensor]]:
-    """Tensors of so many rows."""
+    """Return tensors with this number of rows."""
     return [(torch.arange(3.0 * n).reshape(n, 3),) for n in counts]
 
 
 def doubled(x: torch.Tensor) -> Any:
-    """Uses the size without needing to know it."""
+    """Uses the size without specialising it."""
     return x * 2 + x.shape[0], x.view(-1).shape
 
 
@@ -59,7 +59,7 @@ def test_sizes_of_views_of_what_has_gradients_change_too(made: Any, view: Any) -
         assert len(set(entries)) == 1
 
 
-def test_what_goes_wrong_in_making_symbols_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_make_symbols_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("of ours")
 
@@ -81,7 +81,7 @@ def _of_keywords(x: torch.Tensor, k: dict[str, int]) -> Any:
     return (lambda **named: x * named["a"] + named["b"])(**k)
 
 
-#: Programs of a tensor and a number, which reaches them in a container.
+#: Programs of a tensor and a number, passed in a container.
 PASSED: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "tuple": (lambda x, t: x * t[0] + len(t), lambda n: (n, n)),
     "list": (lambda x, t: x * t[0] + t[1], lambda n: [n, n / 4]),
@@ -150,7 +150,7 @@ def test_nothing_is_a_symbol() -> None:
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.25, 0.1, 3.0), (3, 4, 5, -6), (3, 4, 400_000, 8)])
-def test_numbers_that_change(values: tuple[Any, ...]) -> None:
+def test_symbolic_numbers(values: tuple[Any, ...]) -> None:
     x = torch.ones(3)
     assert entries_for(lambda x, n: (x * n, n + 1), [(x, n) for n in values]) == [1, 2, 2, 2]
 
@@ -183,7 +183,7 @@ def test_parameters_stay() -> None:
     assert entries_for(program, [(w, torch.ones(2, 3)) for w in weights]) == [1, 2, 3]
 
 
-def test_what_becomes_dynamic_is_told_in_the_users_terms() -> None:
+def test_new_symbols_are_reported_in_the_users_terms() -> None:
     frames.reset()
     subject = compiled(lambda x, rate: x * rate)
     subject(torch.ones(5, 3), 0.5)
@@ -198,7 +198,7 @@ def test_what_becomes_dynamic_is_told_in_the_users_terms() -> None:
 
 
 def marked(mark: Callable[..., None], *args: Any, size: int = 5, **options: Any) -> torch.Tensor:
-    """A tensor of that many rows, marked."""
+    """Return a tensor with this number of rows, marked."""
     x = torch.arange(3.0 * size).reshape(size, 3)
     mark(x, *args, **options)
     return x
@@ -223,7 +223,7 @@ def test_a_size_marked_to_stay_is_compiled_for_each_time() -> None:
 
 
 def loops(x: torch.Tensor) -> torch.Tensor:
-    """Needs to know how many rows there are."""
+    """Specialises the number of rows."""
     total = x[0]
     for row in range(x.shape[0]):
         total = total + x[row]
@@ -331,16 +331,16 @@ def test_the_sizes_of_a_parameter_stay_whoever_marks_them(mark: Callable[[torch.
         compiled(lambda x: x * 2)(parameter)
 
 
-def test_marks_without_effect_are_told_once() -> None:
+def test_marks_without_effect_are_reported_once() -> None:
     subject = compiled(doubled, dynamic=False)
     for n in (5, 6):
         subject(marked(mark_dynamic, 0, size=n))
-    [told] = subject.of_kind("dynamic")
-    assert told.detail.startswith("L['x'] is marked, which has no effect")
+    [event] = subject.of_kind("dynamic")
+    assert event.detail.startswith("L['x'] is marked, which has no effect")
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_an_unbacked_size_that_broadcasts_is_told_and_the_function_stays(dynamic: bool | None) -> None:
+def test_an_unbacked_size_that_broadcasts_is_reported_and_the_function_stays(dynamic: bool | None) -> None:
     def added(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x + y  # the place
 
@@ -362,7 +362,7 @@ def test_marks_of_torch_may_count_from_the_end() -> None:
     assert entries_for(doubled, [(marked(torch._dynamo.mark_dynamic, -2),), *rows(7, 9)]) == [1, 1, 1]
 
 
-# Numbers that data becomes
+# Unbacked numbers
 
 
 def checked(x: torch.Tensor, i: torch.Tensor) -> Any:

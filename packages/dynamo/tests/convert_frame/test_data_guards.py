@@ -1,4 +1,4 @@
-"""What compiled code assumed of Python data is checked at every call: other data finds or makes another entry."""
+"""Assumptions about Python data are checked at every call: other data has another entry."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_identity_of_tuples_is_guarded() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: X.clone(), lambda: torch.nn.Linear(1, 1)])
-def test_objects_used_as_keys_are_told_apart_again(make: Callable[[], Any]) -> None:
+def test_objects_used_as_keys_are_distinguished_again(make: Callable[[], Any]) -> None:
     def count(a, b):
         table = {a: 1}
         table[b] = 2

@@ -1,4 +1,4 @@
-"""What the compiler keeps alive: nothing of the call it compiled."""
+"""The compiler keeps nothing of the compiled call alive."""
 
 from __future__ import annotations
 

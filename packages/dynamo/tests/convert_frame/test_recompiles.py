@@ -1,4 +1,4 @@
-"""Every assumption a trace makes is guarded: something changes between calls, and the next call equals eager."""
+"""Every assumption of a trace is guarded: something changes between calls, and the next call equals eager."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Any], list[Change]]] = {
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The changes' environment; what they do to this module is undone."""
+    """The changes' environment; their effects on this module are undone."""
     saved = {name: globals()[name] for name in ("FLAG", "TABLE", "ITEMS", "helper")}
     kept = (dict(TABLE), list(ITEMS))
     module = sys.modules[__name__]

@@ -1,4 +1,4 @@
-"""How a graph's inputs reach it: extracted by the guards, held by nothing else, loaded where they are arguments."""
+"""Inputs of a graph: extracted by the guards, held by nothing else, loaded directly if they are arguments."""
 
 import gc
 import weakref
@@ -72,7 +72,7 @@ def test_globals_cells_lists_and_dicts():
 
 
 def test_under_a_torch_function_mode_the_python_check_extracts():
-    """With a default device the guards are not native: the check's `extract` gives the inputs."""
+    """With a default device the guards are not native: the check's `extract` returns the inputs."""
     model = Layered()
     with torch.no_grad(), torch.device("cpu"):
         subject = compiled(model.forward)
@@ -83,7 +83,7 @@ def test_under_a_torch_function_mode_the_python_check_extracts():
 
 
 def test_a_replaced_tensor_is_freed_before_the_rest_of_the_frame():
-    """As in plain Python; the first calls do not count, since the tracer's own objects wait for the collector."""
+    """As in eager mode; the first calls do not count, since the tracer's own objects wait for the collector."""
     holder, gone = {"cache": torch.zeros(4)}, []
 
     def step(x, old):

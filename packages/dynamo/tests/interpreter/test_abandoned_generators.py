@@ -1,4 +1,4 @@
-"""Generators that are dropped half-run: their `finally` and `with` blocks run where Python drops the last reference."""
+"""Dropped suspended generators: their `finally` and `with` blocks run where Python drops the last reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 
 class Lock:
-    """Writes down when it is entered and left."""
+    """Records when it is entered and left."""
 
     def __init__(self, log):
         self.log = log
@@ -27,7 +27,7 @@ class Lock:
 
 
 class Holder:
-    """A place for a generator."""
+    """Holds a generator."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""Calls compiled while the program handles an exception: that keeps its traceback, and the compiler keeps neither."""
+"""Calls compiled while the program handles an exception, which keeps its traceback and is not kept alive."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ FUNCTIONS = [
 
 
 class Planted(Exception):
-    """What the program handles around its calls."""
+    """The exception that the program handles around its calls."""
 
 
 def plants() -> None:
@@ -85,7 +85,7 @@ def plants() -> None:
 
 
 def around(function: Callable[..., Any], refusals: tuple[type[Exception], ...] = ()) -> Any:
-    """What a call made in a handler gives or raises, with what led to it; and the exception handled there."""
+    """Return the result or error of a call made in a handler, with its causes; and the exception handled there."""
     found: list[Any] = []
     try:
         try:

@@ -1,4 +1,4 @@
-"""Code prepared for interpretation: protections, targets, the cache; and continuations made of it."""
+"""Decoded code: protections, targets, the cache; and its continuations."""
 
 from __future__ import annotations
 

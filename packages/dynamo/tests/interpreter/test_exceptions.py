@@ -314,9 +314,9 @@ def test_an_error_of_torch_arrives_with_the_users_frames() -> None:
         try:
             raises_in_operation(X, X)
         except RuntimeError as error:
-            places = traceback.extract_tb(error.__traceback__)
-    assert places[-1].name == "raises_in_operation"
-    assert places[-1].line == "return z @ y"
+            entries = traceback.extract_tb(error.__traceback__)
+    assert entries[-1].name == "raises_in_operation"
+    assert entries[-1].line == "return z @ y"
 
 
 def test_an_exception_after_a_graph_keeps_its_line() -> None:
@@ -345,11 +345,11 @@ def calls_what_is_misunderstood(x):
     return is_misunderstood(x) + 1
 
 
-def test_an_exception_that_the_program_does_not_raise_is_told() -> None:
-    """The call has run eagerly, for a reason that was none."""
+def test_an_exception_that_the_program_does_not_raise_is_reported() -> None:
+    """The call has run eagerly for a wrong reason."""
     frames.reset()
     subject = compiled(calls_what_is_misunderstood)
     assert torch.equal(subject(X), X + 1)
-    [told] = subject.of_kind("error")
-    assert isinstance(told.error, NotRaised)
-    assert "TypeError is raised at" in told.detail and "calls_what_is_misunderstood" in told.detail
+    [event] = subject.of_kind("error")
+    assert isinstance(event.error, NotRaised)
+    assert "TypeError is raised at" in event.detail and "calls_what_is_misunderstood" in event.detail

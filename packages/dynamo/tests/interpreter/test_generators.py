@@ -116,11 +116,11 @@ def closed_and_returned(x):
         return x
         yield
 
-    told = []
+    results = []
     for it in (g(GeneratorExit), g(KeyError)):
         next(it)
-        told += [it.close(), it.close()]
-    return x, told, unstarted().close()
+        results += [it.close(), it.close()]
+    return x, results, unstarted().close()
 
 
 def expression(x):
@@ -219,7 +219,7 @@ def returned(x):
     return g()
 
 
-def test_a_generator_that_leaves_the_function_is_plain_python() -> None:
+def test_a_generator_that_leaves_the_function_runs_eagerly() -> None:
     def f(x):
         return [v * 2 for v in returned(x)], returned(x)
 

@@ -1,4 +1,4 @@
-"""Loops that a trace would follow for very long, or for ever: the frame runs eagerly, with a break that says so."""
+"""Loops whose trace is very long, or endless: the frame runs eagerly, with a break that names the reason."""
 
 from __future__ import annotations
 

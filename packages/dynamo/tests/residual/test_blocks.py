@@ -1,4 +1,4 @@
-"""Graph breaks inside `with` and `try` blocks: what is before, at and behind the break behaves as one function."""
+"""Graph breaks inside `with` and `try` blocks: the code before, at and after the break behaves as one function."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def set_grad(x):
 
 
 class Off:
-    """A context manager of the user's that turns gradients off by a call."""
+    """A user's context manager that turns gradients off by a call."""
 
     def __enter__(self):
         self.before = torch.is_grad_enabled()

@@ -331,7 +331,7 @@ def test_fullgraph_raises_and_names_the_break() -> None:
     assert caught.value.broken.kind.id in BREAKS
 
 
-def test_disabled_functions_run_as_plain_python() -> None:
+def test_disabled_functions_run_eagerly() -> None:
     def helper(t):
         return t + len([1 for _ in t])
 

@@ -1,4 +1,4 @@
-"""Loops in which the graph breaks: what their first round calls is not compiled twice. Results are eager's."""
+"""Loops in which the graph breaks: functions called in their first iteration are not compiled twice."""
 
 from __future__ import annotations
 
@@ -158,12 +158,12 @@ def endless(x):
 
 
 def comprehended(x):
-    def told(row: torch.Tensor) -> torch.Tensor:
+    def printing(row: torch.Tensor) -> torch.Tensor:
         y = work(row)
-        print("told")
+        print("row")
         return y
 
-    return [told(row) for row in x]
+    return [printing(row) for row in x]
 
 
 def sometimes(x, loops=(False, True, False)):
@@ -181,7 +181,7 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     behind_a_mapped_function: 1,
     numbered: 1,
     nested: 1,
-    in_a_later_round: 4,  # the three rounds that come first, and `work` for the rest
+    in_a_later_round: 4,  # the three iterations that come first, and `work` for the rest
     own_operations: 0,
     leaves_early: 1,
     of_nothing: 0,
@@ -214,7 +214,7 @@ def test_what_is_before_a_loop_is_compiled() -> None:
 
 
 def test_a_call_that_does_not_come_to_the_loop_is_compiled() -> None:
-    """The function is not left out for one that does."""
+    """The function is still inlined for callers that do not reach the loop."""
     found = check(sometimes, X)
     check_again = check(sometimes, X[:3])
     assert "exp" in found.calls

@@ -1,4 +1,4 @@
-"""Which variables code shows to write to: for the inputs that a graph is to keep as they were."""
+"""Mutated-input analysis: the variables that code may write to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_a_function_of_that_name(x: Any, y: Any) -> None:
     relu_(x)
 
 
-def by_a_function_told_so(x: Any, y: Any) -> None:
+def by_an_inplace_argument(x: Any, y: Any) -> None:
     F.threshold(x, y.item(), 0.0, inplace=True)
 
 
@@ -113,7 +113,7 @@ def with_all_arguments(x: Any, y: Any) -> None:
 WRITING = [
     numbered, in_the_next_round, of_one_of_two, by_a_bound_method, through_a_function, rest_of_some, with_all_arguments,
     by_a_method, through_views, by_a_subscript, by_a_slice, by_an_augmented_subscript, by_an_augmented_assignment,
-    by_a_function, by_a_function_of_that_name, by_a_function_told_so, as_the_output, in_a_loop, unpacked, in_a_handler,
+    by_a_function, by_a_function_of_that_name, by_an_inplace_argument, as_the_output, in_a_loop, unpacked, in_a_handler,
 ]  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def of_what_an_object_holds(x: Any, y: Any) -> None:
     x.buffer.copy_(y.detach())
 
 
-def told_not_to(x: Any, y: Any) -> Any:
+def not_inplace(x: Any, y: Any) -> Any:
     return F.dropout(x, 0.5, True, inplace=False)
 
 
@@ -174,7 +174,7 @@ def of_attributes(x: Any, y: Any) -> Any:
         of_an_argument,
         of_another_of_that_name,
         of_what_an_object_holds,
-        told_not_to,
+        not_inplace,
         of_shapes_alone,
         of_attributes,
     ],

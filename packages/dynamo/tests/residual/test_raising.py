@@ -1,4 +1,4 @@
-"""What is raised in place of a continuation, or by its graph, leaves the blocks that are open there."""
+"""An error raised in place of a continuation, or by its graph, leaves the blocks that are open there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RAISED = [KeyboardInterrupt, LookupError]
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """With an error handler that raises what reaches it where the frame begins."""
+    """With an error handler that raises its error where the frame begins."""
 
     def handle(error: BaseException, info: frames.FrameInfo) -> frames.Entry:
         instead = raising(info.code, error)
@@ -85,7 +85,7 @@ def run_active(converter: FrameConverter, function: Callable[..., Any], log: lis
 
 
 def effects(error: type[BaseException], run: Callable[[list[Any]], Any]) -> list[Any]:
-    """What a call logs that ends with the error."""
+    """Return the log of a call that ends with the error."""
     log: list[Any] = []
     with pytest.raises(error, match="planted"):
         run(log)
@@ -133,18 +133,20 @@ def test_a_graph_is_interrupted_in_the_open_blocks(function: Callable[..., Any])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_failure_of_the_compiler_told_by_raising_is_raised_in_the_open_blocks(function: Callable[..., Any]) -> None:
+def test_a_failure_of_the_compiler_reported_by_raising_is_raised_in_the_open_blocks(
+    function: Callable[..., Any],
+) -> None:
     def compile_graph(module: Any, inputs: Any) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             raise ValueError("a defect")
 
         return run
 
-    def tell(event: Any) -> None:
+    def report(event: Any) -> None:
         if event.kind == "error":
             raise LookupError("planted")
 
-    converter = FrameConverter(compile_graph, on_event=tell)
+    converter = FrameConverter(compile_graph, on_event=report)
     found = effects(LookupError, lambda log: run_active(converter, function, log))
     assert found == eager_effects(function, LookupError)
 

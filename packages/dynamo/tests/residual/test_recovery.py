@@ -1,4 +1,4 @@
-"""A compiled graph that raises: the frame begins again as plain Python, and nothing is seen of the first attempt."""
+"""A compiled graph that raises: the frame restarts eagerly, and no effect of the first attempt is visible."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_random_state_is_put_back() -> None:
 
 
 def test_running_statistics_are_put_back() -> None:
-    """torch updates them without saying so: no version tells."""
+    """torch updates them without declaring it, so their version does not change."""
 
     def step(norm: Any, x: Any, target: Any) -> Any:
         try:
@@ -234,7 +234,7 @@ def history_and_length(x: Any, mask: Any) -> Any:
 
 
 def test_a_change_of_history_breaks_before_what_a_length_of_data_may_refuse() -> None:
-    """That one element is broadcast, the trace does not know: the graph fails where it is one, and began to change."""
+    """The trace does not know that one element is broadcast: the graph fails there, after its first change."""
     subject = compiled(history_and_length)
     for values in ([1.0, 0.0, 2.0, 3.0], [0.0, 0.0, 4.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 5.0, 5.0, 0.0]):
         seen = []
@@ -283,29 +283,29 @@ def test_what_autograd_refuses_to_change_is_refused_at_its_place(first: str, the
 
 @pytest.fixture
 def heard() -> Iterator[list[float]]:
-    """What an operator that returns nothing was told: `torch.ops.recovery.tell`."""
+    """The arguments of an operator that returns nothing: `torch.ops.recovery.note`."""
     seen: list[float] = []
     with torch.library._scoped_library("recovery", "FRAGMENT") as made:
-        made.define("tell(Tensor x) -> ()")
-        made.impl("tell", lambda x: seen.append(float(x.sum())), "CPU")
-        made.impl("tell", lambda x: None, "Meta")
+        made.define("note(Tensor x) -> ()")
+        made.impl("note", lambda x: seen.append(float(x.sum())), "CPU")
+        made.impl("note", lambda x: None, "Meta")
         yield seen
 
 
-def tells_before_and_after(x: Any, index: Any) -> Any:
-    torch.ops.recovery.tell(x)
+def notes_before_and_after(x: Any, index: Any) -> Any:
+    torch.ops.recovery.note(x)
     y = x[index]
-    torch.ops.recovery.tell(y)
+    torch.ops.recovery.note(y)
     return y * 2
 
 
-def tells_last(x: Any, index: Any) -> Any:
+def notes_last(x: Any, index: Any) -> Any:
     y = x[index]
-    torch.ops.recovery.tell(x)
+    torch.ops.recovery.note(x)
     return y * x[index]
 
 
-@pytest.mark.parametrize("function", [tells_before_and_after, tells_last])
+@pytest.mark.parametrize("function", [notes_before_and_after, notes_last])
 @pytest.mark.parametrize("indices", [[GOOD, BAD, GOOD], [BAD, GOOD, BAD]])
 def test_what_an_operator_does_outside_of_tensors_is_done_once(
     heard: list[float], function: Callable[..., Any], indices: list[torch.Tensor]
@@ -342,13 +342,13 @@ def double(x: Any) -> Any:
     return x * 2
 
 
-def test_the_compilers_own_error_is_told_and_the_result_is_eagers() -> None:
+def test_the_compilers_own_error_is_reported_and_the_result_is_eagers() -> None:
     frames.reset()
     events: list[Any] = []
     with active(FrameConverter(planted(ZeroDivisionError("mine")), on_event=events.append)):
         assert torch.equal(double(torch.ones(2)), torch.full((2,), 2.0))
-    [told] = [event for event in events if event.kind == "error"]
-    assert isinstance(told.error, ZeroDivisionError)
+    [found] = [event for event in events if event.kind == "error"]
+    assert isinstance(found.error, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])

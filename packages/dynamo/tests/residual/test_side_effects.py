@@ -1,7 +1,4 @@
-"""Programs that change things: lists, dicts, objects, cells, globals, tensors in place, modules.
-
-Each effect once, in order.
-"""
+"""Programs with side effects on lists, dicts, objects, cells, globals, tensors, modules: each once, in order."""
 
 from __future__ import annotations
 
@@ -332,7 +329,7 @@ def test_batch_norm_statistics_are_updated_once() -> None:
 
 
 def functional_compiler(module: torch.fx.GraphModule, inputs: Any) -> Any:
-    """As compilers do: reads every input first, writes changed ones back at the end."""
+    """A compiler that reads every input first and writes mutated ones back at the end."""
 
     def run(*tensors):
         copies = [tensor.clone() for tensor in tensors]
@@ -386,7 +383,7 @@ def test_operations_on_lists_in_place_give_the_list_back() -> None:
 
 @pytest.mark.parametrize("first", [(), (23,), (7, 15, 3)])
 def test_a_set_that_changes_keeps_the_order_of_its_own_history(first: tuple[int, ...]) -> None:
-    """7, 15 and 23 want the same place in a small set: which of them comes first hangs on which came first."""
+    """7, 15 and 23 collide in a small set: the first one inserted comes first."""
 
     def step(x: Any, seen: set[int]) -> Any:
         seen.discard(3)
@@ -420,7 +417,7 @@ EXCHANGES: dict[str, Callable[[set[Any], Any], object]] = {
 @pytest.mark.parametrize("how", EXCHANGES)
 @pytest.mark.parametrize(("old", "new"), [(1, True), (True, 1), (0, False), (0.0, -0.0), (1, 1.0), (1, 1)])
 def test_the_member_of_a_set_is_the_one_that_was_added_last(how: str, old: Any, new: Any) -> None:
-    """Of equal members a set keeps the one that was there, until it has gone."""
+    """A set retains the first of equal members, until it is removed."""
 
     def step(x: Any, kept: set[Any], new: Any) -> Any:
         EXCHANGES[how](kept, new)

@@ -1,4 +1,4 @@
-"""Code behind a break that runs on the spot: no continuation is called for it, and nothing differs from eager mode."""
+"""Straight-line code inlined after a break: no continuation is called for it, and results are eager mode's."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def of_none(model, x):
 PROGRAMS: dict[Step, int] = {
     detached: 0,
     two_detached: 0,
-    detached_result: 2,  # of what it calls: behind its print, and in front of `return y`
+    detached_result: 2,  # of its callee: after its print, and before `return y`
     two_passes: 1,
     three_passes: 1,
     passes_with_gradients: 1,
@@ -151,7 +151,7 @@ PROGRAMS: dict[Step, int] = {
 
 
 def ran(program: Step, run: Step) -> list[Any]:
-    """What three calls do, and the gradients after each."""
+    """Return the results of three calls, and the gradients after each."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     found = []
@@ -174,7 +174,7 @@ def test_on_the_spot(program: Step) -> None:
     assert count == PROGRAMS[program] or (program is caught and count == 0), names
 
 
-def test_an_error_on_the_spot_is_told_of_its_line() -> None:
+def test_an_error_in_inlined_code_has_its_line() -> None:
     def fails(x: torch.Tensor) -> Any:
         loss = x.sum()
         loss.backward()
@@ -190,8 +190,8 @@ def test_an_error_on_the_spot_is_told_of_its_line() -> None:
     assert lines[0] == lines[1]
 
 
-def test_nothing_is_kept_alive_by_what_ran_on_the_spot() -> None:
-    """The residual code lets go of what the code on the spot has read, as the program does of its locals."""
+def test_inlined_code_keeps_nothing_alive() -> None:
+    """Residual code drops references read by inlined code, as the program does of its locals."""
     seen: list[weakref.ref[torch.Tensor]] = []
 
     def step(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Calls that eager refuses although fakes take them, used or not: they raise where eager raises."""
+"""Calls that eager mode refuses although fakes accept them, used or not: they raise where eager raises."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_at_its_own_elements(x: Any) -> Any:
     return y
 
 
-def apart_by_place(x: Any) -> Any:
+def separate_by_index(x: Any) -> Any:
     y = x.flatten().long()
     y[:3].index_add_(0, y[:3].clone(), y[3:6])
     y[:4].scatter_(0, y[8:] - 5, y[4:6])
@@ -93,7 +93,7 @@ def beyond(x: Any) -> Any:
 
 
 PROGRAMS = [
-    overlapping_add, overlapping_copy, copied_to_its_own_elements, put_at_its_own_elements, apart_by_place, expanded,
+    overlapping_add, overlapping_copy, copied_to_its_own_elements, put_at_its_own_elements, separate_by_index, expanded,
     allowed, too_large, beyond,
 ]  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_refused_by_eager(program: Callable[..., Any]) -> None:
     check(program, torch.arange(9.0).view(3, 3))
 
 
-@pytest.mark.parametrize("program", [allowed, apart_by_place])
+@pytest.mark.parametrize("program", [allowed, separate_by_index])
 def test_plain_item_assignment_does_not_break(program: Callable[..., Any]) -> None:
     assert not check(program, torch.arange(9.0).view(3, 3)).of_kind("break")
 
@@ -127,7 +127,7 @@ def unused_softmax_of_integers(x: Any, log: list[int]) -> Any:
     return x
 
 
-def unused_product_of_two_types(x: Any, log: list[int]) -> Any:
+def unused_multiplication_of_two_types(x: Any, log: list[int]) -> Any:
     log.append(1)
     x @ torch.eye(3, dtype=torch.float64)
     return x
@@ -158,7 +158,7 @@ def masked_with_too_large_a_number(x: Any, log: list[int]) -> Any:
     "program",
     [
         unused_softmax_of_integers,
-        unused_product_of_two_types,
+        unused_multiplication_of_two_types,
         unused_difference_of_bools,
         number_into_bools,
         first_error_first,

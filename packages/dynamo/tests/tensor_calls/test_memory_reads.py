@@ -40,7 +40,7 @@ def test_packed_layers(layer, dynamic):
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_packed_layers_without_gradients(layer, around):
-    """In inference mode composite operators reach the recording as they are, and are run there by their own kernel."""
+    """In inference mode composite operators are recorded as they are, and run by their own kernel."""
     module = LAYERS[layer]().eval()
     subject = compiled(lambda packed: module(packed)[0].data + 1, recompile_limit=50)
     with around():

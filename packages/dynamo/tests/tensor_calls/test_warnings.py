@@ -1,4 +1,4 @@
-"""What operations warn of is told where the program calls them, by the first attempt to trace the call."""
+"""Warnings of operations are reported at the program's line, by the first attempt to trace the call."""
 
 import sys
 import warnings
@@ -60,7 +60,7 @@ def ran_by_the_graph(record):
     return record.filename.startswith("<eval_with_key>")
 
 
-def told(fn, *args):
+def warned(fn, *args):
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("default")  # once a line
         fn(*args)
@@ -69,10 +69,10 @@ def told(fn, *args):
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
-def test_told_as_in_eager_mode(fn):
-    expected = told(fn, ONE)
+def test_warned_as_in_eager_mode(fn):
+    expected = warned(fn, ONE)
     assert [place[2:] for place in expected] == [(__file__, line_of(f"AT-{fn.__name__}"))]
-    assert told(compiled(fn), ONE) == expected
+    assert warned(compiled(fn), ONE) == expected
 
 
 def test_an_error_that_was_a_warning():

@@ -1,4 +1,4 @@
-"""What a program has said to torch's compiler: read where torch keeps it; logged once if it is not there."""
+"""torch's switches: read where torch stores them; a missing name is logged once."""
 
 import functools
 import logging
@@ -81,8 +81,8 @@ def test_what_torch_keeps_elsewhere_is_logged_once_and_the_rest_works(place, log
         assert not read(f)
     assert stances.stance() == "default"
     assert torch_names.read(place, "nothing") == "nothing"
-    told = [record.getMessage() for record in logged.records if place.name in record.getMessage()]
-    assert len(told) == 1 and place.lost in told[0]
+    messages = [record.getMessage() for record in logged.records if place.name in record.getMessage()]
+    assert len(messages) == 1 and place.lost in messages[0]
     frames.reset(g)
 
 
@@ -146,7 +146,7 @@ def test_a_call_that_runs_eagerly_for_once_looks_for_no_settings(monkeypatch):
     frames.reset(f)
 
 
-def test_a_converter_alone_tells_that_it_chooses_no_backend(monkeypatch):
+def test_a_converter_alone_warns_that_it_chooses_no_backend(monkeypatch):
     monkeypatch.setattr(settings, "_warned", set())
     converter = FrameConverter(lambda module, inputs: module.forward)
     with torch.compiler.set_stance("default", force_backend="eager"):

@@ -1,4 +1,6 @@
-"""What Python refuses, the traced program refuses in the same words: operators, statements, builtins, methods."""
+"""Operations that Python rejects: the traced program raises the same messages, for operators, statements, builtins,
+methods.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ VALUES: list[Any] = [
 
 
 def shown(result: Any) -> Any:
-    """A result as text that two runs share."""
+    """Return a result as text that two runs share."""
     if isinstance(result, Iterator):
         result = (type(result).__name__, attempt(lambda: list(itertools.islice(result, 4)), (), {}))
     return type(result).__name__, re.sub(r"0x[0-9a-f]+", "", repr(result))
@@ -84,7 +86,7 @@ def attempt(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def differences(call: Callable[..., Any], args: tuple[Any, ...], **kwargs: Any) -> str:
-    """What differs between a call in eager mode and compiled; empty if nothing does."""
+    """Return the differences between a call in eager mode and compiled; empty if there are none."""
 
     def program(x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -105,7 +107,7 @@ def differences(call: Callable[..., Any], args: tuple[Any, ...], **kwargs: Any) 
 
 
 def made(text: str) -> Callable[..., Any]:
-    """The function of a text: an expression of `a` (and `b`), or a body."""
+    """Return the function of a text: an expression of `a` (and `b`), or a body."""
     names: dict[str, Any] = {"function": function, "HalfManager": HalfManager}
     body = f" return {text}" if not text.startswith(" ") else text
     exec(f"def made(a, b=None):\n{body}", names)
@@ -177,7 +179,7 @@ def test_arguments_that_do_not_fit(call: Any) -> None:
     assert not [text for text in found if text]
 
 
-#: Special methods, and expressions that ask an object for them.
+#: Special methods, and expressions that call them.
 ASKED: dict[str, tuple[str, ...]] = {
     "__len__": ("len(a)", "bool(a)", "1 if a else 2", "list(reversed(a))"),
     "__bool__": ("bool(a)", "not a", "a and 3", "bool(a) + len([a])"),

@@ -1,4 +1,4 @@
-"""`is` of numbers, texts and tuples goes by object: of equal ones, of one that comes from two places, of constants."""
+"""`is` of numbers, strings and tuples: equal objects, one object from two sources, constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import framesmith_frames as frames
 X = torch.arange(3.0)
 SENTINEL = 10**9
 
-#: How one of several equal objects comes to be.
+#: Ways to create one of several equal objects.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "int": lambda: int("1000000000"),
     "small int": lambda: int("7"),
@@ -85,11 +85,11 @@ def test_a_default_or_a_constant_of_the_code(fn: Callable[..., Any], rest: list[
     agree(fn, [(X, *args) for args in rest])
 
 
-def test_numbers_that_change_and_are_one_object() -> None:
+def test_symbolic_numbers_that_are_one_object() -> None:
     subject = compiled(lambda x, a, b: (x + 1, a is b, a * 1 is a, a is a))
     for number in (1.5, 2.5, 3.5, 4.5):
         assert subject(X, number, number)[1:] == (True, False, True)
-    assert len(subject.of_kind("entry")) == 3  # one for each number that changes, and none for each call
+    assert len(subject.of_kind("entry")) == 3  # one for each symbolic number, and none for each call
 
 
 def test_items_of_a_list_that_are_one_object() -> None:

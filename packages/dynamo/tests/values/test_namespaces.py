@@ -1,4 +1,4 @@
-"""Functions whose globals no imported module has: what a program has exec'd, copies of functions, modules by hand."""
+"""Functions whose globals no imported module owns: exec'd code, copies of functions, hand-made modules."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def of_other_globals(function: types.FunctionType, names: dict[str, Any]) -> Cal
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_copy_with_other_globals_in_its_place(first: bool) -> None:
-    """Functions are known by their code, so what they read is read by way of each, or their globals are compared."""
+    """Functions are known by their code, so their globals are found through each of them, or compared."""
     names = namespace()
     HOLDER.f, HOLDER.g = names["read"], names["counting"]
     program = compiled(lambda x: HOLDER.f(x) + HOLDER.g(x))

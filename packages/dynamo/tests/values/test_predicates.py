@@ -1,6 +1,6 @@
-"""A predicate never guards: a question (`is_...`, `has_...`) may be asked by anyone; asking it relies on nothing.
+"""A predicate never guards: calling one (`is_...`, `has_...`) adds no assumption.
 
-What is relied on is said by functions of other names (`rely_on_...`, `guard_...`, `as_constant`).
+Assumptions are made by functions of other names (`guard_...`, `as_constant`).
 """
 
 import ast
@@ -12,9 +12,9 @@ import framesmith_dynamo
 
 ROOT = Path(framesmith_dynamo.__file__).parent
 QUESTION = re.compile(r"_*(is|has|have|may|can|was|were|needs|keeps|owns|takes)_[a-z_]+$")
-#: What tells of the trace without asking anything new of the program.
+#: Attributes of the trace that read nothing new of the program.
 HARMLESS = {"journal", "memo", "globals", "root_globals", "code", "locals", "pc", "peek", "stack"}
-#: Instruction handlers and handlers of calls are named after what they stand for.
+#: Instruction handlers and handlers of calls are named after their operation.
 HANDLERS = {"handler", "handles", "c_method"}
 Functions = dict[str, ast.FunctionDef]
 
@@ -29,13 +29,13 @@ def is_handler(function: ast.FunctionDef) -> bool:
 
 
 def tracers_of(function: ast.FunctionDef) -> set[str]:
-    """The parameters through which a function could guard, and a value's own tracer."""
+    """Return the parameters through which a function could guard, and a value's own tracer."""
     given = [(arg.arg, arg.annotation) for arg in function.args.args if arg.annotation is not None]
     return {name for name, annotation in given if ast.unparse(annotation) in ("Tracer", "Frame")}
 
 
 def uses(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """How a function uses a tracer: (attribute read of it, "") or ("", function it is passed to)."""
+    """Return a function's uses of a tracer: (attribute read, "") or ("", function it is passed to)."""
     tracers = tracers_of(function)
     passed: set[int] = set()
     for node in ast.walk(function):
@@ -56,7 +56,7 @@ def uses(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def problems(function: ast.FunctionDef, others: Functions, seen: frozenset[str] = frozenset()) -> list[str]:
-    """What a predicate, or a function of its file that it passes its tracer to, does beyond looking."""
+    """Return the forbidden uses in a predicate, or in a function of its file that it passes its tracer to."""
     found = []
     for attribute, callee in uses(function):
         if attribute and attribute not in HARMLESS:

@@ -1,4 +1,4 @@
-"""What values offer is declared, and called plainly: nobody looks for it by name."""
+"""Optional operations of values are declared in the protocol, and called directly: nobody looks for them by name."""
 
 import ast
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ def families(cls: type[Value] = Value) -> Iterator[type[Value]]:
 
 
 def offered() -> set[str]:
-    """The names of the methods that some class of values has."""
+    """Return the names of the methods of all classes of values."""
     return {name for family in families() for name, raw in vars(family).items() if isinstance(raw, FunctionType)}
 
 
 def asked_by_name(tree: ast.Module) -> Iterator[str]:
-    """The names that are looked for with `getattr` and `hasattr`, where they are written out."""
+    """Return the names looked up with `getattr` and `hasattr`, where they are literals."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
             name = node.args[1]

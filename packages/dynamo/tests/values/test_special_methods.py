@@ -1,4 +1,4 @@
-"""Special methods of builtin objects, called by hand: results, NotImplemented and errors are Python's."""
+"""Special methods of builtin objects, called by name: results, NotImplemented and errors are Python's."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ X = torch.arange(3.0)
 
 
 class Plain:
-    """An object that supports nothing."""
+    """An object that supports no operation."""
 
     def __repr__(self) -> str:
         return "Plain()"
 
 
 class Count:
-    """An object that is a number when it is asked."""
+    """An object that converts to a number."""
 
     def __index__(self) -> int:
         return 2
@@ -85,7 +85,7 @@ CASES = [
 
 
 def program(owner: str, name: str, found: bool) -> Callable[..., Any]:
-    """All the calls one after the other."""
+    """Return a program that makes all the calls in turn."""
     lines = ["def f(x, found):", "    r = []"]
     for argument in ARGUMENTS:
         lines += [

@@ -1,4 +1,4 @@
-"""Constants: what comes back is the caller's own object; texts are Python's."""
+"""Constants: a returned constant is the caller's own object; strings are Python's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 
 def fresh() -> list[Any]:
-    """Equal constants, each time other objects."""
+    """Return equal constants, each time other objects."""
     return ["".join(["hel", "lo"]), float("1.5e3"), int("100000"), b"".join([b"ab", b"cd"]), complex("1+2j")]
 
 
@@ -124,14 +124,14 @@ class Named(enum.Enum):
 
 
 class ShortRepr:
-    """Its `str` is `object`'s, which asks for the repr."""
+    """Its `str` is `object`'s, which calls the repr."""
 
     def __repr__(self) -> str:
         return "short"
 
 
 class NoText:
-    """Has no text."""
+    """Has no string."""
 
     def __str__(self) -> Any:
         return 3  # noqa: PLE0307

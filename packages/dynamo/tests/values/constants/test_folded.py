@@ -1,4 +1,4 @@
-"""Patterns, typing objects and paths that are texts: known while tracing."""
+"""Patterns, typing objects and path strings: known while tracing."""
 
 import os
 import re
@@ -49,7 +49,7 @@ WITHOUT_BREAKS = {
     "functions": lambda x: (x + len(re.sub("a", "bb", "aaa")), re.split(r",\s*", "a, b,c"), re.findall("a", "aba")),
     "a pattern": lambda x: (x + PATTERN.groups, PATTERN.pattern, PATTERN.findall("a=1 b=2"), PATTERN.match("?")),
     "a match": lambda x: (x + 1, PATTERN.match("a=3").groups(), PATTERN.match("a=3")["name"]),
-    "places": lambda x: (x + 1, PATTERN.search(" a=3").span(), PATTERN.search(" a=3").end(2)),
+    "spans": lambda x: (x + 1, PATTERN.search(" a=3").span(), PATTERN.search(" a=3").end(2)),
     "compiled": lambda x: (x + 1, re.compile("a+").fullmatch("aa").groupdict(), re.compile("a", re.I).flags),
     "no such group": no_such_group,
     "a wrong pattern": a_wrong_pattern,

@@ -1,4 +1,4 @@
-"""Texts that a function passes along are not relied on; those that it reads are."""
+"""Strings that a function only passes along are not guarded; those that it reads are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Named:
 
 
 def note(*items: Any) -> None:
-    """Break the graph, and keep what it is given."""
+    """Break the graph, and store the arguments."""
     SEEN.append(items)
     print(end="")
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Numbers that change from call to call, from everywhere, used in every way: as in eager mode, at five values each."""
+"""Symbolic numbers from all sources and in all uses: eager mode's results at five values each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from driver import compiled, same
 
 import framesmith_frames as frames
 
-#: Values of the number: none of these programs may take one for another.
+#: Values of the number: no program may confuse them.
 VALUES = (5, 7, 0, 1, 9)
 X = torch.arange(40.0).reshape(10, 4)
 CONSTANT = 3
@@ -44,7 +44,7 @@ class Sized(torch.nn.Module):
 
 STATE = SimpleNamespace(n=0)
 
-#: How the number is found: a function of what `make` gives for a value, and `make`.
+#: The source of the number: a function of `make`'s result for a value, and `make`.
 SOURCES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any]]] = {
     "argument": (lambda o: o, lambda n: n),
     "size": (lambda o: o.shape[0], lambda n: X[:1].expand(n, 4).clone()),
@@ -136,7 +136,7 @@ def breaks(x: Any, n: int) -> Any:
 
 
 class Counted:
-    """An object that is as long as it is told, which may be less than nothing."""
+    """An object with a given length, possibly negative."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -146,7 +146,7 @@ class Counted:
 
 
 class CountedClass(type):
-    """Classes whose length is a number of theirs."""
+    """Classes whose length is a class attribute."""
 
     n = 0
 
@@ -163,7 +163,7 @@ def length_of_a_class(x: Any, n: int) -> Any:
     return x + 1, len(OfLength)
 
 
-#: What is done with it.
+#: Uses of the number.
 USES: dict[str, Callable[[Any, Any], Any]] = {
     "tensor arithmetic": lambda x, n: (x + n, n - x, x * n, x / (n + 1), x // (n + 2), x ** (n % 3), x % (n + 1)),
     "arithmetic": lambda x, n: (x * (n + 2) * 3 - n // 2 + n % 3, n * n, n - 1, -n, +n, ~n),
@@ -234,7 +234,7 @@ def test_equals_eager(source: str, use: str) -> None:
 
 
 def outcome(function: Callable[..., Any], value: int, make: Callable[[int], Any]) -> Any:
-    """What a call does: its result, or its exception."""
+    """Return the result of a call, or its exception."""
     try:
         return function(X.clone(), make(value))
     except Exception as error:
@@ -275,7 +275,7 @@ def test_a_tensor_of_numbers_that_do_not_fit_raises() -> None:
 
 
 def test_numbers_beyond_those_of_graphs_are_pythons() -> None:
-    """A graph computes in 64 bits: large integers are compiled for one by one, whatever the entries before took."""
+    """A graph computes in 64 bits: large integers are specialised, whatever entries exist."""
 
     def use(x: torch.Tensor, n: int) -> tuple[object, ...]:
         return x * (n // 3), n * n, n == n + 0.0, (n - 1) * (n + 1)
@@ -312,7 +312,7 @@ COMPUTED: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_is_known_of_numbers_and_of_what_is_computed_of_them(name: str, dynamic: bool | None) -> None:
-    """Torch solves such relations for one of the two; a guard has to be about what a call has."""
+    """torch solves such relations for one of the two; the guard must be about the inputs of a call."""
     program = COMPUTED[name]
     frames.reset()
     run = compiled(program, dynamic=dynamic, recompile_limit=20)

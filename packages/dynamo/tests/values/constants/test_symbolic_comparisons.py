@@ -1,4 +1,4 @@
-"""Comparisons of sizes and numbers that change: eager's answers, and one entry for all sizes but 0 and 1."""
+"""Comparisons of symbolic sizes and numbers: eager's results, and one entry for all sizes but 0 and 1."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counts(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x + next(numbers) + next(numbers), next(itertools.count(x.size(0) > -1))
 
 
-#: Programs of two tensors of as many rows. None has to know how many.
+#: Programs of two tensors with equal numbers of rows. None specialises it.
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "shapes": lambda x, y: x + y if x.shape == y.shape else x,
     "unequal shapes": lambda x, y: x if x.shape != y.shape else x + y,

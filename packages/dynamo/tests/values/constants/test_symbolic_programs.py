@@ -1,4 +1,4 @@
-"""Random small programs over sizes and numbers that change: compiled once for many, they agree with eager at each."""
+"""Random small programs over symbolic sizes and numbers: compiled once for many, they agree with eager at each."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ CALLS = (
 
 
 def program(body: list[str]) -> Any:
-    """A function of this body, whose lines tracebacks can show."""
+    """Return a function with this body, whose lines tracebacks can show."""
     lines = [
         "def program(x, y, k, f):",
         "    a, d = [], {}",
@@ -109,7 +109,7 @@ def program(body: list[str]) -> Any:
 
 
 def outcome(fn: Any, rows: int, columns: int, k: int, f: float) -> Any:
-    """What a call gives or raises."""
+    """Return the result or exception of a call."""
     x = torch.arange(float(rows * columns)).reshape(rows, columns) - 3
     try:
         return fn(x, torch.ones(2, columns), k, f)
@@ -117,9 +117,11 @@ def outcome(fn: Any, rows: int, columns: int, k: int, f: float) -> Any:
         return type(error), str(error).splitlines()[:1]
 
 
-@example(body=["a.append(x.expand(-(y.shape[-1]), -1, -1))"], dynamic=True)  # of no rows, eager mode's size is negative
+@example(
+    body=["a.append(x.expand(-(y.shape[-1]), -1, -1))"], dynamic=True
+)  # without rows, eager mode's size is negative
 @example(body=["a.append(f'{abs(x.shape[0]) + round(x.shape[0])}')"], dynamic=None)
-@example(body=["f = math.exp(f)", "f = 0.5"], dynamic=None)  # what it gave is used by nobody; it raises all the same
+@example(body=["f = math.exp(f)", "f = 0.5"], dynamic=None)  # its result is unused; it raises all the same
 @example(body=["for i in range(len(x) % 4):\n        a.append(i * f)", "a.append(f ** 2)"], dynamic=None)
 @given(body=BODIES, dynamic=st.sampled_from([None, True]))
 @settings(max_examples=PROGRAMS, deadline=None, suppress_health_check=list(HealthCheck), derandomize=PROGRAMS <= 200)

@@ -501,7 +501,7 @@ def test_guards_on_containers_lead_to_new_entries() -> None:
     calls = [({"a": 1}, [1]), ({"a": 2}, [1]), ({}, [1]), ({"b": 1}, [1, 2]), ({"a": 1, "zz": 0}, [5])]
     for d, xs in calls:
         assert subject(d, xs) == pick(d, xs)
-    assert len(subject.of_kind("entry")) == 4  # the last call, with a key nobody looked at, finds the first entry
+    assert len(subject.of_kind("entry")) == 4  # the last call, with a key that was never read, finds the first entry
 
 
 def stored_before_another(d: dict[Any, Any], key: Any, x: torch.Tensor) -> None:

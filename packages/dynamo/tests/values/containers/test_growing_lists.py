@@ -1,4 +1,4 @@
-"""Lists that a call only appends to: whatever their length, one entry."""
+"""Lists that a call only appends to: one entry for all lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that extend named tuples: made by `__new__`s of their own, or by the generated one called by name."""
+"""Classes that extend named tuples: created by their own `__new__`, or by the generated one called by name."""
 
 import collections
 import typing
@@ -22,7 +22,7 @@ class Scaled(Pair):
     def __new__(cls, a, b=2, *, by=1):
         return super().__new__(cls, a, b * by)
 
-    def product(self):
+    def scaled(self):
         return self.a * self.b
 
 
@@ -133,14 +133,14 @@ class More(Pair):
 
 HELD = Scaled(torch.ones(3), 4)
 WITHOUT_BREAKS = {
-    "a __new__ of its own": lambda x: Scaled(x, by=3).product(),
+    "a __new__ of its own": lambda x: Scaled(x, by=3).scaled(),
     "its result": lambda x: Scaled(x, 3),
     "starred": lambda x: Typedly(x),
-    "two of them": lambda x: Deeper(x).product(),
-    "met at a source": lambda x: (HELD.product() + x, HELD, HELD[0], len(HELD)),
+    "two of them": lambda x: Deeper(x).scaled(),
+    "met at a source": lambda x: (HELD.scaled() + x, HELD, HELD[0], len(HELD)),
     "called by name": lambda x: Pair.__new__(Pair, x),
     "called for another class": lambda x: Pair.__new__(Scaled, x, 3),
-    "tuple's own": lambda x: tuple.__new__(Scaled, (x, 1)).product(),
+    "tuple's own": lambda x: tuple.__new__(Scaled, (x, 1)).scaled(),
     "methods of named tuples": lambda x: (Scaled(x)._replace(b=5), Scaled._make([x, 2]), Scaled(x)._asdict()["b"]),
     "as a tuple": lambda x: (*Scaled(x), Scaled(1) == (1, 2), isinstance(Scaled(x), tuple), Scaled(x)[::-1]),
     "another truth": lambda x: (1 if Doubtful(x) else 2, Doubtful(x).a),

@@ -1,4 +1,4 @@
-"""Sets whose members are no constants: what looks into one runs as plain Python, what passes it along does not care."""
+"""Sets of non-constant members: code that reads one runs eagerly, code that passes it along is traced."""
 
 from __future__ import annotations
 

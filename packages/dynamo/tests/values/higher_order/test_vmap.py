@@ -104,7 +104,7 @@ def test_breaks(name: str) -> None:
 
 
 def test_a_result_that_torch_would_expand_out_of_bounds() -> None:
-    """Eager mode reads and writes outside of its list of sizes there, so only the break is looked at."""
+    """Eager mode reads and writes outside of its list of sizes there, so only the break is checked."""
     with pytest.raises(Exception, match=r"\[operation-failed\].*the same for all"):
         compiled(lambda x: torch.vmap(lambda a: W, out_dims=-1)(x), fullgraph=True, dynamic=True)(X)
 
@@ -140,7 +140,7 @@ def test_unions_and_sets_of_classes() -> None:
     assert len(check(lambda x: x + (list in KINDS) + (str in KINDS) * 2, X, fullgraph=True).graphs) == 1
 
 
-#: Annotations that are evaluated when the inner function is made, as those of torch's pytrees are.
+#: Annotations evaluated when the inner function is created, as in torch's pytrees.
 ANNOTATED = """
 def evaluated(x):
     def inner(a: Callable[[Any], bool] | None = None, b: None | Callable[[], int] = None):

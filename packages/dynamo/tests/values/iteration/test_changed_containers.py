@@ -1,4 +1,6 @@
-"""Loops over containers that change meanwhile, or changed their order between calls, and loops whose head breaks."""
+"""Loops over containers that change during the loop, or whose order differs between calls; loops with a breaking
+head.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,7 @@ def test_iterators_that_a_break_interrupts(fn: Any, cls: Any) -> None:
 
 
 class Loud:
-    """An iterator that prints, and counts how often it is asked for itself."""
+    """An iterator that prints, and counts the calls of its `__iter__`."""
 
     def __init__(self, log):
         self.log = log
@@ -223,7 +225,7 @@ class Holder:
 
 
 class Keys:
-    """A key that is told by identity."""
+    """A key compared by identity."""
 
 
 FIRST, SECOND = Keys(), Keys()

@@ -1,4 +1,4 @@
-"""How C code takes items: each function with iterators that look at the container, change it, raise, or are odd."""
+"""C functions that take items: each with iterators that read the container, change it, raise, or are odd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTS: dict[str, Callable[[], Any]] = {
     "dict": lambda: {1: 1, 2: 2},
     "nothing": list,
 }
-#: `c`: the container, `it`: the iterable, `log`: what the program sees, `r`: the result.
+#: `c`: the container, `it`: the iterable, `log`: the program's observations, `r`: the result.
 CALLS: dict[str, list[str]] = {
     "list": [
         "c.extend(it)", "c += it", "c[1:2] = it", "c[::2] = it", "c[5:] = it", "c[2:1] = it", "r = c + [*it]",
@@ -68,7 +68,7 @@ CALLS: dict[str, list[str]] = {
 
 
 def walk(c: Any, log: list[Any], how: str) -> Iterator[Any]:
-    """Numbers, and what `how` says with them."""
+    """Yield numbers, logging each in the given way."""
     try:
         for i in (1, 2, 3):
             log.append(("at", i, len(c), sorted(map(repr, c))))

@@ -302,7 +302,7 @@ def test_an_iterator_over_a_list_the_trace_changed_is_not_rebuilt_wrongly() -> N
 
 
 class Counted:
-    """An iterator that tells of its `__iter__`, by an attribute of its own."""
+    """An iterator that records calls of its `__iter__` in an attribute."""
 
     def __init__(self, log: list[str]) -> None:
         self.left, self.log = 2, log
@@ -325,7 +325,7 @@ class Quiet(Counted):
 
 
 class Bare:
-    """What only an iterable gives: it cannot be iterated over itself."""
+    """An iterator without `__iter__`."""
 
     def __init__(self) -> None:
         self.left = 2

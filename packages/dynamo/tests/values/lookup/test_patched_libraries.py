@@ -1,4 +1,4 @@
-"""A trusted library that the program patches after a compile."""
+"""Trusted libraries that the program patches after a compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that a tracer gets wrong easily: state that changes between calls, aliases, cycles, overrides added late."""
+"""Programs that a tracer easily gets wrong: state that changes between calls, aliases, cycles, late overrides."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_attributes_of_containers_survive() -> None:
 
 
 def follow(program: Callable[..., Any], args: tuple[Any, ...], changes: list[Callable[[], Any]]) -> None:
-    """After each change, the compiled function must answer as plain Python does."""
+    """Check that the compiled function agrees with eager mode after each change."""
     subject = compiled(program)
     for change in [lambda: None, *changes]:
         change()
@@ -310,7 +310,7 @@ def test_weights_swapped_between_calls() -> None:
     )
 
 
-def test_objects_of_one_class_share_an_entry_and_keep_their_state_apart() -> None:
+def test_objects_of_one_class_share_an_entry_and_no_state() -> None:
     objects = [Base() for _ in range(4)]
     subject = compiled(lambda x, obj: loop_state(x, obj)[0])
     for obj in objects:

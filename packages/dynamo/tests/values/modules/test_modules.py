@@ -1,4 +1,4 @@
-"""nn.Module: calls, registries, hooks, buffers, training mode, containers, stores, against plain Python."""
+"""nn.Module: calls, registries, hooks, buffers, training mode, containers, stores, compared with eager mode."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Convolutional(nn.Module):
 
 
 class Running(nn.Module):
-    """Buffers assigned anew, buffers changed in place, plain attributes, losses made in forward."""
+    """Reassigned buffers, buffers changed in place, plain attributes, losses computed in forward."""
 
     total: torch.Tensor
     seen: torch.Tensor

@@ -1,4 +1,4 @@
-"""Users' functions with `functools.lru_cache`: what calls give, and what they leave in the cache, as in eager mode."""
+"""Users' functions with `functools.lru_cache`: results of calls, and the cache afterwards, as in eager mode."""
 
 import functools
 
@@ -22,7 +22,7 @@ class Recipe:
 
 
 def scenario(make, calls=4, between=None, inputs=(X,)):
-    """(results, count of the cache afterwards, what it holds) of a function made anew for each way of running it."""
+    """Return (results, count of the cache afterwards, its contents) of a new function for each way of running it."""
 
     def run(compile):
         global AMOUNT
@@ -263,7 +263,7 @@ def change_what_is_held(call, pair):
     pair(2)[0] = 10 + call
 
 
-#: Those that do not break the graph, and those that do, the first time.
+#: Programs that do not break the graph, and programs that do, the first time.
 WHOLE = [
     plain, typed, not_kept, evicted, recursive, raising, unhashable, of_a_global, of_a_global_set_inside, of_a_size,
     a_list, an_object, a_method, a_function_and_a_type,
@@ -332,7 +332,7 @@ def test_a_result_that_is_there_is_read():
     assert steps.cache_info()[:2] == (4, 1)
 
 
-def test_sizes_that_change():
+def test_dynamic_sizes():
     frames.reset()
     function, f = of_a_size()
     fn = compiled(function)

@@ -1,4 +1,4 @@
-"""Data of classes that a program replaces: noted while tracing, read back in the trace, stored by the compiled code."""
+"""Class data that a program replaces: recorded while tracing, read back in the trace, stored by compiled code."""
 
 import abc
 
@@ -103,7 +103,7 @@ def then_raise(x):
 
 
 def run(function, compile):
-    """Four calls, with what is in the classes afterwards."""
+    """Return the results of four calls, and the class attributes afterwards."""
     clear()
     results = []
     for call in range(4):
@@ -144,16 +144,16 @@ def test_subclasses_are_guarded():
     class First(Root):
         factor = 3
 
-    def product(x):
+    def scaled(x):
         for cls in Root.__subclasses__():
             x = x * cls.factor
         return x, [cls.__name__ for cls in Root.__subclasses__()]
 
     frames.reset()
-    fn = compiled(product)
-    assert same(fn(X), product(X)) and same(fn(X + 1), product(X + 1)) and len(fn.of_kind("entry")) == 1
+    fn = compiled(scaled)
+    assert same(fn(X), scaled(X)) and same(fn(X + 1), scaled(X + 1)) and len(fn.of_kind("entry")) == 1
 
     class Second(Root):
         factor = 5
 
-    assert same(fn(X), product(X)) and len(fn.of_kind("entry")) == 2 and not fn.of_kind("break")
+    assert same(fn(X), scaled(X)) and len(fn.of_kind("entry")) == 2 and not fn.of_kind("break")

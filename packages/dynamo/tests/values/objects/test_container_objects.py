@@ -1,4 +1,4 @@
-"""Objects that extend deque, set, frozenset, defaultdict: what they hold, what is made of them, and what is guarded."""
+"""Objects that extend deque, set, frozenset, defaultdict: their contents, their results, and their guards."""
 
 from __future__ import annotations
 

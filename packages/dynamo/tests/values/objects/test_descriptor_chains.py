@@ -1,4 +1,4 @@
-"""Descriptors around descriptors: classmethods, staticmethods and partialmethods of what is no plain function."""
+"""Descriptors around descriptors: classmethods, staticmethods and partialmethods of other objects than functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Meta(type):
 
 
 class Named:
-    """Tells how it was asked."""
+    """Returns the arguments of its `__get__`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What C code fills in exceptions, `name` of a NameError and the like: read in eager mode, never taken for absent."""
+"""Fields of exceptions that C code sets, such as `name` of a NameError: read in eager mode, never assumed absent."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Random class hierarchies and random uses of their objects: compiled and plain Python must do the same."""
+"""Random class hierarchies and random uses of their objects: compiled code and eager mode agree."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def simplify(value: Any) -> Any:
     return type(value).__name__
 
 
-#: What other code may do to the classes and objects between two calls.
+#: Changes of the classes and objects between two calls.
 CHANGES = [
     "setattr({c}, {n!r}, {i})",
     "setattr({c}, {n!r}, lambda self, *a, **k: ('new', {i}, a))",
@@ -177,7 +177,7 @@ CHANGES = [
 
 @contextlib.contextmanager
 def loaded(seed: int, text: str) -> Iterator[Any]:
-    """The module made of a text, importable while it is in use."""
+    """Import a module made of a text, for the time of its use."""
     module: Any = types.ModuleType(f"random_hierarchy_{seed}")
     sys.modules[module.__name__] = module
     try:
@@ -188,7 +188,7 @@ def loaded(seed: int, text: str) -> Iterator[Any]:
 
 
 def outcome(program: Any, *args: Any) -> Any:
-    """What a call gives, and the state of the objects it was given."""
+    """Return the result of a call, and the state of its arguments."""
     try:
         return simplify(program(*args))
     except Exception as error:
@@ -196,7 +196,7 @@ def outcome(program: Any, *args: Any) -> Any:
 
 
 def agree(program: Any, subject: Any, objects: tuple[Any, ...]) -> bool:
-    """Whether compiled and plain Python do the same to copies of the objects."""
+    """Whether compiled code and eager mode agree on copies of the objects."""
     x = torch.ones(2)
     return outcome(program, x, *copy.deepcopy(objects)) == outcome(subject, x, *copy.deepcopy(objects))
 

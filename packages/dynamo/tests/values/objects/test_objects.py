@@ -1,4 +1,4 @@
-"""Objects of user classes, against plain Python: attribute look-up, descriptors, operators, special methods."""
+"""Objects of user classes, compared with eager mode: attribute look-up, descriptors, operators, special methods."""
 
 from __future__ import annotations
 
@@ -258,15 +258,15 @@ class SlotsOnly(Slots):
 
 
 def refused_in_slots(x: Any) -> Any:
-    told = []
+    errors = []
     for made in (SlotsOnly(x), Slots(x)):
         for name in ("b", "scale", "apply", "__init__"):
             for change in (setattr, delattr, getattr):
                 try:
                     change(made, name, *([x] if change is setattr else []))
                 except AttributeError as error:
-                    told.append((name, change.__name__, str(error)))
-    return x + 1, told
+                    errors.append((name, change.__name__, str(error)))
+    return x + 1, errors
 
 
 def getattr_fallbacks(x: Any) -> Any:

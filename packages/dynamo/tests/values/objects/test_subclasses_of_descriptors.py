@@ -1,4 +1,4 @@
-"""Classes that extend `property`, `classmethod`, `staticmethod` and `nn.Parameter`, and keep what is read of them."""
+"""Subclasses of `property`, `classmethod`, `staticmethod` and `nn.Parameter` that keep their behaviour."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What classes make that are called by way of something else: typed dicts, generic aliases, metaclasses."""
+"""Objects of classes that are called indirectly: typed dicts, generic aliases, metaclasses."""
 
 import collections
 import dataclasses

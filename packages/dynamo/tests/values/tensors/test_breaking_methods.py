@@ -179,7 +179,7 @@ def test_it_is_still_refused_under_fullgraph(program: Callable[..., Any]) -> Non
         subject(leaf(X), X + 2)
 
 
-def test_the_break_is_told_once() -> None:
+def test_the_break_is_reported_once() -> None:
     subject = compiled(in_front)
     subject(leaf(X), X + 2)
     assert [event.code.co_qualname for event in subject.of_kind("break")] == ["in_front"]

@@ -1,4 +1,4 @@
-"""Integers that change between calls as keys of tensors, and their bits and methods: eager's results, one entry."""
+"""Symbolic integers in subscripts of tensors, and their bits and methods: eager's results, one entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import framesmith_frames as frames
 
 
 def rows(n: int) -> torch.Tensor:
-    """A tensor of n rows and three columns."""
+    """Return a tensor of n rows and three columns."""
     return torch.arange(3.0 * n).reshape(n, 3)
 
 
@@ -37,7 +37,7 @@ def views(x: torch.Tensor, n: int) -> Any:
     return base, view._is_view(), view, part, part.stride()
 
 
-#: Programs of a tensor of n rows, and n. None has to know it.
+#: Programs of a tensor of n rows, and n. None specialises it.
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "last": lambda x, n: x[n - 1] * 2,
     "from the end": lambda x, n: (x[-n], x[-1, -(n % 3) - 1]),
@@ -111,7 +111,7 @@ def test_a_counter_is_a_place() -> None:
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("place", [40, 41, -41, 0, 1, -1, -40])
-def test_places_that_are_there_or_not(place: int, dynamic: bool | None) -> None:
+def test_indices_in_and_out_of_range(place: int, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, n: int) -> Any:
         try:
             x[n] = x[n] + 1
@@ -126,7 +126,7 @@ def test_places_that_are_there_or_not(place: int, dynamic: bool | None) -> None:
         assert expected == found if isinstance(expected, str) else torch.equal(expected, found)
 
 
-#: What is done with an integer; none of these has to know it.
+#: Uses of an integer; none of these specialises it.
 OF_BITS: dict[str, Callable[[int], Any]] = {
     "lowest bits": lambda n: (n & 1, 7 & n, n & 0, (2**20 - 1) & n),
     "shifted right": lambda n: (n >> 1, n >> 0, n >> 30, -n >> 2),

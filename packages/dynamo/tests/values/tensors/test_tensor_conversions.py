@@ -1,4 +1,4 @@
-"""Tensors asked for numbers by their special methods, and by what C code asks them."""
+"""Conversions of tensors to numbers, by their special methods and by C code."""
 
 from __future__ import annotations
 

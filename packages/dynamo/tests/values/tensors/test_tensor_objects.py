@@ -1,4 +1,4 @@
-"""What a program sets and deletes on tensors: one graph, and the tensors as they are in eager mode, call after call."""
+"""Attributes that a program sets and deletes on tensors: one graph, and eager mode's tensors, call after call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import framesmith_frames as frames
 
 
 class Holder:
-    """A place for a tensor."""
+    """Holds a tensor."""
 
 
 def mark(x, w):

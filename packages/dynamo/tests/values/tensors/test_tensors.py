@@ -1,4 +1,4 @@
-"""Tensors and torch functions, against plain PyTorch: metadata, methods, indexing, in-place changes, breaks."""
+"""Tensors and torch functions, compared with eager mode: metadata, methods, indexing, in-place changes, breaks."""
 
 from __future__ import annotations
 
@@ -279,14 +279,14 @@ def inference(x: Any) -> Any:
 @pytest.mark.parametrize("name", BREAKING)
 def test_break_gives_the_eager_answer(name: str) -> None:
     SCALE.grad = None
-    check(BREAKING[name], X)  # where data may become numbers, some do not break
+    check(BREAKING[name], X)  # where symbols are allowed, some do not break
     SCALE.grad = None
     subject = check(BREAKING[name], X, dynamic=False)
     assert subject.of_kind("break") or subject.of_kind("skip") or subject.of_kind("run_once") or not subject.graphs
 
 
-#: Kind of break -> calls of which the operators tell it, by method and by function.
-TOLD_BY_OPERATORS = {
+#: Kind of break -> calls whose operators report it, by method and by function.
+REPORTED_BY_OPERATORS = {
     "tensor-data-to-python": [
         lambda x: x.sum().item(),
         lambda x: x.tolist(),
@@ -314,9 +314,9 @@ TOLD_BY_OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("kind", TOLD_BY_OPERATORS)
-def test_methods_and_functions_break_alike(kind: str) -> None:
-    for call in TOLD_BY_OPERATORS[kind]:
+@pytest.mark.parametrize("kind", REPORTED_BY_OPERATORS)
+def test_methods_and_functions_break_for_the_same_reason(kind: str) -> None:
+    for call in REPORTED_BY_OPERATORS[kind]:
         subject = check(lambda x, call=call: (x + 1, call(x)), X, dynamic=False)
         assert kind in {event.broken.kind.id for event in subject.of_kind("break") if event.broken is not None}
 
@@ -337,7 +337,7 @@ PINNED: list[Callable[[torch.Tensor], object]] = [
 
 @pytest.mark.parametrize("at", range(len(PINNED)))
 def test_what_concerns_pinned_memory_breaks(at: int) -> None:
-    """What it gives, where there is such memory, an error where there is none, is eager mode's."""
+    """The result where there is such memory, and the error where there is none, are eager mode's."""
 
     def step(x: torch.Tensor) -> object:
         y = x + 1
