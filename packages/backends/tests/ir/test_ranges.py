@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framesmith_backends.ir.dtypes import DTYPES, is_integer, whole_numbers
+from framesmith_backends.ir.dtypes import DTYPES, integer_range, is_integer
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Op
 from framesmith_backends.ir.ranges import is_within, range_of
 from framesmith_backends.ir.spec import Memory, evaluate, grid_of
@@ -19,7 +19,7 @@ POINTS = Var("x", 8)
 
 def numbers(dtype: str) -> st.SearchStrategy[int]:
     """Of a type: any, those near 0 and those near its ends."""
-    least, most = whole_numbers(dtype)
+    least, most = integer_range(dtype)
     near = [st.integers(max(least, -3), 3), st.integers(least, least + 3), st.integers(most - 3, most)]
     return st.one_of(st.integers(least, most), *near)
 
@@ -60,7 +60,7 @@ def test_values_lie_in_the_range(data: st.DataObject, dtype: str) -> None:
     memory: Memory = {}
     expression = data.draw(expressions(memory, dtype))
     least, most = range_of(expression)
-    assert whole_numbers(dtype)[0] <= least <= most <= whole_numbers(dtype)[1]
+    assert integer_range(dtype)[0] <= least <= most <= integer_range(dtype)[1]
     values = evaluate(expression, grid_of([POINTS]), memory, {}).flatten().tolist()
     assert least <= min(values)
     assert max(values) <= most

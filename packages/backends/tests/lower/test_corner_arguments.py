@@ -1,4 +1,4 @@
-"""Arguments that a rule can mistake: types asked for, no dimensions, signs of zero, masks, overflow of half types."""
+"""Arguments that a rule can mistake: types asked for, no dimensions, signs of zero, masks, float16 overflow."""
 
 from __future__ import annotations
 

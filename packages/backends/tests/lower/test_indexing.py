@@ -567,7 +567,7 @@ def test_what_is_left_to_aten(name: str) -> None:
 
 
 def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
-    """Sums of floats that eager rounds the same each time, of half types and under determinism stay ATen's."""
+    """Sums of floats that eager rounds the same each time, of low-precision types and under determinism stay ATen's."""
 
     def declined(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
         notes = lower_graph(trace(function, inputs), machine=machine.GPU).notes

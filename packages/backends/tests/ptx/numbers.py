@@ -1,4 +1,4 @@
-"""Numbers as PTX has them in registers: bits read as a type, roundings, half types."""
+"""Numbers as PTX has them in registers: bits read as a type, roundings, low-precision types."""
 
 from __future__ import annotations
 

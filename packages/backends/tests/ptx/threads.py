@@ -317,7 +317,7 @@ class Threads:
         """Arithmetic of bfloat16, computed in float32, and of pairs of numbers."""
         kind = one.parts[-1]
         if one.parts[0] not in ("add", "sub", "mul", "fma", "min", "max", "neg", "abs"):
-            raise PtxError("unknown arithmetic of half types")
+            raise PtxError("unknown arithmetic of low-precision types")
         bits = [np.asarray(self.read(o, "b32" if kind.endswith("x2") else "b16")) for o in operands]
         found = []
         for k in range(2 if kind.endswith("x2") else 1):

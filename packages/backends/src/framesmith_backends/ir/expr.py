@@ -74,7 +74,7 @@ class Value(Node):
 
 
 class Const(Value):
-    """A number of the given dtype; of a half type it is the nearest one that it holds."""
+    """A number of the given dtype; of a low-precision type it is the nearest one that it holds."""
 
     __slots__ = ("dtype", "value")
     dtype: str
@@ -157,7 +157,7 @@ class Ref(Value):
 
 
 class Cast(Value):
-    """The value in another type: to a half type it rounds, to a bool it asks != 0, float to integer truncates."""
+    """The value in another type: rounded to a narrower float, compared with 0 to a bool, truncated to an integer."""
 
     __slots__ = ("dtype", "value")
     dtype: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.ir.dtypes import is_integer, whole_numbers
+from framesmith_backends.ir.dtypes import integer_range, is_integer
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Op, walk
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
@@ -22,7 +22,7 @@ def range_of(root: Expr) -> Range:
     known: dict[Expr, Range] = {}
     for node in walk(root):
         if is_integer(node.dtype):
-            whole = whole_numbers(node.dtype)
+            whole = integer_range(node.dtype)
             found = _range(node, known)
             known[node] = found if found is not None and whole[0] <= found[0] and found[1] <= whole[1] else whole
     return known[root]

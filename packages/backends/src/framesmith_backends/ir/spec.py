@@ -53,7 +53,7 @@ def evaluate_index(ix: Ix, grid: Grid, known: Mapping[Expr, torch.Tensor]) -> to
 
 
 def register_type(dtype: str) -> torch.dtype:
-    """How a value is held while computing: half types as float32 values that a half type can hold."""
+    """How a value is held while computing: low-precision types as float32 values that a low-precision type can hold."""
     return DTYPES[DTYPES[dtype].compute].torch
 
 

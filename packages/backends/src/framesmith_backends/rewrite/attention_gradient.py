@@ -23,12 +23,10 @@ from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
-from framesmith_backends.ir.dtypes import FROM_TORCH
+from framesmith_backends.ir.dtypes import FROM_TORCH, is_low_precision
 from framesmith_backends.ir.fused.attention import Attends, why_not_deep
 from framesmith_backends.rewrite.replacing import replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def _is_taken(one: TrainingPattern, attends: Attends) -> bool:
 
 
 def half_before_cast(node: object) -> torch.dtype | None:
-    """The half type that the node's elements were of before they were cast, through views; None of others."""
+    """The low-precision type that the node's elements were of before they were cast, through views; None of others."""
     while isinstance(node, fx.Node) and is_view(node.target):
         node = node.args[0]
     if not isinstance(node, fx.Node) or node.target is not aten._to_copy.default:
@@ -83,7 +81,7 @@ def half_before_cast(node: object) -> torch.dtype | None:
     source = node.args[0]
     assert isinstance(source, fx.Node)
     kind = source.meta["val"].dtype
-    return kind if kind in HALF else None
+    return kind if is_low_precision(kind) else None
 
 
 def trained(softmax: fx.Node) -> TrainingPattern | str:
@@ -312,7 +310,7 @@ def _rewrite(graph: fx.Graph, one: TrainingPattern) -> None:
 
 
 def _casts(one: TrainingPattern) -> list[fx.Node]:
-    """What makes float32 of queries and keys of a half type, in order: the halves are kept, not these."""
+    """What makes float32 of queries and keys of a low-precision type, in order: the halves are kept, not these."""
     found: dict[fx.Node, None] = {}
     for operand in one.matmul.args[:2]:
         if half_before_cast(operand) is None:

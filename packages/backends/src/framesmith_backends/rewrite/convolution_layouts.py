@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.operators import arguments
+from framesmith_backends.ir.dtypes import is_low_precision
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.rewrite.channels_last import (
     Preference,
@@ -73,7 +74,7 @@ def why_not_on_cuda(node: fx.Node) -> str | None:
 
 def tensor_cores_take(dtype: torch.dtype) -> bool:
     """Whether cuDNN computes in this type by tensor cores; in float32 where the user lets it round to TF32."""
-    return dtype in (torch.float16, torch.bfloat16) or (dtype == torch.float32 and rounds_float32("conv"))
+    return is_low_precision(dtype) or (dtype == torch.float32 and rounds_float32("conv"))
 
 
 def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:

@@ -6,7 +6,7 @@ nothing of the device get there by one copy, which waits for nothing: it is out 
 and therefore read before the copy returns. A number that is a constant is made on the device.
 
 Only for simple arithmetic that kernels of ours compute, and that is the same with both: not where the device would
-round the number to a half type first, nor powers, of which eager mode has special forms for some numbers.
+round the number to a low-precision type first, nor powers, of which eager mode has special forms for some numbers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import may_fail
 from framesmith_aten.operators import is_effect, is_factory, is_pointwise, row
 from framesmith_aten.symbolic import has_symbols
+from framesmith_backends.ir.dtypes import is_low_precision
 from framesmith_backends.lower.graph import has_rule
 from framesmith_guards.torch_adapter import OpOverload, aten
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def with_scalars_moved(gm: fx.GraphModule, device: torch.device) -> fx.GraphModule:
@@ -58,7 +57,7 @@ def _moved_for(node: fx.Node) -> list[fx.Node]:
         of.dim() or of.is_complex() or of.layout is not torch.strided for _, of in found
     ):
         return []
-    if any(of.dtype in HALVES and of.dtype != scalar.dtype for _, of in tensors for _, scalar in found):
+    if any(is_low_precision(of.dtype) and of.dtype != scalar.dtype for _, of in tensors for _, scalar in found):
         return []
     return [operand for operand, _ in found]
 

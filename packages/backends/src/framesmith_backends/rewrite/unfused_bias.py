@@ -2,7 +2,7 @@
 
 cuBLAS adds the bias as it stores the matmul, but has other kernels for matmuls that do: for 256 rows and weights of
 256x1024 one that takes 22 us, where the matmul by itself takes 15 (H200). A kernel that reads the result adds it for
-nothing, or for writing the sum once where the graph returns that too. Of half types the sum would be rounded twice.
+nothing, or for writing the sum once where the graph returns that too. A low-precision sum would be rounded twice.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_as_eager(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     inputs = [x.to(dtype) for x in MAKERS[name]()]
     (found,) = CpuBackend().compile(trace(torch.floor_divide, inputs), inputs)(list(inputs))
-    # Of half types eager rounds what is in between, too, and is off by one or two at times.
+    # Of low-precision types eager rounds what is in between, too, and is off by one or two at times.
     wanted = torch.floor_divide(*(x.float() for x in inputs)).to(dtype)
     known = ~wanted.isnan()
     assert torch.equal(found.isnan(), wanted.isnan())

@@ -77,7 +77,7 @@ def test_special_values_are_eagers(name: str) -> None:
 
 
 def half_errors(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """In units of the last place of the half type, subnormal ones too; 0 where the result is the rounded one."""
+    """In units of the last place of the type, subnormal ones too; 0 where the result is the rounded one."""
     digits, least = (8, -133) if found.dtype == torch.bfloat16 else (11, -24)
     unit = torch.ldexp(torch.ones_like(exact), (torch.frexp(exact)[1] - digits).clamp(min=least))
     right = (found == exact.to(found.dtype)) | (found.isnan() & exact.isnan())

@@ -57,7 +57,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """(1 - y) * x - factor * log_sigmoid(x), times `weight`, of factors (positive - 1) * y + 1.
 
-    ATen computes this operation by operation: what half types make of that shows where terms cancel.
+    ATen computes this operation by operation: what low-precision types make of that shows where terms cancel.
     """
 
     def step(value: Expr) -> Expr:

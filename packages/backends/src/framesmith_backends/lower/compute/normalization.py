@@ -284,7 +284,7 @@ def _unbiased(n: Size) -> float | Expr:
 
 def _batch_type(s: Scope, dtype: str) -> str:
     """The type in which ATen's kernels add up a batch's statistics: a wide one where they walk by strides, but float32
-    for half types."""
+    for low-precision types."""
     return wide_type(s, dtype) if _by_strides(s) and compute_type(dtype) == dtype else compute_type(dtype)
 
 

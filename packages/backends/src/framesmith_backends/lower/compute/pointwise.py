@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.ir.dtypes import DTYPES, compute_type, holds, is_float, is_integer, nearest
+from framesmith_backends.ir.dtypes import DTYPES, LOW_PRECISION, compute_type, holds, is_float, is_integer, nearest
 from framesmith_backends.ir.expr import Const, Expr, Op, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
@@ -52,10 +52,10 @@ def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
 
 _matmul = _either("and", "mul")
 
-# Formulas whose last operand is not rounded to a half type if it is a number.
+# Formulas whose last operand is not rounded to a low-precision type if it is a number.
 EXACT = frozenset({_matmul, formulas.lerp})
 
-# Result type: the operands' common type, which is also the type computed in (float32 for half types).
+# Result type: the operands' common type, which is also the type computed in (float32 for low-precision types).
 SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
     ("abs", _abs),
     ("neg", _neg),
@@ -212,8 +212,8 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
         return div(s, a, b)
     if rounding_mode == "floor":
         return floor_divide(s, a, b)
-    if s.result.dtype in ("f16", "bf16"):
-        raise Decline("a truncated quotient in half precision, which ATen rounds before it truncates")
+    if s.result.dtype in LOW_PRECISION:
+        raise Decline("a truncated quotient in low precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
     return _divided(s, _core("idiv") if integer else (lambda x, y: Op("trunc", x / y)), a, b)
 
@@ -511,7 +511,7 @@ def copy(s: Scope, x: Tensor, source: Tensor, non_blocking: bool = False) -> Ten
 
 
 def _copy_type(source: str, target: str) -> str:
-    """A conversion is one step from the source's own type, except that a half value is first a float32."""
+    """A conversion is one step from the source's own type, except that a low-precision value is first a float32."""
     return compute_type(source) if DTYPES[source].compute != source else source
 
 

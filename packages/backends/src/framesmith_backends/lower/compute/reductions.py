@@ -42,7 +42,7 @@ def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
 
 
 def _accumulated(s: Scope, kind: str, x: Tensor, dims: Dims, keepdim: bool) -> Tensor:
-    """Elements are of the result's type before they are reduced, in a wider one if that is a half type."""
+    """Elements are of the result's type before they are reduced, in a wider one if that is a low-precision type."""
     inner, dtype = compute_type(s.result.dtype), s.result.dtype
     if x.dtype != dtype != inner:
         x = stored(s, x, dtype)

@@ -55,7 +55,7 @@ def _dim(s: Scope, x: Tensor, dim: int) -> int:
 
 
 def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
-    """Elements are of the result's type before they are scanned, in a wider one if that is a half type."""
+    """Elements are of the result's type before they are scanned, in a wider one if that is a low-precision type."""
     dim, inner, dtype = _dim(s, x, dim), compute_type(s.result.dtype), s.result.dtype
     if x.dtype != dtype != inner:
         x = stored(s, x, dtype)

@@ -23,7 +23,7 @@ def embedding_bag_backward(
     if s.machine.on_gpu or by_frequency or sparse or weights is not None or mode not in (SUMMED, AVERAGED):
         raise Decline("bags on GPUs, weighted ones, by frequency, of maxima, sparse")
     if compute_type(grad.dtype) != grad.dtype or padding != -1:
-        raise Decline("half types, which ATen rounds by steps of its own, or padding")
+        raise Decline("low-precision types, which ATen rounds by steps of its own, or padding")
     length = _length_of_bags(s, offsets)
     if length is None or places.shape != (offsets.shape[0] * length,):
         raise Decline("bags of several lengths")

@@ -157,7 +157,7 @@ def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
 
 
 def _added_wide(s: Scope, x: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
-    """`x` with `value` added there, in the type that it is computed in: half types are rounded once for all sums."""
+    """`x` with `value` added there, in the compute type: low-precision types are rounded once for all sums."""
     wide = compute_type(x.dtype)
     if wide == x.dtype or not s.machine.in_order:
         return s.added(x, shape, where, value)
@@ -171,13 +171,13 @@ WIDE_ROW, FAR_APART = 512, 1 << 20
 
 
 def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
-    """Declines sums of whole rows of half types where ATen sorts the places, and adds up row after row in the cache."""
+    """Declines sums of whole low-precision rows where ATen sorts the places, and adds up row after row in the cache."""
     columns = frozenset[Var]().union(*(index.variables(ix) for ix in where[1:]))
     told = index.picked(where[0])
     if not told or any(part.inner & columns for part in told):
         return
     if hint(numel(x.shape[1:])) >= WIDE_ROW and hint(numel(x.shape)) >= FAR_APART:
-        raise Decline("sums of wide rows of half types")
+        raise Decline("sums of wide rows of low-precision types")
 
 
 def _decline_other_type(x: Tensor, values: Tensor) -> None:

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
+from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.transposed import transposed
 from framesmith_backends.render.llvm.math import float64 as double
-from framesmith_backends.render.llvm.ops import emit_cast, from_memory, memory_kind, to_memory
+from framesmith_backends.render.llvm.ops import emit_cast, from_memory, to_memory
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.render.target import Target
@@ -55,7 +55,7 @@ class Scan:
 
 def held_kind(scan: Scan) -> str:
     """The LLVM type that elements are joined in: ATen's, and double for logarithms."""
-    register = REGISTER[scan.result]
+    register = DTYPES[scan.result].register
     if KINDS[scan.kind].has_places:
         return register
     return "double" if scan.result == "f32" or (scan.kind == "log_sum_exp") else register
@@ -135,7 +135,7 @@ class _Scans:
     def __init__(self, scan: Scan, w: Writer, lanes: int) -> None:
         self.scan, self.w, self.lanes, self.kind = scan, w, lanes, KINDS[scan.kind]
         self.held = held_kind(scan)
-        self.read, self.written = memory_kind(scan.source), memory_kind(scan.result)
+        self.read, self.written = DTYPES[scan.source].memory, DTYPES[scan.result].memory
         self.squares = max(1, min(MOST_SQUARES, LINE // (lanes * element_bytes(self.written))))
         self.starts = [
             constant(one, kind, lanes) for one, kind in zip(self.kind.start(scan.result), self.kinds, strict=True)

@@ -40,8 +40,6 @@ SLOT = 8
 BITS = 8
 #: So many more lines with ties than without are sorted in vain.
 MOST_TIES = 8
-#: Of floats: the bits of the exponent and of what is behind it.
-MANTISSAS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,8 @@ class Elements:
         w, sort = self.w, self.sort
         bits, key = int(sort.memory[1:]), element
         sign = -1 << (bits - 1)
-        if sort.source in MANTISSAS:
-            infinity = (1 << (bits - 1)) - (1 << MANTISSAS[sort.source])
+        if DTYPES[sort.source].kind == "f":
+            infinity = (1 << (bits - 1)) - (1 << DTYPES[sort.source].digits)
             key = w.binary("xor", element, w.binary("or", w.binary("ashr", element, bits - 1), sign))
             key = w.select(w.compare("eq", element, sign), element, key)
             is_nan = w.compare("ugt", w.binary("and", element, ~sign), infinity)

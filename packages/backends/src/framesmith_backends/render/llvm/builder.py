@@ -5,14 +5,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-# Types in registers. Half types are held as float, see `ir.dtypes`.
-REGISTER = {
-    "b1": "i1", "u8": "i8", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
-    "f8e4m3": "float", "f8e5m2": "float", "f16": "float", "bf16": "float", "f32": "float", "f64": "double",
-}  # fmt: skip
-# Types in memory.
-MEMORY = {**REGISTER, "b1": "i8", "f8e4m3": "i8", "f8e5m2": "i8", "f16": "half", "bf16": "i16"}
-
 
 @dataclass(frozen=True, slots=True)
 class Value:

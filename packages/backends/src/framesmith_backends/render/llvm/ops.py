@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
-from framesmith_backends.render.llvm.builder import MEMORY, REGISTER, Builder, Value
+from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
 from framesmith_backends.render.llvm.math.activations import ACTIVATIONS
 from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
@@ -227,27 +228,29 @@ def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
 
 
 def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:
-    """The conversion of a register value; a value converted to a half type is the rounded float."""
-    if target in ROUNDED:
-        return ROUNDED[target](b, emit_cast(b, a, source, "f32"))
+    """The conversion of a register value; to a type computed in float32 it rounds the float."""
     old, new = DTYPES[source], DTYPES[target]
+    if new.compute != target:
+        rounded = STORAGE[target].rounded
+        assert rounded is not None
+        return rounded(b, emit_cast(b, a, source, "f32"))
     if target == "b1":
         if source == "b1":
             return a
         return b.compare("une" if old.kind == "f" else "ne", a, 0)
     if old.kind == "f" and new.kind == "f":
-        if REGISTER[source] == REGISTER[target]:
+        if DTYPES[source].register == DTYPES[target].register:
             return a
-        return b.convert("fpext" if new.bits > old.bits else "fptrunc", a, REGISTER[target])
+        return b.convert("fpext" if new.bits > old.bits else "fptrunc", a, DTYPES[target].register)
     if old.kind == "f":
         return _to_integer(b, a, target)
     if new.kind == "f":
-        return b.convert("sitofp" if old.kind == "i" else "uitofp", a, REGISTER[target])
+        return b.convert("sitofp" if old.kind == "i" else "uitofp", a, DTYPES[target].register)
     if old.bits == new.bits:
         return a
     if old.bits > new.bits:
-        return b.convert("trunc", a, REGISTER[target])
-    return b.convert("sext" if old.kind == "i" else "zext", a, REGISTER[target])
+        return b.convert("trunc", a, DTYPES[target].register)
+    return b.convert("sext" if old.kind == "i" else "zext", a, DTYPES[target].register)
 
 
 def _to_integer(b: Builder, a: Value, target: str) -> Value:
@@ -260,7 +263,7 @@ def _to_integer(b: Builder, a: Value, target: str) -> Value:
     fits = b.compare("olt", b.intrinsic("fabs", a), b.number(2.0 ** (bits - 1), a))  # not for NaN
     inside = b.convert("fptosi", b.select(fits, a, b.number(0.0, a)), wide)
     whole = b.select(fits, inside, b.number(-(2 ** (bits - 1)), inside))
-    return whole if wide == REGISTER[target] else b.convert("trunc", whole, REGISTER[target])
+    return whole if wide == DTYPES[target].register else b.convert("trunc", whole, DTYPES[target].register)
 
 
 def bf16_bits(b: Builder, a: Value, short_nans: bool = False) -> Value:
@@ -281,41 +284,46 @@ def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
     return b.bits(b.binary("shl", bf16_bits(b, a, short_nans), 16), "float")
 
 
-def _round_f16(b: Builder, a: Value) -> Value:
-    return b.convert("fpext", b.convert("fptrunc", a, "half"), "float")
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How values of a type that memory holds otherwise than registers are read, written and rounded to.
+
+    A value that is written has been rounded to the type, except to float8: writing rounds to that.
+    """
+
+    read: Emit
+    write: Emit
+    rounded: Emit | None = None
 
 
-ROUNDED: dict[str, Emit] = {
-    "bf16": round_bf16,
-    "f16": _round_f16,
-    **{name: functools.partial(round_float8, dtype=name) for name in FLOAT8},
+def _float8(dtype: str) -> Storage:
+    return Storage(*(functools.partial(emit, dtype=dtype) for emit in (read_float8, float8_bits, round_float8)))
+
+
+STORAGE: dict[str, Storage] = {
+    "b1": Storage(lambda b, raw: b.compare("ne", raw, 0), lambda b, value: b.convert("zext", value, "i8")),
+    "bf16": Storage(
+        lambda b, raw: b.bits(b.binary("shl", b.convert("zext", raw, "i32"), 16), "float"),
+        lambda b, value: b.convert("trunc", b.binary("lshr", b.bits(value, "i32"), 16), "i16"),
+        round_bf16,
+    ),
+    "f16": Storage(
+        lambda b, raw: b.convert("fpext", raw, "float"),
+        lambda b, value: b.convert("fptrunc", value, "half"),
+        lambda b, value: b.convert("fpext", b.convert("fptrunc", value, "half"), "float"),
+    ),
+    **{name: _float8(name) for name in FLOAT8},
 }
 
 
 def from_memory(b: Builder, raw: Value, dtype: str) -> Value:
-    """A loaded value as it is held in registers."""
-    if dtype == "b1":
-        return b.compare("ne", raw, 0)
-    if dtype == "bf16":
-        return b.bits(b.binary("shl", b.convert("zext", raw, "i32"), 16), "float")
-    if dtype == "f16":
-        return b.convert("fpext", raw, "float")
-    if dtype in FLOAT8:
-        return read_float8(b, raw, dtype)
-    return raw
+    """A loaded value as registers hold it."""
+    return STORAGE[dtype].read(b, raw) if dtype in STORAGE else raw
 
 
 def to_memory(b: Builder, value: Value, dtype: str) -> Value:
-    """The register value as it is stored; half values have been rounded already, so this is exact."""
-    if dtype == "b1":
-        return b.convert("zext", value, "i8")
-    if dtype == "bf16":
-        return b.convert("trunc", b.binary("lshr", b.bits(value, "i32"), 16), "i16")
-    if dtype == "f16":
-        return b.convert("fptrunc", value, "half")
-    if dtype in FLOAT8:
-        return float8_bits(b, value, dtype)
-    return value
+    """A register value as memory holds it."""
+    return STORAGE[dtype].write(b, value) if dtype in STORAGE else value
 
 
 # Elements side by side, two of 16 bits in a word, as lanes of which those at even places come first: Note [Apart].
@@ -342,7 +350,3 @@ def together(b: Builder, value: Value) -> Value:
     turns = ", ".join(f"i32 {k // 2 + k % 2 * half}" for k in range(value.lanes))
     text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{turns}>"
     return b.emit(text, value.kind, value.lanes)
-
-
-def memory_kind(dtype: str) -> str:
-    return MEMORY[dtype]

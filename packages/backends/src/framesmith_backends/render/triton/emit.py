@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 
 from framesmith_backends.ir import expr as expressions
-from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, LOW_PRECISION, overflow_byte
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -21,14 +21,13 @@ from framesmith_backends.ir.expr import (
     told_by_data,
     walk,
 )
-from framesmith_backends.ir.float8 import FORMATS, too_large
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Atom, Div, Indirect, Ix, Mod, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, surely_positive
 from framesmith_backends.render.triton.sizes import size_of, step_of
-from framesmith_backends.render.triton.state import TYPES, Writing
+from framesmith_backends.render.triton.state import Writing
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -103,7 +102,7 @@ def emit(w: Writing, root: Expr) -> str:
 
 
 def _constant(node: Const) -> str:
-    kind = TYPES[DTYPES[node.dtype].compute]
+    kind = DTYPES[DTYPES[node.dtype].compute].triton
     if isinstance(node.value, float) and node.value == 0 and math.copysign(1, node.value) < 0:
         return _negative(f"tl.full([], 0.0, {kind})")  # of Triton's own constants zero has no sign
     return f"tl.full([], {number_text(node.value, node.dtype)}, {kind})"
@@ -123,12 +122,12 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
     if target == "b1":
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
-        return f"{value}.to(tl.int64).to({TYPES[target]})"
+        return f"{value}.to(tl.int64).to({DTYPES[target].triton})"
     if target in FLOAT8:
         return from_memory(to_memory(f"{value}.to(tl.float32)", target), target)
-    if target in ("f16", "bf16"):  # from float32, whatever it was before: so ATen does
-        return f"{value}.to(tl.float32).to({TYPES[target]}).to(tl.float32)"
-    return f"{value}.to({TYPES[target]})"
+    if target in LOW_PRECISION:  # from float32, whatever it was before: so ATen does
+        return f"{value}.to(tl.float32).to({DTYPES[target].triton}).to(tl.float32)"
+    return f"{value}.to({DTYPES[target].triton})"
 
 
 def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
@@ -240,8 +239,8 @@ def from_memory(raw: str, dtype: str) -> str:
     if dtype == "b1":
         return f"({raw} != 0)"
     if dtype in FLOAT8:
-        form = FORMATS[dtype]
-        return f"fs.from_float8({raw}, {form.digits}, {form.offset}, {form.special})"
+        form = DTYPES[dtype]
+        return f"fs.from_float8({raw}, {form.digits}, {form.bias}, {form.special})"
     return raw if DTYPES[dtype].compute == dtype else f"{raw}.to(tl.float32)"
 
 
@@ -257,9 +256,9 @@ def to_memory(value: str, dtype: str) -> str:
     if dtype == "b1":
         return f"{value}.to(tl.int8)"
     if dtype in FLOAT8:
-        form = FORMATS[dtype]
-        return f"fs.to_float8({value}, {form.digits}, {form.offset}, {too_large(dtype)})"
-    return value if DTYPES[dtype].compute == dtype else f"{value}.to({TYPES[dtype]})"
+        form = DTYPES[dtype]
+        return f"fs.to_float8({value}, {form.digits}, {form.bias}, {overflow_byte(dtype)})"
+    return value if DTYPES[dtype].compute == dtype else f"{value}.to({DTYPES[dtype].triton})"
 
 
 def term_added(store: Store) -> Expr | None:

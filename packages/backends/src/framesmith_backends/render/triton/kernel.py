@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least
@@ -19,11 +20,6 @@ from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, holds
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.kernels.loops import lane_score, read_once
 
-# Pointer types of a compiled signature. Bools are stored as bytes.
-POINTERS = {
-    "b1": "*i8", "u8": "*u8", "i8": "*i8", "i16": "*i16", "i32": "*i32", "i64": "*i64",
-    "f8e4m3": "*u8", "f8e5m2": "*u8", "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64",
-}  # fmt: skip
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
 # Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on,
@@ -148,7 +144,7 @@ def _held_while_short(kernel: Kernel, block: int) -> bool:
 
 
 def _render(kernel: Kernel, name: str, form: Form, whole: bool = False) -> TritonKernel:
-    pointers, tile, warps = tuple(POINTERS[p.dtype] for p in kernel.params), form.tile, form.warps
+    pointers, tile, warps = tuple(DTYPES[p.dtype].pointer for p in kernel.params), form.tile, form.warps
     integer = "tl.int64" if reaches(kernel) else "tl.int32"
     w = Writing(kernel, tile, [Scope([], 1)], integer, whole)
     w.past_l1 = read_once(kernel) if form.past_l1 else frozenset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
@@ -15,7 +16,7 @@ from framesmith_backends.render.triton.emit import emit, emit_check, emit_store,
 from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.sizes import size_of, step_of
-from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row, row_axes
 
 # Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
@@ -235,7 +236,7 @@ def _exact(w: Writing, d: Distances) -> None:
     rest = w.refs[d.rest.name]
     if d.squares is not None:
         squares = w.refs[d.squares.name]
-        count = f"tl.full([], {float(d.count)}, {TYPES[d.rest.value.dtype]})"
+        count = f"tl.full([], {float(d.count)}, {DTYPES[d.rest.value.dtype].triton})"
         w.refs[d.squares.name] = w.fresh(f"fs.less_square({squares}, {rest}, {count})", w.here)
     w.refs[d.total.name] = w.fresh(f"{w.refs[d.total.name]} + {rest}", w.here)
     w.refs[d.rest.name] = w.fresh(f"{rest} * 0.0", w.here)
@@ -310,7 +311,7 @@ def _start(w: Writing, a: Accumulate) -> str:
     dtype = a.value.dtype
     value = number_text(REDUCTIONS[a.kind].start(dtype), dtype)
     shape = w.tile.shape(w.tile.variables) or "[]"
-    return w.fresh(f"tl.full({shape}, {value}, {TYPES[dtype]})", w.here)
+    return w.fresh(f"tl.full({shape}, {value}, {DTYPES[dtype].triton})", w.here)
 
 
 def _accumulate(w: Writing, cell: str, a: Accumulate, along: Sequence[Axis]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.kernel import Scan
 from framesmith_backends.ir.ops import SCANS
 from framesmith_backends.render.triton.emit import emit, number_text, operation
-from framesmith_backends.render.triton.state import TYPES, Writing
+from framesmith_backends.render.triton.state import Writing
 from framesmith_backends.render.triton.tile import Axis
 
 
@@ -13,7 +14,7 @@ def start_of(w: Writing, s: Scan, along: Axis | None) -> str:
     """What is carried into the first tile; `along` is the axis of the tile that lies in the row."""
     others = [axis.var for axis in w.tile.axes if axis is not along]
     shape = w.tile.shape(others) or "[]"
-    return w.fresh(f"tl.full({shape}, {_start(s)}, {TYPES[s.value.dtype]})", w.here)
+    return w.fresh(f"tl.full({shape}, {_start(s)}, {DTYPES[s.value.dtype].triton})", w.here)
 
 
 def _start(s: Scan) -> str:
@@ -33,7 +34,7 @@ def write_scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> No
     else:
         mask = w.mask((along.var,)) if s.reverse else None
         if mask is not None:  # what is beyond the row comes first
-            value = f"tl.where({mask}, {value}, tl.full([], {_start(s)}, {TYPES[s.value.dtype]}))"
+            value = f"tl.where({mask}, {value}, tl.full([], {_start(s)}, {DTYPES[s.value.dtype].triton}))"
         at = w.tile.axes.index(along)
         name = w.fresh(f"fs.scan_{s.kind}({value}, {at}, {s.reverse})", w.here)
         if carry is not None:

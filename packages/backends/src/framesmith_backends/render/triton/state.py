@@ -11,13 +11,6 @@ from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.render.triton.tile import Tile
 
-# Types in memory, and of numbers that arithmetic takes. Of floating numbers of 8 bits the bytes are loaded and stored.
-TYPES = {
-    "b1": "tl.int1", "u8": "tl.uint8", "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
-    "f8e4m3": "tl.uint8", "f8e5m2": "tl.uint8", "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32",
-    "f64": "tl.float64",
-}  # fmt: skip
-
 
 @dataclass(slots=True)
 class Scope:

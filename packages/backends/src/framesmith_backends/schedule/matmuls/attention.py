@@ -2,7 +2,7 @@
 
 Found by what is computed: a kernel that reads the first matmul at its own point alone, finds the largest of what it
 computes of it in a row, the sum of exponentials below that, and stores their quotients, which the second matmul alone
-reads. Sizes do not change, and the first matmul is of float32, or of half types cast to it.
+reads. Sizes do not change, and the first matmul is of float32, or of low-precision types cast to it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, loads, substitute, transform, variables, walk
 from framesmith_backends.ir.fused.attention import (
     BLIND,
@@ -29,7 +30,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.matmuls.attention_operands import HALF, Half, readers_of
+from framesmith_backends.schedule.matmuls.attention_operands import Half, readers_of
 from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions, written_by_effects
 
 
@@ -268,7 +269,7 @@ def _unless_infinite(e: Expr) -> Expr:
 
 def _without_cast(store: Store) -> Expr:
     """What is stored before it is rounded."""
-    return store.value.value if isinstance(store.value, Cast) and store.value.dtype in HALF else store.value
+    return store.value.value if isinstance(store.value, Cast) and store.value.dtype in LOW_PRECISION else store.value
 
 
 def _hides(blind: Sequence[Accumulate], scores: Expr) -> Accumulate | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Load, loads
 from framesmith_backends.ir.program import Place, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.group import Group, Node
-
-HALF = ("f16", "bf16")
 
 
 def readers_of(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int]]:
@@ -49,14 +48,14 @@ class Half:
     unread: set[str] = field(default_factory=set)
 
     def kind(self, name: str) -> str | None:
-        """The half type that a definition casts to float32; None of others."""
+        """The low-precision type that a definition casts to float32; None of others."""
         d = self.program.defs.get(name)
         if d is None or not {*self.readers.get(name, ())} <= {*self.inside}:
             return None
         if d.reduction is not None or d.updates is not None or name in self.program.outputs:
             return None
         body = d.body
-        cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in HALF
+        cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in LOW_PRECISION
         return body.value.dtype if cast and isinstance(body, Cast) else None
 
     def place(self, place: Place) -> tuple[Place, str]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.kernel import Accumulate
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.emit import emit, emit_store, tile_address
 from framesmith_backends.render.llvm.loops.memory import tile_load
 from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
@@ -25,7 +26,7 @@ def rows_in_turn(r: Rendering, inside: Callable[[], None]) -> None:
     assert lane is not None and isinstance(lane.size, int) and r.kernel.row == (lane,)
     columns = [column for one in r.kernel.passes for column in one.columns]
     for column in columns:
-        r.arrays[column.name] = (_array(r, column, lane.size), constant(0, "i64"), REGISTER[column.value.dtype])
+        r.arrays[column.name] = (_array(r, column, lane.size), constant(0, "i64"), DTYPES[column.value.dtype].register)
     with opened_loop(r, constant(0, "i64"), constant(lane.size, "i64"), r.lanes, lane):
         for column in columns:
             _put(r, column, constant(REDUCTIONS[column.kind].start(column.value.dtype), _kind(column), r.lanes))
@@ -62,7 +63,7 @@ def _stores(r: Rendering) -> None:
 
 
 def _kind(column: Accumulate) -> str:
-    return REGISTER[column.value.dtype]
+    return DTYPES[column.value.dtype].register
 
 
 def _array(r: Rendering, column: Accumulate, size: int) -> Value:

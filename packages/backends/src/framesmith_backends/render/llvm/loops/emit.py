@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.ir.dtypes import FLOAT8
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, LOW_PRECISION
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -25,7 +25,7 @@ from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Mod, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant, element_bytes
+from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.lanes import lane_step
 from framesmith_backends.render.llvm.loops.memory import (
     address,
@@ -46,7 +46,6 @@ from framesmith_backends.render.llvm.ops import (
     emit_op,
     from_memory,
     from_memory_apart,
-    memory_kind,
     round_bf16,
     to_memory,
     to_memory_apart,
@@ -103,7 +102,7 @@ def _ix_depth(r: Rendering, ix: Ix) -> int:
 
 
 def _const(r: Rendering, node: Const) -> Value:
-    return constant(node.value, REGISTER[node.dtype])
+    return constant(node.value, DTYPES[node.dtype].register)
 
 
 def _number(r: Rendering, node: Number) -> Value:
@@ -131,7 +130,7 @@ def _cast(r: Rendering, node: Cast) -> Value:
     if value is None:  # one of the approximate parts
         assert isinstance(inner, Op)
         value = emit_approximate(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
-    if inner.dtype == "f32" and node.dtype in ("bf16", "f16") and is_held_by(node.dtype, inner):
+    if inner.dtype == "f32" and node.dtype in LOW_PRECISION and is_held_by(node.dtype, inner):
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":
         return round_bf16(r.b, value, has_short_nans(r.kernel, inner))
@@ -188,7 +187,7 @@ def _load(r: Rendering, node: Load) -> Value:
     (ix,) = node.index
     guard = None if node.guard is None else _value(r, node.guard)
     step = lane_step(r.kernel, ix)
-    kind = memory_kind(node.dtype)
+    kind = DTYPES[node.dtype].memory
     align = element_bytes(kind)
     if node in r.turned:
         (point,) = r.kernel.row
@@ -373,7 +372,7 @@ def emit_store(r: Rendering, store: Store) -> None:
     value = _unrounded(r, store.value)
     dtype = store.value.dtype
     step = lane_step(r.kernel, store.index)
-    kind = memory_kind(dtype)
+    kind = DTYPES[dtype].memory
     align = element_bytes(kind)
     if _is_wide_scratch(r, store.buffer):
         raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
@@ -431,7 +430,7 @@ def _side_by_side(r: Rendering, stores: tuple[Store, ...], count: int) -> bool:
 
 def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
     dtype = stores[0].value.dtype
-    kind = memory_kind(dtype)
+    kind = DTYPES[dtype].memory
     rows = [to_memory(r.b, r.b.splat(_unrounded(r, store.value), r.lanes), dtype) for store in stores]
     while len(rows) > 1:
         half = len(rows) // 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.kernel import Kernel, Pass, Scratch
 from framesmith_backends.ir.symbolic import index
@@ -25,7 +26,6 @@ from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.loops.tiles import tiled_passes
 from framesmith_backends.render.llvm.loops.transposed import in_tiles, transposed_tiles
-from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.target import Target
 from framesmith_backends.schedule.kernels.index_splitting import along_lanes
@@ -121,7 +121,7 @@ def _open_buffers(r: Rendering) -> None:
         r.failed = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
     wide = _copies(r)
     for scratch in r.kernel.scratch:
-        kind = memory_kind(scratch.dtype)
+        kind = DTYPES[scratch.dtype].memory
         if _is_large(r, scratch):
             r.b.declare("declare ptr @malloc(i64)")
             r.b.declare("declare void @free(ptr)")
@@ -142,7 +142,7 @@ def _copies(r: Rendering) -> int:
 
 def _is_large(r: Rendering, scratch: Scratch) -> bool:
     numel = scratch.numel
-    return isinstance(numel, Sym) or numel * _copies(r) * element_bytes(memory_kind(scratch.dtype)) > LARGEST_ON_STACK
+    return isinstance(numel, Sym) or numel * _copies(r) * element_bytes(DTYPES[scratch.dtype].memory) > LARGEST_ON_STACK
 
 
 def _parallel_loop(r: Rendering, shape: Shape) -> None:

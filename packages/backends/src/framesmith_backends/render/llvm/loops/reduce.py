@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Op
 from framesmith_backends.ir.kernel import Accumulate
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic.size import numel
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.emit import emit
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.ops import emit_op
@@ -33,7 +34,7 @@ class Accumulator:
     @staticmethod
     def start(r: Rendering, spec: Accumulate) -> Accumulator:
         dtype = spec.value.dtype
-        kind = REGISTER[dtype]
+        kind = DTYPES[dtype].register
         row = REDUCTIONS[spec.kind]
         start = constant(row.start(dtype), kind, r.lanes)
         cell, total = r.room(start.type), r.room(start.type) if needs_blocks(r, spec) else None
@@ -90,7 +91,7 @@ def squared(spec: Accumulate) -> Expr | None:
 
 
 def needs_blocks(r: Rendering, spec: Accumulate) -> bool:
-    if spec.kind not in ("sum", "prod") or REGISTER[spec.value.dtype] not in ("float", "double"):
+    if spec.kind not in ("sum", "prod") or DTYPES[spec.value.dtype].register not in ("float", "double"):
         return False
     lane = r.kernel.lane
     steps = numel(v.size for v in r.kernel.row)

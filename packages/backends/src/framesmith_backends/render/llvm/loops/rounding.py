@@ -1,4 +1,4 @@
-"""What is known of numbers before they are rounded to a half type: that rounding does nothing, or nothing to NaN."""
+"""Values that rounding to a low-precision type leaves as they are, or whose NaNs it does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHOOSING = frozenset(("where", "put", "max", "min", "neg", "abs", "copysign", "f
 
 
 def is_held_by(dtype: str, node: Expr) -> bool:
-    """Whether the value of float32 is surely one of the half type, so that rounding does nothing to it."""
+    """Whether the low-precision type surely holds the value of float32, so that rounding does nothing to it."""
     if isinstance(node, Op):
         kept = node.name in CHOOSING or (dtype == "bf16" and _is_doubling(node))
         return kept and all(is_held_by(dtype, arg) for arg in {*node.args[node.name == "where" :]})

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
-from framesmith_backends.render.llvm.builder import REGISTER, Value, constant
+from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, tile_address
 from framesmith_backends.render.llvm.loops.memory import tile_load
 from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
@@ -69,15 +70,15 @@ def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
     roots = [*(a.value for a in one.reductions), *(s.value for s in one.stores)]
     kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, roots))}
-    arrays = {e: _array(r, tile, REGISTER[e.dtype]) for e in kept}
+    arrays = {e: _array(r, tile, DTYPES[e.dtype].register) for e in kept}
 
     def compute() -> None:
         for e, array in arrays.items():
-            _put(r, tile, REGISTER[e.dtype], array, emit(r, e))
+            _put(r, tile, DTYPES[e.dtype].register, array, emit(r, e))
 
     if kept:
         _along(r, tile, compute)
-    r.arrays.update({ref.name: (arrays[e], tile.first, REGISTER[e.dtype]) for e, ref in kept.items()})
+    r.arrays.update({ref.name: (arrays[e], tile.first, DTYPES[e.dtype].register) for e, ref in kept.items()})
     done: dict[Expr, Expr] = {}
     for e in walk(*roots):
         parts = tuple(done[part] for part in children(e))
@@ -130,7 +131,7 @@ def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
 
 
 def _column(r: Rendering, tile: Tile, spec: Accumulate) -> Column:
-    kind = REGISTER[spec.value.dtype]
+    kind = DTYPES[spec.value.dtype].register
     running = _array(r, tile, kind)
     total = _array(r, tile, kind) if needs_blocks(r, spec) else None
     column = Column(spec, kind, running, total)
@@ -151,7 +152,7 @@ def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
 
 def _start(r: Rendering, spec: Accumulate) -> Value:
     dtype = spec.value.dtype
-    return constant(REDUCTIONS[spec.kind].start(dtype), REGISTER[dtype], r.lanes)
+    return constant(REDUCTIONS[spec.kind].start(dtype), DTYPES[dtype].register, r.lanes)
 
 
 def _put(r: Rendering, tile: Tile, kind: str, cell: Value, value: Value) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic import index
@@ -22,7 +23,6 @@ from framesmith_backends.render.llvm.loops.memory import address
 from framesmith_backends.render.llvm.loops.nest import opened_loop
 from framesmith_backends.render.llvm.loops.sizes import size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
-from framesmith_backends.render.llvm.ops import memory_kind
 from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
 
 #: Points of the innermost loop: more than a cache line holds, and few enough that all their lines stay in the L1 cache.
@@ -96,7 +96,7 @@ def _crosses(load: Load, lane: Var | None, point: Var) -> bool:
 
 def _turned(r: Rendering, load: Load, point: Var, side: int) -> Value:
     """The tile of a read: for each point the lanes, side by side; squares of `side` rows are turned in registers."""
-    (ix,), kind, lane = load.index, memory_kind(load.dtype), r.kernel.lane
+    (ix,), kind, lane = load.index, DTYPES[load.dtype].memory, r.kernel.lane
     assert lane is not None and isinstance(point.size, int)
     place = r.room(f"[{point.size * r.lanes} x {kind}]")
     first = scalar_index(r, index.substitute(ix, {point: index.ZERO}))

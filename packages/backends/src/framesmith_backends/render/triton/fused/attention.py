@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Ref, variables, walk
 from framesmith_backends.ir.fused.attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, AttentionTile, FusedAttention
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
@@ -22,8 +23,8 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit
-from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
-from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: Which rows saw nothing, not even a NaN.
@@ -55,7 +56,7 @@ def written(w: Writing, name: str, params: Sequence[Param], grid: int, tile: Att
     """The function whose lines were written, of so many programs."""
     head = f"def {name}({', '.join(f'p{k}' for k in range(len(params)))}):"
     source = "\n".join([head, *flat(w.scopes[0].lines)]) + "\n"
-    pointers = tuple(POINTERS[param.dtype] for param in params)
+    pointers = tuple(DTYPES[param.dtype].pointer for param in params)
     return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
 
 
@@ -186,7 +187,7 @@ def _columns(w: Writing, item: FusedAttention, over: str) -> None:
     beyond = f"({rows} < {item.columns.size})" if within is not None else None
     masks = [beyond, short("elements[None, :]", length)]
     w.line(f"v = {read_operand(w, item.values, rows, 'elements[None, :]', masks)}")
-    kind = TYPES[item.dtype]
+    kind = DTYPES[item.dtype].triton
     w.line(f"means = tl.dot(weights.to({kind}), v, means * factor[:, None]{precision(item.dtype)})")
     w.line("top = larger")
     close_blocks(w, item.columns)
@@ -206,7 +207,7 @@ def _result(w: Writing, item: FusedAttention) -> None:
     where = f"batch * {batch} + rows[:, None] * {row} + elements[None, :]"
     masks = [w.masks.get(item.rows), short("elements[None, :]", length)]
     mask = " & ".join(f"({one})" for one in masks if one)
-    stored = f"means.to({TYPES[item.dtype]})"
+    stored = f"means.to({DTYPES[item.dtype].triton})"
     w.line(f"tl.store({w.pointers[item.result]} + ({where}), {stored}{f', mask={mask}' if mask else ''})")
     w.refs |= {LARGEST: "top[:, None]", TOTAL: "total[:, None]"}
     read = {part.name for one in item.kept for part in walk(one.value) if isinstance(part, Ref)}

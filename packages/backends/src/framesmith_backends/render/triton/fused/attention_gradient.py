@@ -6,6 +6,7 @@ next one as it is. Blocks in which nothing is seen are passed by, as in the forw
 
 from __future__ import annotations
 
+from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient, SideSum
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import Place
@@ -21,7 +22,7 @@ from framesmith_backends.render.triton.fused.attention import (
     written,
 )
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 
@@ -128,7 +129,7 @@ def _blocks(w: Writing, item: FusedAttentionGradient, over: str) -> None:
     for k, one in enumerate(item.sums):
         value = f"tl.broadcast_to({emit(w, one.value)}, [{tile.rows}, {tile.columns}])"
         value = value if within is None else f"tl.where({within}, {value}, 0.0)"
-        kind, factor = TYPES[one.dtype], read(one.factor)
+        kind, factor = DTYPES[one.dtype].triton, read(one.factor)
         factor = factor if one.stored == one.dtype else f"{factor}.to({kind})"
         w.line(f"sum{k} = tl.dot(({value}).to({kind}), {factor}, sum{k}{precision(one.dtype)})")
     close_blocks(w, other)
@@ -136,4 +137,4 @@ def _blocks(w: Writing, item: FusedAttentionGradient, over: str) -> None:
 
 def _result(w: Writing, item: FusedAttentionGradient, k: int, one: SideSum) -> None:
     where, mask = _where(w, one.result, "rows[:, None]", w.masks.get(item.own))
-    w.line(f"tl.store({where}, sum{k}.to({TYPES[one.result_dtype]}){f', mask={mask}' if mask else ''})")
+    w.line(f"tl.store({where}, sum{k}.to({DTYPES[one.result_dtype].triton}){f', mask={mask}' if mask else ''})")

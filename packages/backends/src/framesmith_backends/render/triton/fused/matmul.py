@@ -18,8 +18,8 @@ from framesmith_backends.ir.program import Place
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit, position_text, stored
-from framesmith_backends.render.triton.kernel import POINTERS, TritonKernel
-from framesmith_backends.render.triton.state import TYPES, Scope, Writing
+from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: So many tiles down the rows are computed before the next columns are read.
@@ -45,7 +45,7 @@ def render_matmul(matmul: FusedMatmul, name: str) -> TritonKernel:
             _store(w, store)
     head = f"def {name}({', '.join(f'p{k}' for k in range(len(params)))}):"
     source = "\n".join([head, *flat(lines)]) + "\n"
-    pointers = tuple(POINTERS[param.dtype] for param in params)
+    pointers = tuple(DTYPES[param.dtype].pointer for param in params)
     return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
 
 
@@ -279,7 +279,7 @@ def _compute(w: Writing, matmul: FusedMatmul, which: str, value: Expr, inside: s
     )
     text = emit(own, value)
     if DTYPES[matmul.dtype].compute != matmul.dtype:
-        text = f"{text}.to({TYPES[matmul.dtype]})"
+        text = f"{text}.to({DTYPES[matmul.dtype].triton})"
     text = f"tl.broadcast_to({text}, [{axes[0].block}, {axes[1].block}])"
     own.line(f"{which} = {text if inside is None else f'tl.where({inside}, {text}, 0.0)'}")
     w.count = own.count

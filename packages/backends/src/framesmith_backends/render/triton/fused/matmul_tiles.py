@@ -15,7 +15,7 @@ from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.tile import WARP
 
-#: Rows, columns, bytes of depth, warps and stages of half types; a depth in bytes serves float32 as well.
+#: Rows, columns, bytes of depth, warps and stages of low-precision types; a depth in bytes serves float32 as well.
 TILES = (
     (128, 256, 128, 8, 3), (256, 128, 128, 8, 3), (128, 128, 128, 8, 3), (128, 128, 128, 4, 3), (64, 256, 128, 8, 3),
     (128, 64, 128, 4, 4), (64, 128, 128, 4, 4), (64, 64, 128, 4, 4), (64, 64, 256, 4, 3), (64, 32, 256, 4, 4),
@@ -126,7 +126,7 @@ def _why_not_several(matmul: FusedMatmul, capability: int) -> str | None:
 
 
 def _is_lean(matmul: FusedMatmul) -> bool:
-    """Whether a thread has room for twice the sums: of half types, without masks, eight warps to a tile."""
+    """Whether a thread has room for twice the sums: of low-precision types, without masks, eight warps to a tile."""
     tile, rows, columns = matmul.tile, matmul.rows.size, matmul.columns.size
     assert isinstance(rows, int) and isinstance(columns, int)
     whole = rows % tile.rows == 0 and columns % tile.columns == 0
