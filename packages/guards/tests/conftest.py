@@ -37,7 +37,7 @@ X, Y, Z = LocalSource("x"), LocalSource("y"), LocalSource("z")
 
 @dataclass
 class Case:
-    """A guard, and arguments (x, y, z) for which it holds or misses, made anew for each test."""
+    """A guard, and arguments (x, y, z) for which it holds or misses, made for each test."""
 
     guard: Guard
     hold: list
@@ -241,7 +241,7 @@ def cache_cases():
     ]
 
 
-#: What the cache of these cases holds.
+#: The contents of the cache of these cases.
 RESULTS = {("a",): [1, {"k": 2}], (1,): [5]}
 
 
@@ -358,7 +358,7 @@ def storage_cases():
             + [(evens, odds, high), (*outside, base), (low, None, high), (1, low, high)],
         ),
         Case(
-            Guard(X, "ALL_APART", (Y, Z)),
+            Guard(X, "ALL_DISJOINT", (Y, Z)),
             [
                 (high, low, base.clone()),
                 (base[:0], base, base[:0]),
@@ -427,7 +427,7 @@ def tracing_state():
 
 
 class InferenceWithGrad(contextlib.ExitStack):
-    """Inference mode with grad mode on, which alone tells that nothing changed."""
+    """Inference mode with grad mode on, the only sign that nothing changed."""
 
     def __enter__(self):
         self.enter_context(torch.inference_mode())

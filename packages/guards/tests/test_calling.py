@@ -1,4 +1,4 @@
-"""Calls made in the user's name: warnings are told at the line, and noted in the module."""
+"""Calls made in the user's name: warnings are shown at the line, and recorded in the module."""
 
 import sys
 import warnings
@@ -15,7 +15,7 @@ def warn(text, *, stacklevel=1):
     return text
 
 
-def told(act):
+def warned(act):
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         act()
@@ -24,7 +24,7 @@ def told(act):
 
 def test_the_caller_is_at_the_line():
     call = called_from(PLACE, {"__name__": "program"}, warn)
-    assert told(lambda: call("a", stacklevel=2)) == [("a", "/program.py", 7)]
+    assert warned(lambda: call("a", stacklevel=2)) == [("a", "/program.py", 7)]
 
     def where():
         frame = sys._getframe(1)

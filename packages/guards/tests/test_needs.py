@@ -11,7 +11,7 @@ from framesmith_guards.torch_adapter import aten, unstable
 
 @pytest.fixture
 def lines(monkeypatch):
-    """What is logged of torch; tables made in a test are forgotten after it."""
+    """The log about torch; tables made in a test are forgotten after it."""
     before, found = list(needs.TABLES), []
     monkeypatch.setattr(needs.logger, "warning", lambda text, *args: found.append(text % args))
     yield found

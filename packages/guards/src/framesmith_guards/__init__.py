@@ -11,7 +11,7 @@ from framesmith_guards.contexts import (
 from framesmith_guards.errors import GuardError
 from framesmith_guards.guard import Guard, GuardsSet, state_guards
 from framesmith_guards.kinds.shapes import ShapeExpr
-from framesmith_guards.kinds.storages import all_apart, no_overlap
+from framesmith_guards.kinds.storages import all_disjoint, no_overlap
 from framesmith_guards.kinds.table import GuardKind
 from framesmith_guards.programs.compiler import compile_guards
 from framesmith_guards.programs.explaining import Miss, explain
@@ -103,7 +103,7 @@ __all__ = [
     "TypeSource",
     "WeakRefSource",
     "__version__",
-    "all_apart",
+    "all_disjoint",
     "buffer_source",
     "cached_result",
     "called_from",

@@ -1,4 +1,4 @@
-"""Calls made in the user's name: what they warn of is told where the user's program makes them."""
+"""Calls with a location in the user's program: warnings and tracebacks name that line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CODE = _template().__code__
 
 
 def called_from(location: Location, globals: dict[str, Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` as that line of a program calls it: to `warnings` and to tracebacks, the caller is there.
+    """Return the result of `call`, made as if by a line of a program: `warnings` and tracebacks see it as the caller.
 
-    `globals`: those of the code at `location`; Python notes in them which warnings were given. Imports in C look there
-    for the builtins, which a function made by hand may lack.
+    `globals`: those of the code at `location`, in which Python records given warnings. Imports in C look up builtins
+    there, which a function made by hand may lack.
     """
     if "__builtins__" not in globals:
         noted = globals.setdefault("__warningregistry__", {})

@@ -1,4 +1,4 @@
-"""Errors raised at the door: a guard, source or context that was asked for cannot be built."""
+"""Errors for guards, sources and contexts that cannot be built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GuardError(ValueError):
 
 
 def nearest(wanted: str, choices: Iterable[str]) -> str:
-    """A sentence fragment naming the nearest valid choices, for error messages."""
+    """Return a sentence fragment with the nearest valid choices, for error messages."""
     known = sorted(choices)
     close = get_close_matches(wanted, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""A guard: one property of one source's value that must hold at every later call; and sets of them."""
+"""Guards: one property of one source's value that must hold at every later call; and sets of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from framesmith_guards.values.refs import describe
 
 @dataclass
 class ExportInfo:
-    """What a guard became: the texts of its checks, once they are asked for, and weak handles to what it is about."""
+    """The texts of a guard's checks, made on demand, and weak handles to the guarded value."""
 
     code: list[str] = field(default_factory=list)
     guarded_class: weakref.ref[type] | None = None
     guarded_object: weakref.ref[object] | None = None
 
     def record(self, code: str, value: object = None) -> None:
-        """Note a check's text and, if one is at hand, the guarded value."""
+        """Store a check's text and, where there is one, the guarded value."""
         if code not in self.code:
             self.code.append(code)
         if value is None:
@@ -49,9 +49,8 @@ def _key_of(expected: object) -> Hashable:
 class Guard:
     """A row of the kinds table applied to a source; two guards are equal if they check the same.
 
-    `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly.
-    `location` says where in the user's program the guard came from, `stack` where in the compiler; `export`
-    holds what became of it, for those who export guards.
+    `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly. `location`
+    is the guard's line in the user's program, `stack` that in the compiler; `export` serves those who export guards.
     """
 
     source: Source
@@ -88,7 +87,7 @@ class Guard:
         set_field(self, "_key", (source, row.name, _key_of(frozen)))
 
     def note_origin(self, location: Location | None, compiler: traceback.StackSummary | None) -> None:
-        """Note where the guard came from, unless that is known already."""
+        """Set the guard's location and stack, unless they are known already."""
         if self.location is None and location is not None:
             object.__setattr__(self, "location", location)
         if self.stack is None and compiler is not None:
@@ -96,7 +95,7 @@ class Guard:
 
     @property
     def origin(self) -> GuardSource:
-        """Where the guarded path starts."""
+        """The start of the guarded path."""
         return origin_of(self.source)
 
     @property
@@ -106,12 +105,12 @@ class Guard:
 
     @property
     def subject(self) -> str:
-        """What the guard is about, in the user's terms: of a condition on sizes and numbers, these."""
+        """The guarded value in the user's terms; of a condition on sizes and numbers, these."""
         about = self.operands if isinstance(self.source, ShapeEnvSource) else ()
         return " and ".join(source.name for source in about) or self.source.name
 
     def explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
-        """Why the guard misses for this call, by the reference predicates; None if it holds."""
+        """Return why the guard misses for this call, by the reference predicates; None if it holds."""
         if self.kind.name in BY_KIND:
             return self._explain(args, function)
         with unstable.DisableTorchFunction():
@@ -121,7 +120,7 @@ class Guard:
         try:
             sources = (self.source, *self.operands)
             loaded = {source: source.evaluate(args, function) for source in dict.fromkeys(sources)}
-            values = [loaded[source] for source in sources]  # what is named twice is one object, as for a program
+            values = [loaded[source] for source in sources]  # a value named twice is one object, as for a program
         except Exception as error:
             return f"{self.subject}: cannot be evaluated: {type(error).__name__}: {error}"
         try:
@@ -144,7 +143,7 @@ class Guard:
 class GuardsSet:
     """Guards in the order they were added, each once.
 
-    A guard is noted the location of the trace that adds it and, with `debug_stacks`, the compiler's own.
+    A guard gets the location of the trace that adds it and, with `debug_stacks`, the compiler's stack.
     """
 
     def __init__(self, guards: Iterable[Guard] = (), *, debug_stacks: bool = False) -> None:
@@ -152,7 +151,7 @@ class GuardsSet:
         self._debug_stacks = debug_stacks
 
     def add(self, guard: Guard) -> bool:
-        """Add a guard; False if an equal one was there (whose stacks are kept)."""
+        """Add a guard; False if an equal one was there, whose stacks remain."""
         if guard in self._guards:
             return False
         self._guards[guard] = None
@@ -161,7 +160,6 @@ class GuardsSet:
         return True
 
     def update(self, *others: Iterable[Guard]) -> None:
-        """Add all guards of all `others`."""
         for guards in others:
             for guard in guards:
                 self.add(guard)
@@ -189,7 +187,7 @@ class GuardsSet:
 
 
 def state_guards(kinds: Iterable[str] = USUAL_KINDS) -> list[Guard]:
-    """Guards that torch's state stays as it is now. GuardError for a kind that is not about state."""
+    """Return guards that torch's state stays as it is now. GuardError for a kind that is not about state."""
     source = GlobalStateSource()
     found = []
     for kind in kinds:

@@ -1,12 +1,12 @@
 """Needs of torch that may move between its releases: named in tables, looked up once, their absence logged once.
 
-Note [Needs]: a package names in its `torch_adapter.py` what it takes of torch that is no stable, public API: private
-names, internal classes, attributes of those. A row of the table says where torch has it, in each spelling of the
-releases, and what is lost without it. Torch is asked whether it has it; its version is never compared. What is missing
-is logged once (`framesmith.torch`), and in its place stands what the row gives for it, or a stand-in: a class that can
-be named, stored, compared, put into tables and derived from, and that raises MissingNeed when it is called. So tables
-of torch's functions lose a row, and what needs a missing function fails to compile and runs eagerly. Of needs without
-which nothing can be compiled rightly `why_nothing_compiles` tells.
+Note [Needs]: a package lists in its `torch_adapter.py` the names of torch that it uses and that are no stable, public
+API: private names, internal classes, their attributes. A row gives the name's location, in each spelling of the
+releases, and the feature lost without it. The code asks whether torch has the name; it never compares versions. A
+missing name is logged once (`framesmith.torch`) and replaced by the row's substitute, or by a stand-in: a class that
+can be named, stored, compared, put into tables and derived from, and that raises MissingNeed when called. So tables of
+torch's functions lose a row, and a graph that needs the function fails to compile and runs eagerly.
+`why_nothing_compiles` names the missing needs without which no graph is compiled.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ _STAND_IN: Final = object()
 
 
 class MissingNeed(RuntimeError):
-    """Something is used that this release of torch does not have."""
+    """A name is used that this release of torch does not have."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something of torch's that may move.
+    """A name of torch's that may move.
 
-    paths: its dotted names, in one release or another; the first that torch has counts.
-    lost: what is lost without it. essential: nothing can be compiled without it.
-    members: attributes that it must have. check: says why what torch has is not what is needed.
-    instead: what stands in its place; a stand-in if nothing is given.
-    built: whether this build of torch would have it; that others do not is no news.
+    paths: its dotted names, in one release or another; the first that torch has counts. lost: the feature lost without
+    it. essential: nothing can be compiled without it. members: attributes that it must have. check: returns why torch's
+    object does not serve. instead: its substitute; by default a stand-in. built: whether this build of torch would have
+    it; others lack it silently.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Need:
     instead: Any = _STAND_IN
 
     def find(self) -> Any:
-        """What torch has; MissingNeed, with the reason, if that is not what is needed."""
+        """Return torch's object; MissingNeed, with the reason, if it does not serve."""
         for path in self.paths:
             try:
                 found = look_up(path)
@@ -63,12 +62,12 @@ class Need:
 
 
 def need(path: str, lost: str, *spellings: str, name: str | None = None, **options: Any) -> Need:
-    """A row: the need at `path`, or at one of further spellings, named by its last part if no name is given."""
+    """Return a row for `path`, or for further spellings, by default named by its last part."""
     return Need(name or path.rpartition(".")[2].lstrip("_"), (path, *spellings), lost, **options)
 
 
 def look_up(path: str) -> Any:
-    """What a dotted path names, modules imported on the way; AttributeError if there is none."""
+    """Return the object of a dotted path, importing modules on the way; AttributeError if there is none."""
     first, *parts = path.split(".")
     found: Any = importlib.import_module(first)
     module = first
@@ -105,12 +104,12 @@ class _StandIn(type):
 
 
 def stand_in(path: str) -> Any:
-    """A stand-in for what torch does not have."""
+    """Return a stand-in for a name that torch does not have."""
     return _StandIn(path.rpartition(".")[2], (), {"path": path})
 
 
 def is_missing(value: object) -> bool:
-    """Whether this is a stand-in for what torch does not have."""
+    """Whether this is a stand-in."""
     return isinstance(value, _StandIn)
 
 
@@ -119,7 +118,7 @@ def _release() -> str:
 
 
 def report_missing(what: str, lost: str) -> None:
-    """Log that torch does not have something, and what is lost by that."""
+    """Log that torch lacks a name, and the feature lost without it."""
     logger.warning("torch %s: %s: %s", _release(), what, lost)
 
 
@@ -127,7 +126,7 @@ def report_missing(what: str, lost: str) -> None:
 
 
 class Needs:
-    """The needs of a package as attributes, those of the packages below among them."""
+    """The needs of a package as attributes, with those of the packages below."""
 
     def __init__(self, package: str, rows: Iterable[Need], *below: Needs) -> None:
         self.package = package
@@ -153,7 +152,7 @@ class Needs:
         return name in self.rows or any(table.declares(name) for table in self.below)
 
     def has(self, name: str) -> bool:
-        """Whether torch has what this table, or one below, needs under this name."""
+        """Whether torch meets the need of this name, in this table or one below."""
         if name in self.rows:
             return name not in self.missing
         return any(table.has(name) for table in self.below if table.declares(name))
@@ -173,7 +172,7 @@ TABLES: Final[list[Needs]] = []
 
 
 def why_nothing_compiles() -> str | None:
-    """Which needs torch does not meet without which nothing can be compiled; None if it meets them."""
+    """Return the essential needs that torch does not meet; None if it meets them all."""
     lacks = [
         f"{table.missing[row.name]} ({row.lost})"
         for table in TABLES
@@ -187,7 +186,7 @@ def why_nothing_compiles() -> str | None:
 
 
 def of_torch(path: str) -> Any:
-    """A function, class or operator of torch as the key of a table's row; a stand-in where torch does not have it."""
+    """Return a function, class or operator of torch for the key of a table's row; a stand-in where torch lacks it."""
     ASKED.add(path)
     try:
         return look_up(path)
@@ -202,7 +201,7 @@ def _missing_key(path: str) -> Any:
 
 
 class Operators:
-    """The operators of a namespace of `torch.ops` as attributes; stand-ins for those that torch does not have."""
+    """The operators of a namespace of `torch.ops` as attributes; stand-ins where torch lacks one."""
 
     def __init__(self, namespace: str) -> None:
         self._path = f"torch.ops.{namespace}"
@@ -217,9 +216,9 @@ class Operators:
 
 
 class _Operator:
-    """An operator of torch's: called as itself, and with its overloads as attributes.
+    """An operator of torch's: callable, with its overloads as attributes.
 
-    No key of a table: programs call torch's own object, `of_torch("torch.ops...")`, which is another one.
+    Not a key of a table: programs call torch's own object, `of_torch("torch.ops...")`, which is another one.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -237,5 +236,5 @@ class _Operator:
         return found
 
 
-#: What has been asked for as keys of tables.
+#: Names looked up as keys of tables.
 ASKED: Final[set[str]] = set()

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 def guards_of(value: object, source: Source) -> list[Guard]:
-    """The guards that make a later value at `source` interchangeable with `value`, by the rule of this module."""
+    """Return guards under which a later value at `source` is interchangeable with `value`."""
     if isinstance(value, torch.Tensor):
         return [Guard(source, "TENSOR_MATCH", value)]
     if is_constant(value):
@@ -66,7 +66,7 @@ _ITEMS: Final[dict[type, Callable[[Any, Source], Items]]] = {
 
 @dataclass(frozen=True)
 class Entry(Generic[R]):
-    """A remembered result and the check under which it applies."""
+    """A remembered result and its check."""
 
     check: CheckProgram
     result: R
@@ -81,7 +81,7 @@ class _Call:
 
 
 class Specialized(Generic[P, R]):
-    """A function that is run once for every set of guarded properties of its arguments."""
+    """A function that runs once for every set of guarded properties of its arguments."""
 
     def __init__(self, function: Callable[P, R], limit: int, state: bool) -> None:
         if not isinstance(function, FunctionType):
@@ -128,12 +128,11 @@ class Specialized(Generic[P, R]):
         return tuple(self._entries)
 
     def clear(self) -> None:
-        """Forget all results."""
         with self._lock:
             self._entries = []
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """Why no remembered result applies to these arguments, against the nearest; None if one does."""
+        """Return why no remembered result applies to these arguments, against the nearest; None if one does."""
         values = self._bind(*args, **kwargs)
         rows = explain(self._entries, _Call(values, self._function))
         if not rows:

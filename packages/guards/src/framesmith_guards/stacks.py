@@ -1,4 +1,4 @@
-"""Where in the user's program a trace is: locations that know what called them, and the one of this thread's trace."""
+"""Locations in the user's program, with their callers, and the location of this thread's trace."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 
 class Location:
-    """A line of a file, in a function, and the location of its call (`outer`). Text is made when it is asked for.
+    """A line of a file, in a function, and the location of its call (`outer`); its text is made on demand.
 
-    `column`: where in the line the instruction's text begins, in bytes, if that is known.
+    `column`: the offset in bytes of the instruction's text in the line, if known.
     """
 
     __slots__ = ("column", "filename", "function", "lineno", "outer")
@@ -31,7 +31,7 @@ class Location:
         self.outer = outer
 
     def chain(self) -> Iterator[Location]:
-        """This location, the one that called it, and so on."""
+        """Yield this location, its caller, and so on."""
         at: Location | None = self
         while at is not None:
             yield at
@@ -39,7 +39,7 @@ class Location:
 
     @property
     def line(self) -> str:
-        """The text of the line, without the blanks around it; empty where the file cannot be read."""
+        """The line's text, stripped; empty where the file cannot be read."""
         return linecache.getline(self.filename, self.lineno).strip()
 
     @property
@@ -49,13 +49,13 @@ class Location:
 
     @property
     def stack_trace(self) -> str:
-        """The whole stack as Python's tracebacks print it, innermost last."""
+        """The stack as Python's tracebacks print it, innermost last."""
         return self.stack_text({})
 
     def stack_text(self, known: dict[Location, str]) -> str:
-        """`stack_trace`, of which `known` has parts that other locations share, and is told those that it lacks.
+        """Return `stack_trace`; `known` holds parts shared with other locations, and is extended.
 
-        For those who ask about many locations at once: nothing is kept with the location, thousands of which may be.
+        For thousands of locations at once: none of them stores text.
         """
         found = known.get(self)
         if found is None:
@@ -65,13 +65,13 @@ class Location:
         return found
 
     def summary(self) -> traceback.StackSummary:
-        """The whole stack as entries of a traceback, innermost last."""
+        """Return the stack as entries of a traceback, innermost last."""
         frames = [traceback.FrameSummary(at.filename, at.lineno, at.function, lookup_line=False) for at in self.chain()]
         return traceback.StackSummary.from_list(frames[::-1])
 
     @property
     def in_user_code(self) -> Location:
-        """The innermost location in code that is neither torch's nor Framesmith's; else the outermost one."""
+        """Return the innermost location outside of torch and Framesmith; else the outermost one."""
         libraries = _libraries()
         outermost = self
         for at in self.chain():
@@ -87,7 +87,7 @@ class Location:
 
 @contextmanager
 def lines_forgotten() -> Iterator[None]:
-    """Let go, at the end, of the source files that were read meanwhile for texts of stacks: whole ones are kept."""
+    """Drop, at the end, source files that were read meanwhile: `linecache` stores whole files."""
     before = {*linecache.cache}
     try:
         yield
@@ -99,15 +99,15 @@ def lines_forgotten() -> Iterator[None]:
 
 
 def warn_user(message: Warning) -> None:
-    """`warnings.warn` at the line that runs now in code that is neither torch's nor Framesmith's."""
+    """Warn at the current line of code outside of torch and Framesmith."""
     libraries = _libraries()
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(libraries):
         frame = frame.f_back
-    told = frame.f_globals.setdefault("__warningregistry__", {})
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
     module = frame.f_globals.get("__name__")
-    line = frame.f_lineno or frame.f_code.co_firstlineno  # compiled code has instructions of no line
-    warnings.warn_explicit(message, type(message), frame.f_code.co_filename, line, module, told)
+    line = frame.f_lineno or frame.f_code.co_firstlineno  # compiled code has instructions without a line
+    warnings.warn_explicit(message, type(message), frame.f_code.co_filename, line, module, registry)
 
 
 def _libraries() -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def _libraries() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _library_folders(loaded: int) -> tuple[str, ...]:
-    """The folders of torch and of Framesmith's packages that are loaded; looked for anew when more modules are."""
+    """Return the folders of torch's and Framesmith's loaded packages, searched again when more modules are loaded."""
     packages = [name for name in list(sys.modules) if name == "torch" or _is_ours(name)]
     found = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
     return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in found if file)
@@ -134,13 +134,13 @@ _LOCAL = _Local()
 
 
 def current_location() -> Location | None:
-    """Where the trace going on in this thread is; None if there is none."""
+    """Return the location of this thread's trace, or None."""
     return None if _LOCAL.locate is None else _LOCAL.locate()
 
 
 @contextmanager
 def located(locate: Callable[[], Location | None] | None) -> Iterator[None]:
-    """Let `locate` say where this thread's trace is, for a while. An exception that leaves is noted the location."""
+    """Let `locate` return this thread's location for a while; exceptions that leave record it."""
     previous = _LOCAL.locate
     _LOCAL.locate = locate
     try:
@@ -153,11 +153,11 @@ def located(locate: Callable[[], Location | None] | None) -> Iterator[None]:
 
 
 def note_location(error: BaseException, location: Location | None) -> None:
-    """Note on an exception where in the user's program it arose (`user_location`), unless that is noted already."""
+    """Record on an exception its location in the user's program (`user_location`), unless it has one."""
     if location is not None and location_of(error) is None:
         error.user_location = location  # type: ignore[attr-defined]
 
 
 def location_of(error: BaseException) -> Location | None:
-    """Where in the user's program an exception arose, as far as `note_location` was told."""
+    """Return an exception's location in the user's program, if `note_location` recorded one."""
     return getattr(error, "user_location", None)

@@ -1,4 +1,4 @@
-"""Our sources as torch's own, and what a ShapeEnv of torch's assumed as SHAPE guards."""
+"""Our sources as torch's own, and a ShapeEnv's assumptions as SHAPE guards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TORCH_ORIGINS = {
 
 @dataclass(frozen=True)
 class AdaptedSource(TorchSource):
-    """One of our sources as torch's ShapeEnv wants it."""
+    """One of our sources with the interface of torch's."""
 
     ours: Source
 
@@ -44,7 +44,7 @@ class AdaptedSource(TorchSource):
 
 
 def to_torch(source: Source) -> AdaptedSource:
-    """Our source as one of torch's."""
+    """Return our source as one of torch's."""
     return AdaptedSource(source)
 
 
@@ -58,12 +58,12 @@ class _Symbols:
 
     @property
     def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
-        """The calls that give numbers of which sympy is told nothing."""
+        """The calls of numbers that are opaque to sympy."""
         found: dict[sympy.Symbol, sympy.Basic] = getattr(self.shape_env, "computed", {})
         return found
 
     def meet(self, value: Any, source: Source) -> None:
-        """Note that `source` gives this size or number; plain numbers need no relation."""
+        """Record that `source` gives this size or number; plain numbers need no relation."""
         node = getattr(value, "node", None)
         if node is None:
             return
@@ -74,15 +74,15 @@ class _Symbols:
             self.equalities.append((source, expr, self.settled_at(node._expr)))
 
     def settled_at(self, expr: sympy.Basic) -> Location | None:
-        """The user's line by which one of an expression's symbols has come to be known."""
-        places = map(self.shape_env.replacements_slocs.get, expr.free_symbols)
-        return next((place.location for place in places if getattr(place, "location", None) is not None), None)
+        """Return the user's line that specialised one of an expression's symbols."""
+        reasons = map(self.shape_env.replacements_slocs.get, expr.free_symbols)
+        return next((one.location for one in reasons if getattr(one, "location", None) is not None), None)
 
     def opened(self, expr: sympy.Basic) -> sympy.Basic:
-        """An expression of inputs' symbols alone: with the calls that computed numbers, and what has come to be known.
+        """Return an expression of inputs' symbols alone, with calls for computed numbers and known values.
 
-        Torch may have solved an input's symbol for a computed one, or a computed one for a later one: the first stays,
-        and of the second its call is taken, which is about earlier ones.
+        Torch may have solved an input's symbol for a computed one, or a computed one for a later one: the first
+        remains, and the second is replaced by its call, which is about earlier symbols.
         """
         while (found := expr.xreplace({symbol: self._known(symbol) for symbol in expr.free_symbols})) != expr:
             expr = found
@@ -106,11 +106,11 @@ def shape_guards(
     tensors: Iterable[tuple[Source, torch.Tensor]],
     scalars: Iterable[tuple[Source, Any]] = (),
 ) -> list[Guard]:
-    """What a ShapeEnv assumed, as SHAPE guards.
+    """Return a ShapeEnv's assumptions as SHAPE guards.
 
-    `tensors` are the fake inputs with their sources, `scalars` symbolic numbers with theirs. The guards say that
-    sizes, strides and offsets are the expressions found in the fake inputs, that each symbol is in its range, and
-    that every condition evaluated while tracing still holds. GuardError for one about a symbol of no input.
+    `tensors` are the fake inputs with their sources, `scalars` symbolic numbers with theirs. The guards state that
+    sizes, strides and offsets are the expressions found in the fake inputs, that each symbol is in its range, and that
+    every condition evaluated while tracing still holds. GuardError for one about a symbol of no input.
     """
     symbols = _Symbols(shape_env)
     tensors, scalars = list(tensors), list(scalars)
@@ -152,7 +152,7 @@ def _ranges(symbols: _Symbols, lines: _Lines) -> Iterator[Guard]:
 
 
 def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
-    """What the symbols' ranges do not say already; and the lines that rely on the ranges."""
+    """Return the conditions that the symbols' ranges do not imply, and the lines that rely on the ranges."""
     guards: list[Guard] = []
     lines: _Lines = {}
     for guard in symbols.shape_env.guards:
@@ -176,19 +176,21 @@ def _evaluated(symbols: _Symbols) -> tuple[list[Guard], _Lines]:
 
 
 def _is_of_integers(symbols: _Symbols, expr: sympy.Basic) -> bool:
-    """Whether a condition is about nothing but integers found in inputs, and what sympy knows of them."""
+    """Whether a condition is about integer inputs alone, in terms known to sympy."""
     known = all(symbol.is_integer and symbol.name in symbols.sources for symbol in expr.free_symbols)
     return known and not expr.has(AppliedUndef)
 
 
 def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
-    """Whether a condition holds wherever its symbols are in these ranges."""
+    """Whether a condition holds for all values in these ranges."""
     bounds = unstable.bound_sympy(expr, ranges)
     return bool(bounds.is_singleton()) and bounds.lower is sympy.true
 
 
 def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
-    """What has come to be known of computed numbers (see `fakes.symbols.computed_number`), or of inputs by them."""
+    """Return the known values of computed numbers (see `framesmith_aten.fakes.symbols.computed_number`), or of inputs
+    by them.
+    """
     met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
     for symbol in [*symbols.computed, *met]:
         known = symbols.shape_env.replace(symbol)
@@ -199,7 +201,7 @@ def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
 
 
 def _given(symbols: _Symbols) -> Iterator[ShapeExpr]:
-    """That the calls that computed numbers raise nothing, used or not, and give an int, or a float, as they did."""
+    """Return conditions that the calls of computed numbers raise nothing, used or not, and return the same types."""
     for number, computed in symbols.computed.items():
         if type(computed).__name__ not in NEVER_RAISE:
             call = symbols.opened(computed)

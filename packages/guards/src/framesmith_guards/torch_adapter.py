@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `needs.py`."""
+"""Names of torch that this package uses and that may move between releases: see Note [Needs] in `needs.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from framesmith_guards.needs import Needs, Operators, need
 
 
 class NeverRaised(Exception):
-    """In place of an exception that this release of torch does not have."""
+    """Stands for an exception that this release of torch does not have."""
 
 
 _ASKED_OF_CALLS: Final = "the state of torch that a compiled function depends on cannot be checked at its calls"
@@ -35,7 +35,7 @@ unstable: Final = Needs(
         need("torch.utils._device.DeviceContext", _ASKED_OF_CALLS, essential=True),
         need(
             "torch._C._get_fp32_precision_getter",
-            "whether CUDA rounds products of float32 is asked of torch.backends.cuda.matmul.allow_tf32",
+            "whether CUDA rounds float32 matmuls is read from torch.backends.cuda.matmul.allow_tf32",
             instead=None,
         ),
         need(
@@ -46,7 +46,7 @@ unstable: Final = Needs(
         ),
         # Tensors
         need("torch._C.DisableTorchFunction", "tensors of subclasses cannot be looked at", essential=True),
-        need("torch._C._dispatch_keys", "what kind of tensor one is cannot be told", essential=True),
+        need("torch._C._dispatch_keys", "the kind of a tensor is unknown", essential=True),
         need("torch._C.DispatchKeySet.from_raw_repr", "a guard's dispatch keys are described as a number", instead=int),
         need("torch._C._dispatch_key_parse", "whether a mode is active is read in two calls", instead=None),
         need(

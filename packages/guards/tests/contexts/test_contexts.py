@@ -70,18 +70,18 @@ def test_compile_contexts_nest_and_are_per_thread():
 
 
 def test_locations_are_noted_on_guards_and_errors():
-    place = Location("inner.py", 7, "inner", Location("outer.py", 3, "outer"))
+    location = Location("inner.py", 7, "inner", Location("outer.py", 3, "outer"))
     guards, guard = GuardsSet(), Guard(LocalSource("x"), "NONE_MATCH")
-    with located(lambda: place):
+    with located(lambda: location):
         guards.add(guard)
-        assert current_location() is place
-    assert guard.location is place and current_location() is None
-    assert [(entry.filename, entry.lineno) for entry in place.summary()] == [("outer.py", 3), ("inner.py", 7)]
-    with pytest.raises(ZeroDivisionError) as caught, located(lambda: place):
+        assert current_location() is location
+    assert guard.location is location and current_location() is None
+    assert [(entry.filename, entry.lineno) for entry in location.summary()] == [("outer.py", 3), ("inner.py", 7)]
+    with pytest.raises(ZeroDivisionError) as caught, located(lambda: location):
         1 / 0
-    assert location_of(caught.value) is place
+    assert location_of(caught.value) is location
     note_location(caught.value, Location("other.py", 1, "other"))
-    assert location_of(caught.value) is place  # the first is the innermost
+    assert location_of(caught.value) is location  # the first is the innermost
 
 
 def test_the_text_of_a_location_is_as_in_tracebacks():
@@ -91,16 +91,16 @@ def test_the_text_of_a_location_is_as_in_tracebacks():
     with pytest.raises(KeyError) as caught:
         here()
     entries = traceback.extract_tb(caught.value.__traceback__)
-    place = None
+    location = None
     for entry in entries:
-        place = Location(entry.filename, entry.lineno, entry.name, place)
+        location = Location(entry.filename, entry.lineno, entry.name, location)
     printed = "".join(line for line in traceback.format_list(entries)).replace("\n    ~~", "\n")
-    told = [line for line in printed.splitlines() if line.strip("~^ ")]
-    assert place.stack_trace.splitlines() == told
-    assert str(place).endswith("in here: raise KeyError")
+    lines = [line for line in printed.splitlines() if line.strip("~^ ")]
+    assert location.stack_trace.splitlines() == lines
+    assert str(location).endswith("in here: raise KeyError")
     known: dict[Location, str] = {}
-    assert place.stack_text(known) == place.stack_trace
-    assert [*known] == [*place.chain()][::-1]
+    assert location.stack_text(known) == location.stack_trace
+    assert [*known] == [*location.chain()][::-1]
 
 
 def test_files_read_for_texts_are_let_go_and_nothing_else(tmp_path):
@@ -129,15 +129,15 @@ def test_the_users_line_is_the_innermost_outside_of_torch():
 
 
 def test_locations_are_per_thread():
-    place, seen = Location("a.py", 1, "f"), []
-    with located(lambda: place):
+    location, seen = Location("a.py", 1, "f"), []
+    with located(lambda: location):
         thread = threading.Thread(target=lambda: seen.append(current_location()))
         thread.start()
         thread.join()
         with located(None):
             seen.append(current_location())
         seen.append(current_location())
-    assert seen == [None, None, place]
+    assert seen == [None, None, location]
 
 
 def test_debug_stacks():

@@ -12,7 +12,7 @@ from framesmith_guards.programs.native.probing import extension
 from framesmith_guards.programs.native.rows import CHECKS, Operation
 
 ARGS = ("x", "y", "z")
-ON_TENSORS = ("SAME_STORAGE", "NO_OVERLAP", "ALL_APART")
+ON_TENSORS = ("SAME_STORAGE", "NO_OVERLAP", "ALL_DISJOINT")
 
 needs_native = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
@@ -44,7 +44,7 @@ def answers(guard, argnames, native=(False, True)):
 
 
 def faults_of_cases(cases, function, rebuild=lambda guard: guard, native=(False, True)):
-    """What is wrong with the guards of the cases, as (kind, what) pairs; empty for a sound implementation."""
+    """Return the faults of the cases' guards, as (kind, fault) pairs; empty for a sound implementation."""
     found = []
     for case in cases:
         guard = rebuild(case.guard)
@@ -127,12 +127,12 @@ def test_mutation_disabling_a_native_row_is_caught(name, cases, guarded, monkeyp
 
 @pytest.mark.parametrize("name", sorted(BY_KIND))
 def test_mutation_disabling_a_state_kind_is_caught(name, changes, make_state_guard, guarded, monkeypatch):
-    def blind(guard):
+    def insensitive(guard):
         if guard.kind.name == name:
             monkeypatch.setitem(BY_KIND, name, type(BY_KIND[name])(name, lambda: guard.expected, ""))
         return guard
 
-    found = faults_of_state({name: changes[name]}, make_state_guard, guarded, blind)
+    found = faults_of_state({name: changes[name]}, make_state_guard, guarded, insensitive)
     assert (name, "the text holds though the state changed") in found
 
 
@@ -151,13 +151,13 @@ def test_a_torch_whose_snapshot_says_less_is_asked_more(changes, make_state_guar
 
 @pytest.fixture
 def precisions():
-    """Where the newer settings of precision are; all as they were afterwards."""
-    places = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
-    for place in places:
-        place.fp32_precision = "none"
-    yield dict(zip(("all", "cuda", "mkldnn"), places, strict=True))
-    for place in places:
-        place.fp32_precision = "none"
+    """The modules with the newer settings of precision, restored afterwards."""
+    modules = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    for module in modules:
+        module.fp32_precision = "none"
+    yield dict(zip(("all", "cuda", "mkldnn"), modules, strict=True))
+    for module in modules:
+        module.fp32_precision = "none"
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = True
 
@@ -215,7 +215,7 @@ def test_every_miss_is_explained_in_words(cases, guarded):
         ("CLASS_LAYOUT", 3, "expects a class, not 3"),
         ("SAME_STORAGE", "y", "expects the Source"),
         ("NO_OVERLAP", ["y"], "expects the Source"),
-        ("ALL_APART", ["y"], "expects the Source"),
+        ("ALL_DISJOINT", ["y"], "expects the Source"),
         ("FUNCTION_CODE", 3, "a function or a code object"),
     ],
 )

@@ -188,7 +188,7 @@ def condition(rng):
     return Guard(ShapeEnvSource(), "SHAPE", ShapeExpr.of(expr, sources))
 
 
-LIKELY = ("TENSOR_MATCH", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "ALL_APART", "SHAPE")
+LIKELY = ("TENSOR_MATCH", "SUBCLASS_METADATA", "SAME_STORAGE", "NO_OVERLAP", "ALL_DISJOINT", "SHAPE")
 
 
 def spec_of(found, rng):
@@ -228,7 +228,7 @@ def guard(rng, witness):
         "NOT_ALIASED": lambda: [source(rng) for _ in range(rng.randrange(1, 3))],
         "SAME_STORAGE": lambda: rng.choice([X, Y, source(rng)]),
         "NO_OVERLAP": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
-        "ALL_APART": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
+        "ALL_DISJOINT": lambda: [rng.choice([X, Y, source(rng)]) for _ in range(rng.randrange(1, 3))],
         "CLASS_LAYOUT": lambda: found if isinstance(found, type) else type(found),
         "NOT_SUBCLASS": lambda: rng.choice([Sized, Integral, dict, type(found)]),
         "TENSOR_MATCH": lambda: spec_of(found, rng),

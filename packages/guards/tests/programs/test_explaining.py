@@ -19,7 +19,7 @@ def f(x, y=None, z=None):
 
 @dataclass
 class Frame:
-    """What framesmith_frames tells of a call."""
+    """A call as framesmith_frames reports it."""
 
     locals: tuple[object, ...]
     function: FunctionType = f
@@ -27,7 +27,7 @@ class Frame:
 
 @dataclass
 class Entry:
-    """What it keeps for one."""
+    """Its entry for one."""
 
     check: Any
 
@@ -57,10 +57,10 @@ def test_of_equal_counts_the_latest_noticed_comes_first():
 
 def test_what_a_miss_hides_counts_as_missed():
     inside = [Guard(ItemSource(X, key), "EQUALS_MATCH", key) for key in range(5)]
-    blind = entry(Guard(X, "TYPE_MATCH", list), *inside)
+    hiding = entry(Guard(X, "TYPE_MATCH", list), *inside)
     near = entry(Guard(X, "TYPE_MATCH", tuple), Guard(Y, "NONE_MATCH"), Guard(Z, "NONE_MATCH"))
-    rows = explain([blind, near], Frame(((0, 1, 2, 3, 4), 1, 1)))
-    assert [row.entry for row in rows] == [near, blind]
+    rows = explain([hiding, near], Frame(((0, 1, 2, 3, 4), 1, 1)))
+    assert [row.entry for row in rows] == [near, hiding]
     assert (len(rows[1].reasons), rows[1].hidden) == (1, 5)
     assert str(rows[1]).endswith(" (and 5 more behind)")
 

@@ -212,7 +212,7 @@ def test_guard_sets():
     assert not guards - guards and guards - guards == GuardsSet()
 
 
-def test_equal_guards_on_changing_objects_are_told_apart():
+def test_equal_guards_on_changing_objects_are_distinct():
     one, two = Counting(), Counting()
     assert Guard(X, "ID_MATCH", one) == Guard(X, "ID_MATCH", one) != Guard(X, "ID_MATCH", two)
     assert Guard(X, "TENSOR_MATCH", torch.ones(2)) == Guard(X, "TENSOR_MATCH", torch.zeros(2))

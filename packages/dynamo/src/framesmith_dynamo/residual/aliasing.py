@@ -11,7 +11,7 @@ import torch
 
 from framesmith_dynamo.residual.shared_memory import sharing_guards, sharing_of
 from framesmith_dynamo.values.lookup import is_entry, is_in_library, is_settled
-from framesmith_guards import Guard, InstanceDictSource, all_apart
+from framesmith_guards import Guard, InstanceDictSource, all_disjoint
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
@@ -112,9 +112,9 @@ def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
         yield from sharing_guards(refs, sharing)
         return
     sources = {ref: ref.source for ref in used if ref.source is not None}
-    if len(changed) > FEW and all_apart(*(ref.real for ref in used)):
+    if len(changed) > FEW and all_disjoint(*(ref.real for ref in used)):
         first, *rest = sources.values()
-        yield Guard(first, "ALL_APART", tuple(rest))
+        yield Guard(first, "ALL_DISJOINT", tuple(rest))
         return
     for ref in changed:
         others = tuple(source for other, source in sources.items() if other is not ref)

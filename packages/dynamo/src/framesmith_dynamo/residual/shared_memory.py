@@ -21,7 +21,7 @@ from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput, state_of
-from framesmith_guards import Guard, TensorPropertySource, all_apart, no_overlap
+from framesmith_guards import Guard, TensorPropertySource, all_disjoint, no_overlap
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
@@ -62,7 +62,7 @@ class Sharing:
 def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
     """Return the sharing among the inputs of a graph, or None if none shares memory with a mutated one."""
     strided = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
-    if all_apart(*(ref.real for ref in strided)) or not any(
+    if all_disjoint(*(ref.real for ref in strided)) or not any(
         _overlapped(ref, strided) for ref in strided if ref.is_changed()
     ):
         return None

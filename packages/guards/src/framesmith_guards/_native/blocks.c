@@ -5,7 +5,7 @@
  * instance dict is the recorded one (the slot holds it) and unchanged (its tag), so everything in that dict is the
  * recorded object and alive, and so on down. Types of instances can be reassigned and tensors changed in place without
  * any dict changing, so those are facts of their own. A class's dict is known by the class's version; the proxy through
- * which it is read is made anew each time, and is none of the values. A proof owns no object: it compares addresses.
+ * which it is read is made afresh each time, and is none of the values. A proof owns no object: it compares addresses.
  */
 
 #include "program.h"

@@ -65,7 +65,7 @@ int class_holds(const Instruction *i, PyObject *value)
 
 /* ---- abstract classes: what they register changes which classes are their subclasses ---- */
 
-/* The number of classes that abstract classes have registered so far, plus one; 0 if it cannot be told. */
+/* The number of classes that abstract classes have registered so far, plus one; 0 if unknown. */
 static uint64_t registrations(void)
 {
     static PyObject *token; /* _abc.get_cache_token: lives as long as the interpreter */

@@ -1,4 +1,4 @@
-/* Attribute values inside an instance (CPython 3.13): stores there tell no watcher of the instance's dict.
+/* Attribute values inside an instance (CPython 3.13): stores there notify no watcher of the instance's dict.
  *
  * Such an instance is unchanged if all its values' addresses are; what an address names must be proved by other means
  * (a tag, or a reference). An image is valid as long as the owner is alive and of the same type.

@@ -219,7 +219,7 @@ static PyType_Spec program_spec = {
     .slots = program_slots,
 };
 
-PyObject *tensors_use_images(PyObject *module, PyObject *usable);
+PyObject *tensors_use_bytes(PyObject *module, PyObject *usable);
 PyObject *tensors_find_grad(PyObject *module, PyObject *args);
 PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor);
 
@@ -227,11 +227,11 @@ static PyMethodDef functions[] = {
     {"tensors_setup", tensors_setup, METH_VARARGS, "Find torch's shim and offsets; None, or why not."},
     {"tensors_probe", tensors_probe, METH_O, "(dtype, device type, device index, keys, image) of a tensor."},
     {"tensors_device_type", tensors_device_type, METH_O, "The shim's number of a device type, or None."},
-    {"tensors_watch_keys", tensors_watch_keys, METH_VARARGS, "Whether tensors_key_included can tell of these keys."},
+    {"tensors_watch_keys", tensors_watch_keys, METH_VARARGS, "Whether tensors_key_included can read these keys."},
     {"tensors_key_included", tensors_key_included, METH_NOARGS, "Whether this thread includes a key watched."},
     {"tensors_find_grad", tensors_find_grad, METH_VARARGS, "Find what requires_grad is made of, in probes."},
     {"tensors_requires_grad", tensors_requires_grad, METH_O, "requires_grad as programs see it."},
-    {"tensors_use_images", tensors_use_images, METH_O, "Allow unchanged tensors to be recognised by their bytes."},
+    {"tensors_use_bytes", tensors_use_bytes, METH_O, "Allow unchanged tensors to be recognised by their bytes."},
     {NULL, NULL, 0, NULL},
 };
 

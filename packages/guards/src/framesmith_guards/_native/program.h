@@ -44,8 +44,8 @@
     X(IS_SAME)       /* a is b */                                                                                     \
     X(ARE_DISTINCT)  /* the registers in `operands` hold n distinct objects */                                        \
     X(SHARE_STORAGE) /* a and b, both checked by leaves, are views of one storage */                                  \
-    X(ARE_APART)     /* the first of `operands`, all checked by leaves, shares no bytes with the others */            \
-    X(ARE_ALL_APART) /* no two of `operands`, all checked by leaves, share bytes */                                   \
+    X(ARE_DISJOINT)  /* the first of `operands`, all checked by leaves, shares no bytes with the others */            \
+    X(ARE_ALL_DISJOINT) /* no two of `operands`, all checked by leaves, share bytes */                                \
     X(HAS_SHAPE)     /* shape condition n holds */                                                                    \
     X(CALL_CHECK)    /* obj(register..., ) over `operands` is true */                                                 \
     X(RUN_BLOCK)     /* all of block n, or the proof that nothing in it changed */
@@ -88,8 +88,8 @@ PyObject *tensors_watch_keys(PyObject *module, PyObject *args);
 PyObject *tensors_key_included(PyObject *module, PyObject *unused);
 int tensor_matches(const TensorLeaf *leaf, PyObject *tensor);
 int tensors_share_storage(PyObject *a, PyObject *b);
-int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **registers);
-int tensors_are_all_apart(const int *operands, Py_ssize_t count, PyObject **registers);
+int tensors_are_disjoint(const int *operands, Py_ssize_t count, PyObject **registers);
+int tensors_are_all_disjoint(const int *operands, Py_ssize_t count, PyObject **registers);
 int tensor_touched_by(const Instruction *i, PyObject **registers);
 int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out);
 size_t tensor_image_size(void);

@@ -368,10 +368,10 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return are_distinct(i, registers);
     case OP_SHARE_STORAGE:
         return tensors_share_storage(a, registers[i->b]);
-    case OP_ARE_APART:
-        return tensors_are_apart(i->operands, i->n, registers);
-    case OP_ARE_ALL_APART:
-        return tensors_are_all_apart(i->operands, i->n, registers);
+    case OP_ARE_DISJOINT:
+        return tensors_are_disjoint(i->operands, i->n, registers);
+    case OP_ARE_ALL_DISJOINT:
+        return tensors_are_all_disjoint(i->operands, i->n, registers);
     case OP_HAS_SHAPE:
         return shape_holds(program->shapes + i->n, registers);
     case OP_CALL_CHECK:

@@ -104,20 +104,20 @@ static int extent_of(PyObject *tensor, uintptr_t *start, uintptr_t *end)
     return 1;
 }
 
-int tensors_are_apart(const int *operands, Py_ssize_t count, PyObject **registers)
+int tensors_are_disjoint(const int *operands, Py_ssize_t count, PyObject **registers)
 {
     uintptr_t start, end, other_start, other_end;
     if (extent_of(registers[operands[0]], &start, &end) < 0) {
         return -1;
     }
-    int apart = 1;
-    for (Py_ssize_t k = 1; apart && k < count; k++) {
+    int disjoint = 1;
+    for (Py_ssize_t k = 1; disjoint && k < count; k++) {
         if (extent_of(registers[operands[k]], &other_start, &other_end) < 0) {
             return -1;
         }
-        apart = start == end || other_start == other_end || end <= other_start || other_end <= start;
+        disjoint = start == end || other_start == other_end || end <= other_start || other_end <= start;
     }
-    return apart;
+    return disjoint;
 }
 
 typedef struct {
@@ -130,7 +130,7 @@ static int compare_starts(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int in_order_and_apart(const Extent *extents, Py_ssize_t count)
+static int in_order_and_disjoint(const Extent *extents, Py_ssize_t count)
 {
     for (Py_ssize_t k = 1; k < count; k++) {
         if (extents[k - 1].end > extents[k].start) {
@@ -140,7 +140,7 @@ static int in_order_and_apart(const Extent *extents, Py_ssize_t count)
     return 1;
 }
 
-int tensors_are_all_apart(const int *operands, Py_ssize_t count, PyObject **registers)
+int tensors_are_all_disjoint(const int *operands, Py_ssize_t count, PyObject **registers)
 {
     Extent *extents = PyMem_Malloc((size_t)count * sizeof *extents);
     if (extents == NULL) {
@@ -148,17 +148,17 @@ int tensors_are_all_apart(const int *operands, Py_ssize_t count, PyObject **regi
         return -1;
     }
     Py_ssize_t filled = 0;
-    int apart = 1;
-    for (Py_ssize_t k = 0; apart > 0 && k < count; k++) {
-        apart = extent_of(registers[operands[k]], &extents[filled].start, &extents[filled].end);
+    int disjoint = 1;
+    for (Py_ssize_t k = 0; disjoint > 0 && k < count; k++) {
+        disjoint = extent_of(registers[operands[k]], &extents[filled].start, &extents[filled].end);
         filled += extents[filled].start != extents[filled].end;
     }
-    if (apart > 0) {
+    if (disjoint > 0) {
         qsort(extents, (size_t)filled, sizeof *extents, compare_starts);
-        apart = in_order_and_apart(extents, filled);
+        disjoint = in_order_and_disjoint(extents, filled);
     }
     PyMem_Free(extents);
-    return apart;
+    return disjoint;
 }
 
 /* ---- torch functions: what reads tensors through Python's protocols runs the code of modes and subclasses ---- */
@@ -171,7 +171,7 @@ static int is_tensor_type(PyObject *value)
 /* Whether an instruction may run torch-function code now: shim and offsets never do. */
 int tensor_touched_by(const Instruction *i, PyObject **registers)
 {
-    if (shim.base == NULL) { /* tensors were never looked at natively: it cannot be told */
+    if (shim.base == NULL) { /* tensors were never looked at natively: it is unknown */
         return i->op != OP_RUN_BLOCK;
     }
     switch (i->op) {

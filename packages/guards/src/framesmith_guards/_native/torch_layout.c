@@ -229,7 +229,7 @@ PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor)
 }
 
 /* use_images(bool): whether images were seen to change with everything that a leaf compares */
-PyObject *tensors_use_images(PyObject *module, PyObject *usable)
+PyObject *tensors_use_bytes(PyObject *module, PyObject *usable)
 {
     images_use(shim.ready && usable == Py_True);
     Py_RETURN_NONE;
@@ -257,7 +257,7 @@ PyObject *tensors_device_type(PyObject *module, PyObject *name)
 static _Bool (*key_included)(uint16_t);
 static uint16_t watched_keys[2];
 
-/* tensors_watch_keys(number, number) -> whether the next function can tell of these dispatch keys */
+/* tensors_watch_keys(number, number) -> whether the next function can read these dispatch keys */
 PyObject *tensors_watch_keys(PyObject *module, PyObject *args)
 {
     unsigned short first, second;

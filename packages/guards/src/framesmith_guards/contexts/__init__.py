@@ -1,4 +1,4 @@
-"""What a compilation knows of itself: its identity, and the state of the thread that it runs in."""
+"""The identity of a compilation, and the state of the thread that it runs in."""
 
 from framesmith_guards.contexts.compiling import CompileContext, compile_context
 from framesmith_guards.contexts.identity import CompileId, TraceId

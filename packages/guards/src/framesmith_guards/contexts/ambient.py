@@ -1,4 +1,4 @@
-"""Thread-wide switches that a graph may turn (grad mode, autocast): read, put back, compared."""
+"""Thread-wide switches that a graph may change (grad mode, autocast): read, restored, compared."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class Ambient:
 
 
 def without_autocast(state: Ambient) -> Ambient:
-    """`state` with autocast off on every device."""
+    """Return `state` with autocast off on every device."""
     return replace(state, autocast=tuple((False, dtype) for _, dtype in state.autocast))
 
 
 def read() -> Ambient:
-    """The switches of this thread now."""
+    """Return this thread's switches."""
     autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
     return Ambient(torch.is_grad_enabled(), autocast, torch.is_autocast_cache_enabled(), _nesting())
 
 
 def write(state: Ambient) -> None:
-    """Sets this thread's switches to `state`."""
+    """Set this thread's switches to `state`."""
     unstable.set_grad_enabled(state.grad)
     for device, (enabled, dtype) in zip(AUTOCAST_DEVICES, state.autocast, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(state.cache)
-    # An exception inside an autocast region leaves its nesting behind; at a nesting above zero the
-    # cache of casted weights would never be cleared again, and go stale.
+    # An exception inside an autocast region leaves its nesting behind; at a nesting above zero the cache of casted
+    # weights would never be cleared again, and go stale.
     while _nesting() > state.nesting:
         torch.autocast_decrement_nesting()
 
@@ -57,7 +57,7 @@ def _nesting() -> int:
 
 @contextmanager
 def preserved() -> Iterator[Ambient]:
-    """Restores the switches at the end, whatever the body did; yields those at the start."""
+    """Restore the switches at the end, whatever the body did; yields those at the start."""
     state = read()
     try:
         yield state

@@ -1,4 +1,4 @@
-"""The compilation going on in a thread: its id and the attempt it is at."""
+"""The compilation going on in a thread: its id and attempt."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class CompileContext:
 
     @staticmethod
     def try_get() -> CompileContext | None:
-        """This thread's compilation, or None."""
+        """Return this thread's compilation, or None."""
         return _LOCAL.current
 
     @staticmethod
     def get() -> CompileContext:
-        """This thread's compilation; RuntimeError outside one."""
+        """Return this thread's compilation; RuntimeError outside one."""
         if _LOCAL.current is None:
             raise RuntimeError("no compilation is going on in this thread; enter one with compile_context()")
         return _LOCAL.current

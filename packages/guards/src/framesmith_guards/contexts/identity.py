@@ -35,7 +35,7 @@ class CompileId:
 
     @classmethod
     def parse(cls, text: str) -> CompileId:
-        """The id that prints as `text`; ValueError if none does."""
+        """Return the id that prints as `text`; ValueError if none does."""
         match = _PATTERN.fullmatch(text)
         if not text or match is None or text.endswith("/"):
             raise ValueError(f"{text!r} is no CompileId; those look like 3/0, !1 or !1/3/0")
@@ -45,7 +45,7 @@ class CompileId:
 
 @dataclass(frozen=True, slots=True)
 class TraceId:
-    """An attempt of a compilation; tracing anew, knowing more, counts up. Prints as `3/0`, `3/0_1`."""
+    """An attempt of a compilation; a repeated trace, with more facts, counts up. Prints as `3/0`, `3/0_1`."""
 
     compile_id: CompileId
     attempt: int = 0

@@ -1,4 +1,4 @@
-"""What a guard expects, checked and snapshotted at the door; one function per kind of expectation."""
+"""Checks and snapshots of guards' expectations, one function per kind of expectation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framesmith_guards.values.tensors import TensorSpec
 
 
 def identity(value: object) -> Ref:
-    """A handle to any object that can be weakly referenced or lives forever."""
+    """Return a handle to any object that can be weakly referenced or lives forever."""
     return value if isinstance(value, Ref) else Ref(value)
 
 
@@ -73,22 +73,22 @@ def keys(value: Any) -> tuple[object, ...]:
 
 
 def class_layout(value: Any) -> ClassLayout:
-    """A class's layout, from a layout or a class."""
+    """Return a class's layout, from a layout or a class."""
     return value if isinstance(value, ClassLayout) else ClassLayout.of(value)
 
 
 def tensor(value: object) -> TensorSpec:
-    """A tensor's spec, from a spec or a tensor."""
+    """Return a tensor's spec, from a spec or a tensor."""
     return value if isinstance(value, TensorSpec) else TensorSpec.of(value)  # type: ignore[arg-type]
 
 
 def metadata(value: Any) -> object:
-    """A wrapper subclass's flattened metadata, from that or the tensor."""
+    """Return a wrapper subclass's flattened metadata, from that or the tensor."""
     return freeze(flatten_metadata(value) if isinstance(value, torch.Tensor) else value)
 
 
 def code(value: object) -> Ref:
-    """A handle to a code object, from that or a function."""
+    """Return a handle to a code object, from that or a function."""
     value = getattr(value, "__code__", value)
     if isinstance(value, Ref):
         return value
@@ -134,5 +134,5 @@ def cached_call(value: object) -> CachedCall:
 
 
 def state(value: object) -> object:
-    """A value that a state field read; handles stay handles."""
+    """Return a value that a state field read; handles stay handles."""
     return value

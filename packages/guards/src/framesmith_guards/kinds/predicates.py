@@ -1,4 +1,4 @@
-"""What each guard kind means, as plain predicates of a value and what was expected: the reference.
+"""The meaning of each guard kind, as a plain predicate of a value and an expectation: the reference.
 
 None of them runs user code on values that passed the type guard before them; any exception means a miss.
 """
@@ -32,7 +32,7 @@ def has_type(value: object, expected: Ref) -> bool:
 
 
 def length_of(value: Any) -> int:
-    """The number of items that a list, tuple or dict holds, whatever its class's `__len__` says; `len` of others."""
+    """Return the number of items of a list, tuple or dict past its class's `__len__`; `len` of others."""
     kind = next((kind for kind in (list, tuple, dict) if issubclass(type(value), kind)), None)
     return len(value) if kind is None else kind.__len__(value)
 
@@ -43,7 +43,7 @@ def has_length(value: Any, expected: int) -> bool:
 
 
 def keys_of(value: Any) -> tuple[object, ...]:
-    """The keys of a dict, or of the dict that a mappingproxy shows, in order; TypeError for anything else."""
+    """Return the keys of a dict, or of a mappingproxy's dict, in order; TypeError for anything else."""
     if type(value) is MappingProxyType:
         value = mapping_behind(value)  # the proxy's own methods would run those of a user's mapping
     return tuple(OrderedDict.keys(value) if isinstance(value, OrderedDict) else dict.keys(value))
@@ -63,9 +63,8 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
 
 
 def has_key(value: Any, expected: object) -> bool:
-    """Whether a constant is a key of a dict or an element of a set; never by iterating, which could consume `value`.
-
-    What a dict's class says itself is not asked.
+    """Whether a constant is a key of a dict or an element of a set, past a dict's class; never by iterating, which
+    could consume `value`.
     """
     kind = dict if issubclass(type(value), dict) else type(value)
     return bool(kind.__contains__(value, expected))
@@ -77,7 +76,7 @@ def has_code(value: Any, expected: Ref) -> bool:
 
 
 def code_of(value: Any) -> CodeType | None:
-    """The code object of a function; None for anything else."""
+    """Return the code object of a function; None for anything else."""
     code = value.__code__
     return code if type(code) is CodeType else None
 
@@ -88,14 +87,14 @@ def is_alive(value: Any) -> bool:
 
 
 def items_left(value: object) -> int:
-    """How many items a tuple or list iterator still has; TypeError for anything else."""
+    """Return the number of items left in a tuple or list iterator; TypeError for anything else."""
     if type(value) not in TUPLE_ITERATORS:
         raise TypeError(f"not a tuple or list iterator: {type(value).__name__}")
     return length_hint(value)
 
 
 def range_left(value: Any) -> range:
-    """The numbers that a range iterator has still to give; TypeError for anything else."""
+    """Return the numbers left in a range iterator; TypeError for anything else."""
     if type(value) is not RANGE_ITERATOR:
         raise TypeError(f"not a range iterator: {type(value).__name__}")
     reduced: Any = value.__reduce__()
@@ -104,7 +103,7 @@ def range_left(value: Any) -> range:
 
 
 def flatten_metadata(value: Any) -> tuple[object, ...]:
-    """(names of inner tensors, context) of a traceable wrapper subclass, as its own `__tensor_flatten__` says."""
+    """Return (names of inner tensors, context) of a traceable wrapper subclass, by its `__tensor_flatten__`."""
     with unstable.DisableTorchFunction():
         names, context = value.__tensor_flatten__()
     return tuple(names), context
@@ -116,7 +115,7 @@ def same_layout(value: object, expected: ClassLayout) -> bool:
 
 
 def not_subclass(value: Any, expected: Ref) -> bool:
-    """Whether a class is no subclass of another, as the other's metaclass sees it. For abstract classes."""
+    """Whether a class is no subclass of another, by the other's metaclass. For abstract classes."""
     return not issubclass(value, expected.get())  # type: ignore[arg-type]
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import sympy
 
 Number = Any
-"""An int, a float or, inside a product with a rational coefficient, a Fraction."""
+"""An int, a float or, multiplied by a rational coefficient, a Fraction."""
 
 Text = Callable[[list[str]], str]
-"""How an operator of a shape expression is written in Python, from its operands' texts."""
+"""Return an operator of a shape expression as Python text, from its operands' texts."""
 
 
 def _infix(symbol: str) -> Text:
@@ -97,7 +97,7 @@ OPERATORS: Final[dict[str, Text]] = {
 _FLOAT_OPERATORS: Final = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"
 }  # fmt: skip
-#: Functions of numbers that sympy is told nothing of, by name: they are computed as the program does, in its order.
+#: Functions of numbers that are opaque to sympy, by name: computed in the program's order.
 EXACT: Final[dict[str, Callable[..., Any]]] = {
     **{f"exact_{name}": getattr(operator, name) for name in (*_FLOAT_OPERATORS, "pow", "neg", "abs")},
     **{f"math_{name}": function for name, function in vars(math).items() if isinstance(function, BuiltinFunctionType)},
@@ -105,15 +105,15 @@ EXACT: Final[dict[str, Callable[..., Any]]] = {
     "exact_float": float,
     "exact_round": round,
 }
-#: What those give of operands that are not known, where that can be said: an int, or a float.
+#: Result types (int or float) for unbacked operands, where they are known.
 _GIVES: Final[dict[str, type]] = {
     **dict.fromkeys(("exact_int", "math_floor", "math_ceil", "math_trunc"), int),
     **{f"exact_{name}": float for name in ("truediv", "float")},
     **{f"math_{name}": float for name in ("sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "fabs")},
 }
-#: Those that give a float where an operand is one, else an int.
+#: Functions that return a float where an operand is one, else an int.
 _GIVE_WHAT_THEY_TAKE: Final = frozenset({f"exact_{name}" for name in ("add", "sub", "mul", "floordiv", "mod", "neg")})
-#: Those that raise for no number that a symbol stands for, and always give the same type; other calls are guarded.
+#: Functions that raise for no value of a symbol and return one type; other calls are guarded.
 NEVER_RAISE: Final = frozenset({
     *(f"exact_{name}" for name in ("add", "sub", "mul", "neg", "abs", "float")),
     *(f"math_{name}" for name in ("fabs", "atan", "atan2", "tanh", "asinh", "copysign", "isnan", "isinf", "isfinite")),
@@ -121,13 +121,13 @@ NEVER_RAISE: Final = frozenset({
 
 
 def type_given(name: str, operands: Collection[type]) -> type | None:
-    """The type of what a function of `EXACT` gives for operands of these types; None where their values tell it."""
+    """Return the result type of a function of `EXACT` for operands of these types; None where it depends on values."""
     if name in _GIVE_WHAT_THEY_TAKE:
         return float if float in operands else int
     return _GIVES.get(name)
 
 
-#: Conditions that a call gives a number of a type that graphs compute with, and does not raise; by the type.
+#: By type, the condition that a call returns a number of that type for graphs, and does not raise.
 _GIVING: Final[dict[type, tuple[str, Callable[[Any], bool]]]] = {
     int: ("gives_int", lambda value: type(value) is int and -(2**63) <= value < 2**63),
     float: ("gives_float", lambda value: type(value) is float),
@@ -139,7 +139,7 @@ OPERATORS.update({
 
 
 def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
-    """A call of a function of `EXACT` as an expression that sympy leaves as it is."""
+    """Return a call of a function of `EXACT` as an expression that sympy does not simplify."""
     import sympy
 
     if all(isinstance(operand, sympy.Expr) for operand in operands):
@@ -148,7 +148,7 @@ def call_expr(name: str, operands: Sequence[sympy.Basic]) -> sympy.Basic:
 
 
 def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
-    """The condition that a call of a function of `EXACT` gives an int, or a float: a power may give either."""
+    """Return the condition that a call of a function of `EXACT` returns an int, or a float: powers return either."""
     import sympy
 
     return sympy.Function(_GIVING[kind][0])(call)
@@ -164,11 +164,11 @@ HELPERS: Final[dict[str, object]] = {
     "inf": math.inf,
     "piecewise": _piecewise,
 }
-"""What the printed text may call besides builtins."""
+"""The functions that the printed text may call besides builtins."""
 
 
 def _operator(expr: sympy.Basic) -> Text:
-    """The row of an expression's head, found along its class's bases. GuardError if there is none."""
+    """Return the row of an expression's head, found along its class's bases. GuardError if there is none."""
     for cls in type(expr).__mro__:
         row = OPERATORS.get(cls.__name__)
         if row is not None:
@@ -177,8 +177,8 @@ def _operator(expr: sympy.Basic) -> Text:
 
 
 def _constant(expr: sympy.Basic) -> Number:
-    """The value of an expression without symbols or operands; None if it has some."""
-    import sympy  # here and below: whoever has an expression has imported it, and it is slow to import
+    """Return the value of an expression without symbols or operands; None if it has some."""
+    import sympy  # here and below: a caller with an expression has imported it, and it is slow to import
 
     if expr is sympy.true or expr is sympy.false:
         return bool(expr)
@@ -197,7 +197,7 @@ def _constant(expr: sympy.Basic) -> Number:
 
 
 def text(expr: sympy.Basic, names: Mapping[str, str]) -> str:
-    """Python text of `expr`, with `names` for its symbols."""
+    """Return Python text of `expr`, with `names` for its symbols."""
     import sympy
 
     if isinstance(expr, sympy.Symbol):
@@ -224,25 +224,23 @@ class ShapeExpr:
 
     @classmethod
     def of(cls, expr: sympy.Basic, sources: Mapping[Any, Source]) -> ShapeExpr:
-        """`expr` with the sources of the symbols that it uses, from a mapping by symbol or by name."""
+        """Return `expr` with the sources of the symbols that it uses, from a mapping by symbol or by name."""
         found = {symbol.name: sources.get(symbol.name, sources.get(symbol)) for symbol in expr.free_symbols}
         return cls(expr, tuple((name, source) for name, source in sorted(found.items()) if source is not None))
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources of the symbols."""
         return tuple(source for _, source in self.symbols)
 
     def text(self, operands: tuple[str, ...]) -> str:
-        """Python text of the condition, given the texts of the sources."""
+        """Return Python text of the condition, given the texts of the sources."""
         return text(self.expr, dict(zip((name for name, _ in self.symbols), operands, strict=True)))
 
     def value(self, *numbers: Number) -> Number:
-        """What the expression gives for the sources' values."""
+        """Return the expression's value for the sources' values."""
         return self._function(*numbers)
 
     def holds(self, *numbers: Number) -> bool:
-        """Whether the condition holds for the sources' values."""
         return bool(self._function(*numbers))
 
     @cached_property

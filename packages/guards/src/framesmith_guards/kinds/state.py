@@ -53,7 +53,7 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _default_device() -> str | None:
-    """The device of the DeviceContext that factories see: `torch.device` pushes one and sets nothing else."""
+    """The device of the DeviceContext for factories: `torch.device` pushes one and sets nothing else."""
     for index in reversed(range(unstable.len_torch_function_stack())):
         mode = unstable.get_function_stack_at(index)
         if isinstance(mode, unstable.DeviceContext):
@@ -98,10 +98,10 @@ def _saved_tensor_hooks() -> tuple[object, ...]:
     return (enabled, *map(Ref, hooks or ()))
 
 
-def _rounds_products() -> bool:
-    """Whether CUDA's products of float32 are rounded to TensorFloat-32. (CPU kernels look at their setting themselves.)
+def _rounds_matmuls() -> bool:
+    """Whether CUDA rounds float32 matmuls to TensorFloat-32. (CPU kernels read their own setting.)
 
-    What the older functions read raises where the newer ones alone have set something.
+    The older functions raise where the newer settings alone have been changed.
     """
     precision = unstable.get_fp32_precision_getter
     if precision is None:
@@ -122,7 +122,7 @@ STATE_FIELDS: Final = (
     StateField("JIT_TRACING", _tracing, "whether torch.jit.trace is recording"),
     StateField("FUNCTORCH_STACK", _functorch_stack, "the active torch.func transforms"),
     StateField("SAVED_TENSOR_HOOKS", _saved_tensor_hooks, "the active saved-tensor hooks"),
-    StateField("MATMUL_PRECISION", _rounds_products, "whether products of float32 on CUDA are rounded to TF32"),
+    StateField("MATMUL_PRECISION", _rounds_matmuls, "whether float32 matmuls on CUDA are rounded to TF32"),
     StateField("NUM_THREADS", torch.get_num_threads, "the number of threads torch uses"),
 )
 

@@ -13,16 +13,18 @@ _untyped_storage: Final[Any] = torch.Tensor.untyped_storage
 
 
 def storage_id(tensor: Any) -> int:
-    """The address of a tensor's storage object; an exception for what has none."""
+    """Return the address of a tensor's storage object; raises for tensors without one."""
     with unstable.DisableTorchFunction():
         return int(_untyped_storage(tensor)._cdata)
 
 
 def extent(tensor: Any) -> tuple[int, int]:
-    """The addresses of the first byte of a strided tensor's elements and of the one past the last; equal if empty."""
+    """Return the addresses of the first byte of a strided tensor's elements and of the one past the last; equal if
+    empty.
+    """
     with unstable.DisableTorchFunction():
         start, sizes = tensor.data_ptr(), tensor.size()
-        if start == 0 or 0 in sizes:  # elements of meta tensors are nowhere
+        if start == 0 or 0 in sizes:  # elements of meta tensors have no address
             return (0, 0)
         last = sum((size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True))
         return (start, start + (last + 1) * tensor.element_size())
@@ -34,16 +36,16 @@ def same_storage(value: object, _expected: object, other: object) -> bool:
 
 
 def no_overlap(value: object, *others: object) -> bool:
-    """Whether the bytes that a strided tensor's elements span meet those of none of the others.
+    """Whether the byte range of a strided tensor's elements is disjoint from those of the others.
 
-    A span counts as a whole: interleaved views of one storage overlap. The others may overlap each other.
+    Interleaved views of one storage overlap. The others may overlap each other.
     """
     start, end = extent(value)
     return not any(_meet(start, end, *extent(other)) for other in others)
 
 
-def all_apart(*values: object) -> bool:
-    """Whether the bytes that strided tensors' elements span are all apart, each from every other's."""
+def all_disjoint(*values: object) -> bool:
+    """Whether the byte ranges of strided tensors' elements are pairwise disjoint."""
     spans = sorted(span for span in map(extent, values) if span[0] != span[1])
     return all(first[1] <= second[0] for first, second in pairwise(spans))
 

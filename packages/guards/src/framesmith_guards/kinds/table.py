@@ -23,10 +23,10 @@ from framesmith_guards.values.tensors import TensorSpec, check_text, dispatch_ke
 
 
 class Program(Names, Protocol):
-    """What a check's text may ask of the program that it becomes part of."""
+    """The program that a check's text becomes part of."""
 
     def identical(self, x: str, ref: Ref) -> str:
-        """The expression of `x` being the referenced object."""
+        """Return the expression of `x` being the referenced object."""
 
 
 Text = Callable[[Program, str, Any, tuple[str, ...]], str]
@@ -43,7 +43,7 @@ def _explain(value: object, expected: object, *others: object) -> str:
 
 
 def describe_expected(expected: object) -> str:
-    """A constant as its repr, anything else in words; shortened."""
+    """Return a constant as its repr, anything else in words; shortened."""
     text = str(expected) if isinstance(expected, (ShapeExpr, TensorSpec, Ref, ClassLayout)) else repr(expected)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -65,7 +65,7 @@ class GuardKind:
 
 
 def _template(template: str, *helpers: Callable[..., Any]) -> Text:
-    """A text with {x} the value, {e} the expectation, {o} the first operand, and helpers by their names."""
+    """Return a text with {x} the value, {e} the expectation, {o} the first operand, and helpers by their names."""
 
     def render(program: Program, x: str, expected: Any, operands: tuple[str, ...]) -> str:
         names = {helper.__name__: program.bind(helper, helper.__name__) for helper in helpers}
@@ -76,7 +76,7 @@ def _template(template: str, *helpers: Callable[..., Any]) -> Text:
 
 
 def _reference(template: str, *helpers: Callable[..., Any]) -> Text:
-    """A text that compares what `template` gives by identity."""
+    """Return a text that compares the result of `template` by identity."""
 
     def render(program: Program, x: str, expected: Ref, operands: tuple[str, ...]) -> str:
         return program.identical(_template(template, *helpers)(program, x, expected, operands), expected)
@@ -341,11 +341,11 @@ _ROWS: Final = (
         lambda e: e,
     ),
     GuardKind(
-        "ALL_APART",
+        "ALL_DISJOINT",
         7,
         freezing.some_sources,
-        lambda v, e, *others: storages.all_apart(v, *others),
-        _memory_text(storages.all_apart),
+        lambda v, e, *others: storages.all_disjoint(v, *others),
+        _memory_text(storages.all_disjoint),
         lambda *_: "expected memory apart from each other's, found tensors that overlap",
         lambda e: e,
     ),
@@ -366,7 +366,7 @@ KINDS: Final[dict[str, GuardKind]] = {row.name: row for row in _ROWS}
 
 
 def kind_named(kind: str | GuardKind) -> GuardKind:
-    """The row of a kind. GuardError, with the nearest name, if there is none."""
+    """Return the row of a kind. GuardError, with the nearest name, if there is none."""
     row = kind if isinstance(kind, GuardKind) else KINDS.get(kind)
     if row is None:
         raise GuardError(f"no guard kind {kind!r}: {nearest(str(kind), KINDS)}")

@@ -37,7 +37,7 @@ class _Writer:
         self._index: dict[Source, int] = {}
 
     def source(self, source: Source) -> int:
-        """The source's index in the table."""
+        """Return the source's index in the table."""
         known = self._index.get(source)
         if known is not None:
             return known
@@ -47,7 +47,7 @@ class _Writer:
         return self._index[source]
 
     def expected(self, guard: Guard) -> Any:
-        """What the guard expects, tagged if it is more than a value."""
+        """Return the guard's expectation, tagged if it is more than a value."""
         expected = guard.expected
         if isinstance(expected, TensorSpec):
             return ["tensor", *(encode(getattr(expected, field.name)) for field in fields(TensorSpec))]
@@ -62,10 +62,10 @@ class _Writer:
 
 
 def dumps(guards: Iterable[Guard]) -> str:
-    """The guards as text for another process of the same torch.
+    """Return the guards as text for another process of the same torch.
 
-    GuardError, naming the guard and the thing, if one is about what exists in this process only: an object, a
-    function, a class that no module exports.
+    GuardError, with the guard and the object, for one about an object of this process only: a function or class that no
+    module exports.
     """
     writer = _Writer()
     rows = []
@@ -111,7 +111,7 @@ def _read_guard(row: list[Any], known: list[Source]) -> Guard:
 
 
 def loads(text: str) -> list[Guard]:
-    """The guards that `dumps` wrote. Nothing is executed or imported.
+    """Return the guards that `dumps` wrote. Nothing is executed or imported.
 
     GuardError for other text, for guards of another torch, and for names that no imported module has.
     """

@@ -26,11 +26,11 @@ CONSTRUCTORS: Final[dict[str, Callable[..., Any]]] = {
     **{name: getattr(sympy, name) for name in _SYMPY},
     "ExprCondPair": lambda value, condition: (value, condition),
 }
-"""What makes an expression of each operator; torch's functions where both have one of a name, but for these."""
+"""The constructor of each operator's expressions; torch's where both have one of a name, except these."""
 
 
 def encode_expr(expr: sympy.Basic) -> Any:
-    """An expression as JSON. GuardError for an operator that has no row."""
+    """Return an expression as JSON. GuardError for an operator without a row."""
     if isinstance(expr, sympy.Symbol):
         return ["symbol", expr.name]
     if expr is sympy.true or expr is sympy.false:
@@ -48,7 +48,7 @@ def encode_expr(expr: sympy.Basic) -> Any:
 
 
 def decode_expr(value: Any) -> Any:
-    """The expression that `encode_expr` wrote; symbols are integers."""
+    """Return the expression that `encode_expr` wrote; symbols are integers."""
     if type(value) is bool:
         return sympy.true if value else sympy.false
     if type(value) is int:

@@ -25,7 +25,7 @@ Decode = Callable[[Any], Any]
 
 
 def _resolve(module: str, qualname: str) -> Any:
-    """What an imported module exports under a name. Nothing is imported: that would execute code."""
+    """Return an imported module's export of this name. Nothing is imported: that would execute code."""
     found: Any = sys.modules.get(module)
     if found is None:
         raise GuardError(f"{module}.{qualname} cannot be found: {module} is not imported; import it first")
@@ -132,7 +132,7 @@ _DECODERS: Final[dict[str, Decode]] = {
 
 
 def encode(value: Any) -> Json:
-    """A value as JSON. GuardError, naming it, if it means something in this process only."""
+    """Return a value as JSON. GuardError, with its name, if it means something in this process only."""
     cls = type(value)
     if cls in _PLAIN:
         return value
@@ -151,7 +151,7 @@ def encode(value: Any) -> Json:
 
 
 def decode(value: Json) -> Any:
-    """The value that `encode` wrote. GuardError for anything else, or for a name that is not to be found here."""
+    """Return the value that `encode` wrote. GuardError for anything else, and for a name that is not found here."""
     if type(value) in _PLAIN:
         return value
     if type(value) is not list or len(value) != 2 or value[0] not in _DECODERS:

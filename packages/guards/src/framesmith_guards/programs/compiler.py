@@ -1,4 +1,4 @@
-"""`compile_guards`: the one way from guards to a program, native where that can be."""
+"""`compile_guards`: from guards to a program, native where possible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def compile_guards(
     inputs: Sequence[Source] = (),
     native: bool | None = None,
 ) -> CheckProgram:
-    """One check for all `guards` of a function with these arguments and free variables, in their code's order.
+    """Return one check for all `guards` of a function with these arguments and free variables, in their code's order.
 
-    `inputs` are sources whose values the same walk collects (`program.extract`). `native` says whether the check
-    runs in C: None where it can, True or an error says why not, False never. GuardError for a guard on an
-    argument or free variable that is not there, or on an object that is gone.
+    `inputs` are sources whose values the same walk collects (`program.extract`). `native` says whether the check runs
+    in C: None where it can, True or an error says why not, False never. GuardError for a guard on an argument or free
+    variable that is not there, or on an object that is gone.
     """
     guards = tuple(guards)
     reason = "native=False was asked for" if native is False else why_not_native()

@@ -1,4 +1,4 @@
-"""Why entries of a cache do not apply to a call, the nearest first."""
+"""Explanations of cache misses, the nearest entry first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Miss:
     """Why one entry does not apply; without `reasons` it does.
 
     `reasons` are the guards that do not hold, in words and in checking order. `held` guards came before the first of
-    them, `guard`, and `hidden` ones could not be looked at, since what they are reached through is not as expected.
+    them, `guard`; `hidden` ones could not be evaluated, since a value on their path is not as expected.
     """
 
     entry: Any
@@ -39,7 +39,7 @@ class Miss:
 
     @property
     def distance(self) -> tuple[int, int]:
-        """Orders by how much is not as expected, then by how late the check would have noticed."""
+        """Orders by the number of misses, then by how late the check notices."""
         return (len(self.reasons) + self.hidden, -self.held)
 
     def __str__(self) -> str:
@@ -48,9 +48,9 @@ class Miss:
 
 
 def explain(entries: Iterable[Any], frame: Call) -> list[Miss]:
-    """Why each entry missed a call, nearest first: fewest guards that do not hold, then the latest noticed.
+    """Return why each entry missed a call, nearest first: fewest guards that do not hold, then the latest noticed.
 
-    An entry is a CheckProgram, or has one as `check`. One whose check is something else comes last, and says so.
+    An entry is a CheckProgram, or has one as `check`. One with another kind of check comes last, and says so.
     """
     return sorted((_miss(entry, frame.locals, frame.function) for entry in entries), key=_order)
 

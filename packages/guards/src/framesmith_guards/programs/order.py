@@ -16,12 +16,12 @@ from framesmith_guards.kinds.state import BY_KIND
 from framesmith_guards.sources import LocalSource, Source
 
 _FAR = 4  # the price of a step away from the arguments, in units of a kind's cost
-_STABLE_ROOT = 8  # what hangs on globals, closures and modules changes seldom
+_STABLE_ROOT = 8  # values behind globals, closures and modules change seldom
 
 
 @dataclass(eq=False)
 class Node:
-    """A source in the tree, with the guards on it alone, and what is loaded from it."""
+    """A source in the tree, with the guards on it alone, and the sources loaded from it."""
 
     source: Source
     guards: list[Guard] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Node:
 
     @property
     def price(self) -> int:
-        """How late to visit: by the cheapest check at or under this node, its depth and how stable its root is."""
+        """The order of visits: by the cheapest check at or under this node, its depth and how stable its root is."""
         own = min((guard.kind.cost for guard in self.guards), default=2)
         stable = 0 if isinstance(self.source.root, LocalSource) else _STABLE_ROOT
         return own + stable + _FAR * self.source.depth
@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(eq=False)
 class Relation:
-    """A guard on several sources, ready when none of them is still to be loaded."""
+    """A guard on several sources, ready when all of them are loaded."""
 
     guard: Guard
     waiting: int
@@ -51,7 +51,7 @@ Step = Node | Guard
 
 @dataclass(frozen=True)
 class Plan:
-    """What a check does: compare the global state, then take the steps in order."""
+    """The steps of a check: compare the global state, then take the steps in order."""
 
     state: tuple[Guard, ...]
     steps: tuple[Step, ...]

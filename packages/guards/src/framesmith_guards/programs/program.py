@@ -1,4 +1,4 @@
-"""A guard set compiled: a callable check with its text, its inputs' extraction and its explanations."""
+"""A compiled guard set: a callable check with its text, the extraction of inputs, and explanations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Extract = Callable[[tuple[object, ...], FunctionType], tuple[object, ...] | None
 
 
 class CheckProgram:
-    """Says whether all guards hold for a call: `program(args, function)`, args in the order of `argnames`.
+    """Whether all guards hold for a call: `program(args, function)`, args in the order of `argnames`.
 
-    `text` is the same check as readable Python. Guarded objects are held weakly: once one is gone, `dead` says
-    which, and the program misses for ever.
+    `text` is the same check as readable Python. Guarded objects are held weakly: once one is gone, `dead` says which,
+    and the program misses for ever.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CheckProgram:
         self._prepare(walk)
 
     def _prepare(self, walk: Plan) -> None:
-        """Make ready to be called; the text is compiled now, so that what is wrong with it is said here."""
+        """Compile the text now, so that its errors are raised here."""
         _ = self.check
 
     @cached_property
@@ -93,35 +93,35 @@ class CheckProgram:
         return ref.on_death(died)
 
     def kill(self) -> None:
-        """Told that a guarded object is gone; the text looks for itself."""
+        """Called when a guarded object is gone; the text checks by itself."""
 
     def __call__(self, args: tuple[object, ...], function: FunctionType) -> bool:
         """Whether every guard holds for a call of `function` with `args`."""
         return self.check(args, function) is True
 
     def extract(self, args: tuple[object, ...], function: FunctionType) -> tuple[object, ...] | None:
-        """The values of `inputs` if every guard holds, else None. GuardError if compiled without inputs."""
+        """Return the values of `inputs` if every guard holds, else None. GuardError if compiled without inputs."""
         if not self.inputs:
             raise GuardError("this program was compiled without inputs to extract")
         return self._extract(args, function)
 
     @property
     def dead(self) -> str | None:
-        """What guarded object is gone, so that the program can never hold again; None while all live."""
+        """Return the guarded object that is gone, so that the program never holds again; None while all live."""
         return self._dead[0] if self._dead else None
 
     def misses(self, args: tuple[object, ...], function: FunctionType) -> list[str]:
-        """Every guard that does not hold, in words, in checking order; below a miss nothing is evaluated."""
+        """Return every guard that does not hold, in words, in checking order; below a miss nothing is evaluated."""
         if self._dead:
             return [f"{self._dead[0]} is gone"]
         return [reason for _, reason in self.missed(args, function)]
 
     def missed(self, args: tuple[object, ...], function: FunctionType) -> list[tuple[Guard, str]]:
-        """Every guard that does not hold, with the reason, in checking order; below a miss nothing is evaluated."""
+        """Return (guard, reason) of every guard that does not hold, in checking order; none below a miss."""
         return [(guard, reason) for guard, reason, _ in self.verdicts(args, function) if reason is not None]
 
     def verdicts(self, args: tuple[object, ...], function: FunctionType) -> Iterator[tuple[Guard, str | None, bool]]:
-        """(guard, why it does not hold or None, whether a miss above it hides it) in checking order."""
+        """Return (guard, why it does not hold or None, whether a miss above it hides it) in checking order."""
         by_name = dict(zip(self.argnames, args, strict=False))
         missed: set[Source] = set()
         for guard in self.guards:
@@ -133,7 +133,7 @@ class CheckProgram:
             yield guard, reason, hidden
 
     def explain(self, args: tuple[object, ...], function: FunctionType) -> str | None:
-        """The first guard that does not hold, in words: what was expected, what was found. None if all hold."""
+        """Return the first guard that does not hold, with the expected and the found value. None if all hold."""
         return next(iter(self.misses(args, function)), None)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class CheckProgram:
 
 
 def _identities(guards: Iterable[Guard]) -> Iterator[Ref]:
-    """The handles by whose addresses the guards compare."""
+    """Return the handles by whose addresses the guards compare."""
     seen: set[int] = set()
     for guard in guards:
         expected = guard.expected

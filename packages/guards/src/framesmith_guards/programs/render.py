@@ -33,12 +33,12 @@ _READING_KINDS: Final = frozenset(
         "SUBCLASS_METADATA",
         "SAME_STORAGE",
         "NO_OVERLAP",
-        "ALL_APART",
+        "ALL_DISJOINT",
         "SHAPE",
     }
 )
 _READING_STEPS: Final = (AttrSource, ItemSource, TensorPropertySource)
-"""What uses Python's protocols on a value, which may be a tensor."""
+"""Kinds that use Python's protocols on a value, which may be a tensor."""
 
 
 def is_literal(value: object) -> bool:
@@ -70,11 +70,11 @@ class ProgramNames:
         return f"function.__closure__[{_index(name, self.freevars, 'free variable')}]"
 
     def bind(self, value: object, hint: str) -> str:
-        """A literal, or the name of a namespace entry holding `value`."""
+        """Return a literal, or the name of a namespace entry with `value`."""
         return repr(value) if is_literal(value) else self.hold(value, hint)
 
     def hold(self, value: object, hint: str) -> str:
-        """The name of a namespace entry holding exactly this object."""
+        """Return the name of a namespace entry with exactly this object."""
         known = self._held.get((id(value), hint))
         if known is None:
             known = self._held[id(value), hint] = self._fresh(hint)
@@ -82,7 +82,7 @@ class ProgramNames:
         return known
 
     def identical(self, x: str, ref: Ref) -> str:
-        """`x is NAME` for what lives forever, else a comparison of addresses that is watched for the death."""
+        """`x is NAME` for an object that lives forever, else a comparison of addresses, watched for its death."""
         if not ref.weak:
             value = ref.get()
             if value is None or isinstance(value, bool):
@@ -103,7 +103,7 @@ class ProgramNames:
         return source in self._variables
 
     def _fresh(self, name: str) -> str:
-        """A name not used yet: `name`, or with a number after it."""
+        """Return an unused name: `name`, or with a number after it."""
         serial = self._serials.get(name, 0)
         self._serials[name] = serial + 1
         fresh = f"{name}_{serial}" if serial else name
@@ -123,7 +123,7 @@ _ROOT_PREFIX: Final = re.compile(r"^L\['(\w+)'\]")
 
 
 def _identifier(text: str) -> str:
-    """A readable identifier for a source's or object's name."""
+    """Return a readable identifier for a source's or object's name."""
     words = re.sub(r"\W+", "_", _ROOT_PREFIX.sub(r"\1", text)).strip("_").replace("__dict___", "")
     if not words or words[0].isdigit():
         words = f"v_{words}"
@@ -131,7 +131,9 @@ def _identifier(text: str) -> str:
 
 
 def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) -> str:
-    """The text of `check(args, function) -> bool` (of `extract`, giving the extracted values, if there are any)."""
+    """Return the text of `check(args, function) -> bool` (of `extract`, returning the extracted values, if there are
+    any).
+    """
     body = _state_lines(plan, names)
     walk = [line for step in plan.steps for line in _step_lines(step, names)]
     values = ", ".join(names.variable(source) for source in extracted)

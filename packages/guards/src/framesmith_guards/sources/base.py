@@ -1,4 +1,4 @@
-"""What a source is: a frozen, interned step of a path, which can be evaluated, printed and rendered.
+"""Sources: frozen, interned steps of a path, which can be evaluated, printed and rendered.
 
 A source knows nothing of bytecode, tracing or guards.
 """
@@ -19,20 +19,20 @@ from framesmith_guards.values.constants import typed_key
 
 
 class Names(Protocol):
-    """What a source may ask of the program text that it is rendered into."""
+    """The names of the program text that a source is rendered into."""
 
     def argument(self, name: str) -> str:
-        """The expression of an argument; GuardError if the function has none of that name."""
+        """Return the expression of an argument; GuardError if the function has none of that name."""
 
     def freevar(self, name: str) -> str:
-        """The expression of a free variable's cell; GuardError if the function has none of that name."""
+        """Return the expression of a free variable's cell; GuardError if the function has none of that name."""
 
     def bind(self, value: object, hint: str) -> str:
-        """An expression for a Python value: a literal, or a name in the program's namespace."""
+        """Return an expression for a Python value: a literal, or a name in the program's namespace."""
 
 
 class _Interned(type):
-    """Calling a class with equal fields gives the same object, so that sources compare by identity."""
+    """Makes constructor calls with equal fields return one object, so that sources compare by identity."""
 
     _lock = threading.Lock()
     _known: WeakValueDictionary[object, Any] = WeakValueDictionary()
@@ -65,19 +65,19 @@ class Source(metaclass=_Interned):
             """The source this one starts from; None for a root."""
 
     def read(self, base: Any, args: Mapping[str, object], function: FunctionType) -> object:
-        """The value, given the value of `base` (None for a root). Any exception means: not there."""
+        """Return the value, given the value of `base` (None for a root). Any exception means: not there."""
         raise NotImplementedError
 
     def expression(self, base: str, names: Names) -> str:
-        """Python text of `read`, given the text of the base."""
+        """Return Python text of `read`, given the text of the base."""
         raise NotImplementedError
 
     def label(self, base: str) -> str:
-        """Readable Python text of this step, given that of the base."""
+        """Return readable Python text of this step, given that of the base."""
         raise NotImplementedError
 
     def evaluate(self, args: Mapping[str, object], function: FunctionType) -> object:
-        """The value of the whole path for a call of `function` with `args` by name."""
+        """Return the value of the path for a call of `function` with `args` by name."""
         base = None if self.base is None else self.base.evaluate(args, function)
         return self.read(base, args, function)
 

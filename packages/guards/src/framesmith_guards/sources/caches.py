@@ -1,7 +1,7 @@
-"""What `functools.lru_cache` holds, looked up without a trace: no hit or miss is counted, and no order changes.
+"""The contents of a `functools.lru_cache`, read without a trace: no hit or miss is counted, and no order changes.
 
-CPython's caches have no such method. What they hold is what they show the garbage collector; where in that it stands
-is learnt from caches made for that, once (`why_unknown` says when it was not found).
+CPython's caches have no such method. The contents are read off `gc.get_referents`; their positions there are found
+once, in caches made for that (`why_unknown` says why they were not found).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ABSENT: Final = Absent()
 
 @dataclass(frozen=True)
 class Layout:
-    """Places in what a cache shows the collector: from the end, of its dict and of the mark before keywords; of
-    bounded caches the first key and the distance to the next; results are behind their keys.
+    """Positions among a cache's referents: from the end, of its dict and of the mark before keywords; of bounded caches
+    the first key and the distance to the next; results follow their keys.
     """
 
     entries: int
@@ -61,7 +61,7 @@ def _from_end(referents: list[Any], cls: type, but: object) -> int:
 
 @functools.cache
 def layout() -> Layout | None:
-    """The layout of this interpreter's caches; None where it is another than those known."""
+    """Return the layout of this interpreter's caches; None where it is another than those known."""
     try:
         (unbounded, plain), (bounded, linked) = _sample(None), _sample(2)
         entries, mark = _from_end(plain, dict, vars(unbounded)), _from_end(plain, object, None)
@@ -78,7 +78,7 @@ def layout() -> Layout | None:
 
 
 def why_unknown(cache: Any) -> str | None:
-    """Why what a cache holds cannot be looked up, or None."""
+    """Return why a cache's contents cannot be read, or None."""
     if type(cache) is not CACHE:
         return f"{describe(cache)} is no cache of functools"
     if not callable(getattr(cache, "cache_parameters", None)):
@@ -87,7 +87,7 @@ def why_unknown(cache: Any) -> str | None:
 
 
 def call_key(cache: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Any:
-    """What a cache files a call under."""
+    """Return the key under which a cache stores a call."""
     typed = cache.cache_parameters()["typed"]
     if not typed and not kwargs:
         return args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
@@ -100,7 +100,7 @@ def call_key(cache: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], .
 
 
 def look_up(cache: Any, key: Any) -> Any:
-    """What a cache holds under a key, or ABSENT. TypeError where a key of a class's own equality is in the way."""
+    """Return a cache's entry for a key, or ABSENT. TypeError where a key defines its own equality."""
     where = layout()
     assert where is not None
     referents = gc.get_referents(cache)
@@ -118,7 +118,7 @@ def look_up(cache: Any, key: Any) -> Any:
 
 @dataclass(frozen=True)
 class Computed:
-    """An int that is computed from sizes and numbers of the call: `function` of what is at the sources."""
+    """An int computed from sizes and numbers of the call: `function` of the values at the sources."""
 
     text: str
     sources: tuple[Source, ...]
@@ -142,14 +142,14 @@ class Entries:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """An object of a plain class, by what its attributes hold."""
+    """An object of a plain class, by its attributes' values."""
 
     cls: Ref
     attributes: tuple[tuple[str, Any], ...]
 
 
 Numbers = Mapping["Source", Any]
-"""What is at the sources of `Computed` ints."""
+"""The values at the sources of `Computed` ints."""
 
 NO_NUMBERS: Final[Numbers] = MappingProxyType({})
 
@@ -159,7 +159,7 @@ def _compute(part: Computed, numbers: Numbers) -> int:
 
 
 def matches(found: Any, expected: Any, numbers: Numbers) -> bool:
-    """Whether an object is as it was expected to be: an equal constant, or made of such as `Items` and others say."""
+    """Whether an object is as expected: an equal constant, or composed as `Items` and others say."""
     match expected:
         case Computed():
             return type(found) is int and found == _compute(expected, numbers)
@@ -179,7 +179,7 @@ def matches(found: Any, expected: Any, numbers: Numbers) -> bool:
 
 
 def parts_of(value: Any) -> tuple[Any, ...]:
-    """What an expectation is made of; nothing for a constant."""
+    """Return the parts of an expectation; none for a constant."""
     match value:
         case Items():
             return value.items
@@ -193,7 +193,7 @@ def parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def sources_of(*values: Any) -> tuple[Source, ...]:
-    """The sources of all `Computed` ints in expectations."""
+    """Return the sources of all `Computed` ints in expectations."""
     found: dict[Source, None] = {}
     waiting = list(values)
     while waiting:
@@ -212,17 +212,15 @@ def is_result(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CallKey:
-    """The arguments of a call.
-
-    They are constants, handles of objects known by identity, results of other cached calls, ints that are computed, and
-    tuples of these.
+    """The arguments of a call: constants, handles of objects known by identity, results of other cached calls, computed
+    ints, and tuples of these.
     """
 
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
 
     def of(self, cache: Any, numbers: Numbers = NO_NUMBERS) -> Any:
-        """What a cache files the call under. LookupError where an argument is the result of a call that is not held."""
+        """Return the call's key. LookupError where an argument is the result of a call that is not stored."""
         if self._is_constant:
             return call_key(cache, self.args, self.kwargs)
         args = tuple(_argument(part, numbers) for part in self.args)
@@ -262,7 +260,7 @@ def _text(part: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CachedCall:
-    """A call of a cached function, and what the cache may hold of it: nothing, or `result` (ABSENT: nothing only)."""
+    """A call of a cached function, and its possible entries: none, or `result` (ABSENT: none only)."""
 
     cache: Ref
     key: CallKey
@@ -270,11 +268,11 @@ class CachedCall:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """Where the numbers are that ints are computed from."""
+        """The sources of the computed ints' operands."""
         return sources_of(self)
 
     def held(self, numbers: Numbers = NO_NUMBERS) -> Any:
-        """What is held now; LookupError if nothing is."""
+        """Return the present entry; LookupError if there is none."""
         cache: Any = self.cache.get()
         found = look_up(cache, self.key.of(cache, numbers))
         if found is ABSENT:
@@ -282,7 +280,7 @@ class CachedCall:
         return found
 
     def holds(self, cache: Any, *numbers: Any) -> bool:
-        """Whether a cache holds nothing of the call, or what was expected."""
+        """Whether a cache has no entry for the call, or the expected one."""
         if not self.cache.refers_to(cache):
             return False
         known = dict(zip(self.sources, numbers, strict=True)) if numbers else NO_NUMBERS

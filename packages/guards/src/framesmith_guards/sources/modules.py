@@ -1,4 +1,4 @@
-"""Paths to what an `nn.Module` registers, past `Module.__getattr__`: two dictionary reads, and prefixes are shared."""
+"""Paths to parameters, buffers and submodules past `Module.__getattr__`: two dictionary reads with shared prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where guarded paths start: a fact for reports, filters and exports."""
+"""The starts of guarded paths, for reports, filters and exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framesmith_guards.sources.roots import (
 
 
 class GuardSource(enum.Enum):
-    """Where a path starts."""
+    """The start of a path."""
 
     LOCAL = enum.auto()
     GLOBAL = enum.auto()
@@ -59,5 +59,5 @@ _ORIGINS: Final[dict[type[Source], GuardSource]] = {
 
 
 def origin_of(source: Source) -> GuardSource:
-    """Where a path starts."""
+    """Return the start of a path."""
     return _ORIGINS[type(source.root)]

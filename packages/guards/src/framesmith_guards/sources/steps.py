@@ -80,7 +80,7 @@ def _check_key(source: ItemSource | StoredItemSource) -> None:
 
 
 def stored_item(base: Any, key: object) -> object:
-    """What a dict, list or deque holds, past its class's `__getitem__` and `__missing__`; LookupError if nothing."""
+    """Return a dict's, list's or deque's item past its class's `__getitem__` and `__missing__`; LookupError if none."""
     if isinstance(base, list):
         return list.__getitem__(base, key)  # type: ignore[call-overload]
     if isinstance(base, deque):
@@ -96,7 +96,7 @@ _NOTHING: Final = object()
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredItemSource(Step):
-    """What a dict, list or deque holds under a constant key, past its class's own `__getitem__`."""
+    """A dict's, list's or deque's item for a constant key, past its class's own `__getitem__`."""
 
     key: object
 
@@ -129,14 +129,14 @@ class MembersSource(Step):
 
 
 def members_of(obj: Any) -> frozenset[Any]:
-    """What a set or frozenset holds; TypeError for anything else. Its class's own methods are not called."""
+    """Return the members of a set or frozenset past its class's methods; TypeError for anything else."""
     if not isinstance(obj, set | frozenset):
         raise TypeError(f"not a set: {type(obj).__name__}")
     return frozenset().union(obj)
 
 
 def mapping_behind(proxy: MappingProxyType[Any, Any]) -> Any:
-    """The mapping that a mapping proxy shows; TypeError for anything else. The proxy's own methods are not called."""
+    """Return the mapping of a mapping proxy past the mapping's methods; TypeError for anything else."""
     if type(proxy) is not MappingProxyType:
         raise TypeError(f"not a mapping proxy: {type(proxy).__name__}")
     [mapping] = gc.get_referents(proxy)
@@ -173,7 +173,7 @@ class TypeSource(Step):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SubclassesSource(Step):
-    """A list of the classes that extend a class, as `type.__subclasses__` gives it."""
+    """A list of the direct subclasses of a class, as `type.__subclasses__` returns."""
 
     def read(self, base: Any, args: Args, function: FunctionType) -> object:
         return type.__subclasses__(base)
@@ -186,7 +186,7 @@ class SubclassesSource(Step):
 
 
 def nth(items: Any, index: int) -> object:
-    """The item at `index` of anything iterable; IndexError past its end."""
+    """Return the item at `index` of any iterable; IndexError past its end."""
     for item in islice(items, index, None):
         return item
     raise IndexError(index)
@@ -254,7 +254,7 @@ class WeakRefSource(Step):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CachedResultSource(Step):
-    """What a function with `functools.lru_cache` holds of a call; LookupError if nothing. The cache does not notice."""
+    """The entry of a function with `functools.lru_cache` for a call; LookupError if none. The cache does not notice."""
 
     key: CallKey
 
@@ -269,7 +269,7 @@ class CachedResultSource(Step):
 
 
 def cached_result(cache: Any, key: CallKey) -> Any:
-    """What a cached function holds of a call; LookupError if nothing."""
+    """Return a cached function's entry for a call; LookupError if there is none."""
     found = look_up(cache, key.of(cache))
     if found is ABSENT:
         raise LookupError(str(key))

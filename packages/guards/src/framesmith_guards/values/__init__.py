@@ -1,1 +1,1 @@
-"""What guards expect of values: constants by content, objects by identity, what is known of tensors and classes."""
+"""Expectations of guards: constants by content, objects by identity, specs of tensors and classes."""

@@ -1,4 +1,4 @@
-"""What a guard knows of a class: its bases in their order, and the names and kinds of the entries that each has."""
+"""Layouts of classes: the bases in order, and the names and kinds of each one's entries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _entries: Final[Any] = type.__dict__["__dict__"].__get__
 
 @dataclass(frozen=True)
 class ClassLayout:
-    """Which class in the order of resolution has which entries, so where any attribute lookup finds what kind of thing.
+    """The entries of each class in the order of resolution, which determine where an attribute lookup finds its kind of
+    object.
 
     `rows` are (class, its entries; None for a class that cannot change). Values of entries are guarded on their own.
     """
@@ -41,7 +42,7 @@ class ClassLayout:
 
     @classmethod
     def of(cls, value: type) -> ClassLayout:
-        """The layout of a class as it is now. GuardError for anything else."""
+        """Return the layout of a class as it is now. GuardError for anything else."""
         if not issubclass(type(value), type):
             raise GuardError(f"CLASS_LAYOUT expects a class, not {describe(value)}; pass type(value)")
         return cls(tuple((Ref(owner), _layout(owner)) for owner in _mro(value)))
@@ -55,7 +56,7 @@ class ClassLayout:
         )
 
     def explain(self, value: Any) -> str:
-        """What differs, in words."""
+        """Return the difference in words."""
         owners = _mro(value)
         found = [describe(owner) for owner in owners]
         if len(owners) != len(self.rows) or not all(

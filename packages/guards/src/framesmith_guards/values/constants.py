@@ -108,7 +108,7 @@ def same_constant(a: object, b: object) -> bool:
 
 
 def why_not_constant(value: object) -> str | None:
-    """Why `value` cannot be compared by content, or None if it can."""
+    """Return why `value` cannot be compared by content, or None if it can."""
     count = 0
     pending = [value]
     while pending:
@@ -131,12 +131,11 @@ def why_not_constant(value: object) -> str | None:
 
 
 def is_constant(value: object) -> bool:
-    """Whether `value` can be compared by content."""
     return why_not_constant(value) is None
 
 
 def freeze(value: object) -> object:
-    """A snapshot of a constant that later mutation of the original cannot reach.
+    """Return a snapshot of a constant that later mutation of the original cannot reach.
 
     Raises GuardError for a value that is not a constant.
     """
@@ -168,7 +167,7 @@ def _copy_named_tuple(value: Any) -> Any:
 
 
 def typed_key(value: Any) -> object:
-    """A hashable key such that two constants have equal keys exactly when they are the same constant.
+    """Return a hashable key, equal for two constants exactly when they are the same constant.
 
     Values that are not constants are keyed by identity (the caller keeps them alive).
     """

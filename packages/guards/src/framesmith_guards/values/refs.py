@@ -81,7 +81,7 @@ class Ref:
         return self._weak is not None
 
     def get(self) -> object:
-        """The object; ReferenceError if it is gone."""
+        """Return the object; ReferenceError if it is gone."""
         if self._weak is None:
             return self._strong
         value = self._weak()
@@ -94,7 +94,7 @@ class Ref:
         return id(value) == self.address and (self._weak is None or self._weak() is value)
 
     def on_death(self, callback: Callable[[weakref.ref[object]], None]) -> weakref.ref[object] | None:
-        """A weak reference that calls back when the object dies; None for one that does not."""
+        """Return a weak reference that calls back when the object dies; None for one that does not."""
         return None if self._weak is None else weakref.ref(self.get(), callback)
 
     def __eq__(self, other: object) -> bool:
@@ -108,7 +108,7 @@ class Ref:
 
 
 def describe(value: object) -> str:
-    """One short line about any value that runs no user code."""
+    """Return one short line about any value; runs no user code."""
     cls = type(value)
     if isinstance(value, type):
         return f"type {qualified_name(value)}"
@@ -125,5 +125,5 @@ def describe(value: object) -> str:
 
 
 def qualified_name(cls: type) -> str:
-    """`module.qualname`, without the module for builtins."""
+    """Return `module.qualname`, without the module for builtins."""
     return cls.__qualname__ if cls.__module__ == builtins.__name__ else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,4 +1,4 @@
-"""What a guard knows of a tensor: everything a graph was specialised on, and nothing that keeps it alive."""
+"""Specs of tensors: all metadata that a graph was specialised on, without keeping the tensor alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dim = int | None
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
-    """The tensor's own dispatch keys as bits (conjugate, negative, functorch, inference, ... included)."""
+    """Return the tensor's own dispatch keys as bits (conjugate, negative, functorch, inference, ... included)."""
     return int(unstable.dispatch_keys(tensor).raw_repr())
 
 
@@ -36,7 +36,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, *, like: torch.Tensor | None = None) -> TensorSpec:
-        """The spec of `tensor`.
+        """Return the spec of `tensor`.
 
         With `like`, a fake tensor standing for it, sizes and strides that are symbolic there are open (SHAPE guards
         then relate them). Raises GuardError for something that is not a tensor.
@@ -72,7 +72,7 @@ def _symbolic(fake: torch.Tensor | None, read: Callable[[torch.Tensor], Any]) ->
 
 
 def _fixed(values: Any, open_dims: Collection[int]) -> tuple[Dim, ...]:
-    # A symbolic value is open by nature: its relations are SHAPE guards.
+    # A symbolic value is open: its relations are SHAPE guards.
     return tuple(None if index in open_dims or type(value) is not int else value for index, value in enumerate(values))
 
 
@@ -83,7 +83,7 @@ def matches(values: Any, expected: tuple[Dim, ...]) -> bool:
 
 @dataclass(frozen=True)
 class TensorField:
-    """One thing a TENSOR_MATCH compares: how to read it of a tensor and of a spec, and how to print the check."""
+    """One field that a TENSOR_MATCH compares: how to read it of a tensor and of a spec, and how to print the check."""
 
     name: str
     read: Callable[[torch.Tensor], object]
@@ -105,7 +105,7 @@ _SHAPED: Final = frozenset({"sizes", "strides"})
 
 
 def first_difference(tensor: object, spec: TensorSpec) -> tuple[str, object, object] | None:
-    """(field, expected, found) of the first field in which `tensor` misses `spec`; None if it matches."""
+    """Return (field, expected, found) of the first field in which `tensor` misses `spec`; None if it matches."""
     if not spec.pytype.refers_to(type(tensor)):
         return ("type", spec.pytype.text, qualified_name(type(tensor)))
     assert isinstance(tensor, torch.Tensor)
@@ -122,7 +122,7 @@ def first_difference(tensor: object, spec: TensorSpec) -> tuple[str, object, obj
 
 
 def check_text(x: str, spec: TensorSpec, bind: Callable[[object, str], str]) -> str:
-    """Python text of the comparison of every field but the type, for a tensor held in variable `x`."""
+    """Return Python text of the comparison of every field but the type, for a tensor in variable `x`."""
     parts: list[str] = []
     for field in FIELDS:
         expected = getattr(spec, field.name)

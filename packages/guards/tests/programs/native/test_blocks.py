@@ -148,7 +148,7 @@ def test_nested_dicts_and_their_order():
     assert not made((outer,), f)
 
 
-def test_programs_share_dicts_and_die_apart():
+def test_programs_share_dicts_and_die_separately():
     thing = Plain(5)
     programs = [attribute_program() for _ in range(20)]
     assert all(made((thing,), f) and made((thing,), f) for made in programs)

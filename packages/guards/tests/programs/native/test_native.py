@@ -7,17 +7,15 @@ import itertools
 import sys
 import threading
 import weakref
-from collections import OrderedDict
-from types import MappingProxyType
 
 import pytest
 import sympy
 import torch
+from native_programs import X, agreed, f, layers, native
 
 from framesmith_guards import (
     AttrSource,
     ClosureSource,
-    DictValueSource,
     GlobalSource,
     Guard,
     GuardError,
@@ -29,10 +27,8 @@ from framesmith_guards import (
     ShapeExpr,
     TensorPropertySource,
     TensorSpec,
-    TypeSource,
     compile_guards,
     parameter_source,
-    state_guards,
     submodule_source,
 )
 from framesmith_guards.programs.native import probing
@@ -41,51 +37,14 @@ from framesmith_guards.programs.native.probing import extension, mode_reader, wh
 
 pytestmark = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
-X, Y = LocalSource("x"), LocalSource("y")
-
-
-def f(x, y=None):
-    return x
-
-
-def native(guards, argnames=("x",), **options):
-    return compile_guards([*state_guards(), *guards], argnames, native=True, **options)
-
-
-def agreed(program, args, function=f):
-    """The native answer, which the text and the reference share."""
-    answer = program(args, function)
-    assert answer is program.check(args, function)
-    assert answer is (program.explain(args, function) is None)
-    return answer
-
-
-def layers(count):
-    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(count)])
-    for layer in model:
-        layer.scale = 0.5
-    guards = [
-        Guard(X, "TYPE_MATCH", torch.nn.Sequential),
-        Guard(ItemSource(InstanceDictSource(X), "_modules"), "DICT_KEYS", model._modules),
-    ]
-    for index, layer in enumerate(model):
-        source = submodule_source(X, str(index))
-        guards += [
-            Guard(source, "TYPE_MATCH", torch.nn.Linear),
-            Guard(InstanceDictSource(source), "DICT_NOT_CONTAINS", "forward"),
-            Guard(ItemSource(InstanceDictSource(source), "_forward_hooks"), "LENGTH", 0),
-            Guard(ItemSource(InstanceDictSource(source), "scale"), "EQUALS_MATCH", 0.5),
-            Guard(parameter_source(source, "weight"), "TENSOR_MATCH", layer.weight),
-            Guard(parameter_source(source, "bias"), "TENSOR_MATCH", layer.bias),
-        ]
-    return model, guards
+Y = LocalSource("y")
 
 
 def test_torch_is_understood():
     assert why_no_tensors() is None
 
 
-def ask_anew():
+def forget_probes():
     """Forget what was found out of this torch."""
     why_no_tensors.cache_clear()
     mode_reader.cache_clear()
@@ -108,7 +67,7 @@ def test_a_torch_that_moved_things_is_refused_politely(field, reason, monkeypatc
         return tuple(fields)
 
     probe = probing._probe
-    ask_anew()
+    forget_probes()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(probing, "_probe", moved)
@@ -125,24 +84,24 @@ def test_a_torch_that_moved_things_is_refused_politely(field, reason, monkeypatc
         model.weight.requires_grad_(False)
         assert not agreed(program, (x, model))
     finally:
-        ask_anew()
+        forget_probes()
         assert why_no_tensors() is None
 
 
 def test_a_torch_without_the_shim_is_refused_politely(monkeypatch):
     monkeypatch.setattr(probing, "LIBRARIES", ("libnothing.so",))
-    ask_anew()
+    forget_probes()
     try:
         assert why_no_tensors() == "none of libnothing.so is in torch's folder"
         assert agreed(native([Guard(X, "TENSOR_MATCH", torch.ones(2))]), (torch.ones(2),))
     finally:
         monkeypatch.undo()
-        ask_anew()
+        forget_probes()
         assert why_no_tensors() is None
 
 
 def test_without_torchs_own_method_requires_grad_is_read_as_an_attribute(monkeypatch):
-    ask_anew()
+    forget_probes()
     try:
         monkeypatch.setattr(probing, "_find_grad", lambda native: None)
         assert why_no_tensors() is None
@@ -158,7 +117,7 @@ def test_without_torchs_own_method_requires_grad_is_read_as_an_attribute(monkeyp
                 assert program((model.weight, model), f)
     finally:
         monkeypatch.undo()
-        ask_anew()
+        forget_probes()
         assert why_no_tensors() is None
 
 
@@ -173,13 +132,13 @@ def test_a_torch_that_lacks_what_probing_needs_is_refused_politely(monkeypatch):
     def lacking(tensor):
         raise AttributeError("_cdata")
 
-    ask_anew()
+    forget_probes()
     try:
         monkeypatch.setattr(probing, "_probe", lacking)
         assert why_no_tensors() == "probing failed: AttributeError: _cdata"
     finally:
         monkeypatch.undo()
-        ask_anew()
+        forget_probes()
         assert why_no_tensors() is None
 
 
@@ -326,153 +285,6 @@ def test_an_input_may_be_asked_for_twice():
     assert [sys.getrefcount(model), sys.getrefcount(own)] == counts
 
 
-def class_guards(owner):
-    """Guards on a class's dict and what it holds, and on a dict below that."""
-    entries = InstanceDictSource(TypeSource(X))
-    return [
-        Guard(entries, "LENGTH", len(vars(owner))),
-        Guard(entries, "DICT_CONTAINS", "scale"),
-        Guard(entries, "DICT_NOT_CONTAINS", "absent"),
-        Guard(ItemSource(entries, "scale"), "EQUALS_MATCH", 2),
-        Guard(ItemSource(entries, "method"), "FUNCTION_CODE", owner.method),
-        Guard(ItemSource(entries, "table"), "DICT_KEYS", owner.table),
-        Guard(ItemSource(ItemSource(entries, "table"), "a"), "EQUALS_MATCH", 1),
-    ]
-
-
-def other_method(self):
-    """Another one."""
-
-
-CLASS_CHANGES = [
-    ("scale", lambda owner: setattr(owner, "scale", 3)),
-    ("gained", lambda owner: setattr(owner, "absent", 3)),
-    ("lost", lambda owner: delattr(owner, "scale")),
-    ("method", lambda owner: setattr(owner, "method", other_method)),
-    ("code", lambda owner: setattr(owner.method, "__code__", other_method.__code__)),
-    ("below", lambda owner: owner.table.update(a=2)),
-    ("replaced", lambda owner: setattr(owner, "table", {"a": 2})),
-]
-
-
-@pytest.mark.parametrize("change", [change for _, change in CLASS_CHANGES], ids=[name for name, _ in CLASS_CHANGES])
-@pytest.mark.parametrize("meta", [type, type("Meta", (type,), {})])
-def test_a_class_is_proved_the_same_by_its_version(meta, change):
-    def method(self):
-        """One."""
-
-    owner = meta("Owner", (), {"scale": 2, "method": method, "table": {"a": 1}})
-    program, value = native(class_guards(owner)), owner()
-    for _ in range(4):
-        assert agreed(program, (value,))
-    [(hits, records, proved)] = program.blocks
-    assert proved and hits == 3 and records == 1
-    change(owner)
-    for _ in range(3):
-        assert not agreed(program, (value,))
-
-
-def test_what_does_not_matter_of_a_class_is_proved_anew():
-    owner = type("Owner", (), {"scale": 2, "method": other_method, "table": {"a": 1}, "other": 1})
-    program, value = native(class_guards(owner)), owner()
-    for step in range(3):
-        for _ in range(3):
-            assert agreed(program, (value,))
-        owner.other = step
-    [(_, records, _)] = program.blocks
-    assert records == 3
-
-
-def test_a_metaclass_with_a_dict_of_its_own_is_believed_nothing():
-    shown = {"scale": 2}
-
-    class Meta(type):
-        __dict__ = property(lambda cls: MappingProxyType(shown))
-
-    owner = Meta("Owner", (), {})
-    program, value = native([Guard(ItemSource(InstanceDictSource(TypeSource(X)), "scale"), "EQUALS_MATCH", 2)]), owner()
-    for _ in range(3):
-        assert agreed(program, (value,))
-    shown["scale"] = 3
-    assert not agreed(program, (value,))
-
-
-def test_a_metaclass_that_gets_a_dict_of_its_own_is_noticed():
-    class Lying(type):
-        __dict__ = property(lambda cls: MappingProxyType({"scale": 3}))
-
-    meta = type("Meta", (type("Base", (type,), {}),), {})
-    owner = meta("Owner", (), {"scale": 2})
-    program, value = native([Guard(ItemSource(InstanceDictSource(TypeSource(X)), "scale"), "EQUALS_MATCH", 2)]), owner()
-    for _ in range(3):
-        assert agreed(program, (value,))
-    meta.other = 1
-    assert agreed(program, (value,))
-    meta.__bases__ = (Lying,)
-    assert not agreed(program, (value,))
-
-
-def test_no_proxy_of_a_class_outlives_a_check():
-    owner = type("Owner", (), {"scale": 2})
-    entries = InstanceDictSource(TypeSource(X))
-    guards = [Guard(ItemSource(entries, "scale"), "EQUALS_MATCH", 2)]
-    program = native(guards, inputs=[entries])
-    for _ in range(3):
-        [found] = program.extract((owner(),), f)
-        assert found["scale"] == 2
-    assert not program.blocks[0][2]
-
-
-class Holder:
-    """Anything."""
-
-
-def test_dict_arguments_are_blocks():
-    data = {f"k{i}": i for i in range(100)}
-    guards = [Guard(X, "DICT_KEYS", data)]
-    guards += [Guard(ItemSource(X, key), "EQUALS_MATCH", value) for key, value in data.items()]
-    guards += [Guard(DictValueSource(X, 3), "EQUALS_MATCH", 3)]
-    program = native(guards)
-    assert agreed(program, (data,)) and agreed(program, (data,)) and program.blocks == ((1, 1, True),)
-    assert agreed(program, (dict(data),))
-    data["k50"] = True
-    assert not agreed(program, (data,))
-    data["k50"] = 50
-    assert agreed(program, (data,))
-    data["k0"] = data.pop("k0")
-    assert not agreed(program, (data,))
-    assert agreed(program, (OrderedDict((f"k{i}", i) for i in range(100)),))
-
-
-class OwnOrder(OrderedDict):
-    """Its own order of iteration is not asked."""
-
-    def __iter__(self):
-        raise AssertionError
-
-
-@pytest.mark.parametrize("cls", [OrderedDict, OwnOrder])
-def test_the_order_of_an_ordered_dict_is_its_own(cls):
-    data = cls(a=1, b=2, c=3)
-    order = tuple(OrderedDict.keys(data))
-    program = native([Guard(X, "DICT_KEYS", order), Guard(ItemSource(X, "a"), "EQUALS_MATCH", 1)])
-    nested = native([Guard(AttrSource(X, "t"), "DICT_KEYS", order), Guard(AttrSource(X, "n"), "EQUALS_MATCH", 1)])
-    holder = Holder()
-    holder.t, holder.n = data, 1
-    for key, same in (("c", True), ("b", False), ("c", True), ("a", False), ("b", False), ("c", True)):
-        data.move_to_end(key)
-        for _ in range(3):
-            assert agreed(program, (data,)) is agreed(nested, (holder,)) is same
-    data.move_to_end("a", last=False)
-    assert agreed(program, (data,))
-    del data["b"]
-    assert not agreed(program, (data,))
-    data["b"] = 2
-    assert not agreed(program, (data,))
-    data.move_to_end("c")
-    assert agreed(program, (data,))
-
-
 GLOBAL_MODEL = torch.nn.Linear(2, 2)
 
 
@@ -605,7 +417,7 @@ def test_exceptions_miss_and_interrupts_pass():
         program((3,), function=f)
 
 
-def test_state_is_compared_anew_after_any_change():
+def test_state_is_compared_again_after_any_change():
     program = native([])
     for _ in range(2):
         assert program((1,), f)

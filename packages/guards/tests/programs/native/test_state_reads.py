@@ -11,7 +11,7 @@ from framesmith_guards.programs.native.probing import mode_reader
 from framesmith_guards.programs.native.state import _CHEAPER
 
 
-def test_one_read_tells_of_dispatch_modes_and_of_tracing() -> None:
+def test_one_read_covers_dispatch_modes_and_tracing() -> None:
     """Both are off in nearly every call: one look at the thread's dispatch keys."""
     reader = mode_reader()
     assert reader is not None and reader() is False

@@ -1,7 +1,7 @@
-"""A plan of guards as the description of a native program: registers, instructions, leaves, blocks.
+"""Lowers a plan of guards to the description of a native program: registers, instructions, leaves, blocks.
 
-Each source kind and each guard kind has a row (rows.py) saying how it is done natively; what has no row, or
-cannot be done for a particular expectation, calls the reference.
+Each source kind and each guard kind has a row (rows.py) with its native form; kinds without one, and single
+expectations that have none, call the reference.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OWN_INT: Final = 3
 _IMPLIED: Final[dict[type[Source], Source]] = {
     GlobalSource: GlobalsDictSource(),
     ModuleSource: ModulesSource(),
-    HandledExceptionSource: FunctionSource(),  # which is not looked at: what is called takes one object
+    HandledExceptionSource: FunctionSource(),  # unused: the callable takes one object
 }
 _MODULES_OWN: Final = frozenset(dir(ModuleType))
 _DICTS: Final = (dict, OrderedDict)
@@ -64,7 +64,7 @@ _DICTS: Final = (dict, OrderedDict)
 
 @dataclass
 class Block:
-    """What is reached from one root through dictionaries alone; see Note [Proofs] in blocks.c."""
+    """The values reached from one root through dictionaries alone; see Note [Proofs] in blocks.c."""
 
     root: Source
     instructions: list[Instruction] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Lowering:
     native_tensors: set[Source] = field(default_factory=set)
 
     def register(self, source: Source) -> int:
-        """The register holding a source's value, loaded if it is not yet."""
+        """Return the register of a source's value, loading it if needed."""
         known = self.registers.get(source)
         return self.load(source) if known is None else known
 
@@ -115,7 +115,7 @@ class Lowering:
         return InstanceDictSource(source.base) if self._in_module(source) else source.base
 
     def _in_module(self, source: Source) -> TypeGuard[AttrSource]:
-        """Whether this is an attribute that a Python module has in its dict now, where getattr finds it."""
+        """Whether this is an attribute in a Python module's dict now, where getattr finds it."""
         if not isinstance(source, AttrSource) or source.attr in _MODULES_OWN:
             return False
         module = self._module(source.base)
@@ -142,7 +142,7 @@ class Lowering:
         return any(r in self.late_registers or r in self.block_of for r in used)
 
     def block_root(self, source: Source) -> Source | None:
-        """The root of the block that a source belongs to; None if it is not reached through dictionaries."""
+        """Return the root of the source's block; None if it is not reached through dictionaries."""
         if source not in self.roots:
             self.roots[source] = self._block_root(source)
         return self.roots[source]
@@ -197,7 +197,7 @@ class Lowering:
         target.append((number, dst, a, operation.b, operation.n, operation.address, operation.obj, operation.operands))
 
     def tensor(self, guard: Guard) -> int | None:
-        """The native leaf of a TENSOR_MATCH; None if it is checked in Python."""
+        """Return the native leaf of a TENSOR_MATCH; None if it is checked in Python."""
         leaf = tensor_leaf(guard.expected)
         if leaf is None:
             return None
@@ -206,11 +206,11 @@ class Lowering:
         return len(self.leaves) - 1
 
     def are_native(self, sources: Sequence[Source]) -> bool:
-        """Whether all of these are tensors that are natively checked before."""
+        """Whether all of these are tensors with native checks before this one."""
         return self.native_tensors.issuperset(sources)
 
     def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
-        """The native condition of a SHAPE guard and the registers it reads; None if it is not over ints."""
+        """Return the native condition of a SHAPE guard and its registers; None if it is not over ints."""
         sources = dict(guard.expected.symbols)
         order: list[str] = []
 
@@ -231,7 +231,7 @@ class Lowering:
         return len(self.shapes) - 1, tuple(step[1] for step in steps if step[0] == self.shape_operators["LEAF"])
 
     def describe(self, plan: Plan, inputs: Sequence[Source]) -> tuple[Any, ...]:
-        """The finished description."""
+        """Return the finished description."""
         results = tuple(map(self.register, inputs))
         used = {r for i in self.late for r in (i[2], i[3], *i[7])} | {s[1] for p, _ in self.shapes for s in p}
         blocks = []
@@ -259,7 +259,7 @@ def lower(
     inputs: Sequence[Source],
     numbers: tuple[dict[str, int], dict[str, int]],
 ) -> tuple[Any, ...]:
-    """The description of a plan for a function with these (arguments, free variables) in order.
+    """Return the description of a plan for a function with these (arguments, free variables) in order.
 
     `numbers` are the extension's (opcodes, shape operators).
     """

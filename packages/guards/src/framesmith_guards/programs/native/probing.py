@@ -20,7 +20,7 @@ LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib")
 
 @functools.cache
 def extension() -> tuple[ModuleType | None, str | None]:
-    """The compiled extension, or why there is none."""
+    """Return the compiled extension, or why there is none."""
     try:
         from framesmith_guards import _check
     except ImportError as error:
@@ -60,7 +60,7 @@ def _probe(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 @functools.cache
 def why_no_tensors() -> str | None:
-    """Why tensors cannot be checked natively with this torch; None if they can."""
+    """Return why tensors cannot be checked natively with this torch; None if they can."""
     native, reason = extension()
     if native is None:
         return reason
@@ -76,20 +76,20 @@ def why_no_tensors() -> str | None:
         try:
             reason = native.tensors_setup(str(library), base, descriptor, tuple(map(_probe, _probes())))
             if reason is None:
-                native.tensors_use_images(_images_show_every_change(native))
+                native.tensors_use_bytes(_bytes_show_every_change(native))
                 _find_grad(native)
-        except Exception as error:  # whatever a future torch lacks
+        except Exception as error:  # any name that a future torch lacks
             reason = f"probing failed: {type(error).__name__}: {error}"
     return reason
 
 
 def _find_grad(native: ModuleType) -> None:
-    """Let programs use torch's own method where it says what the attribute does."""
+    """Use torch's own method where its result is the attribute's."""
     native.tensors_find_grad(*_grad_probes())
 
 
 def _grad_probes() -> tuple[torch.Tensor, ...]:
-    """Tensors with all sorts of reasons for their requires_grad."""
+    """Return tensors with various reasons for their requires_grad."""
     unset, leaf, used = (torch.ones(2, requires_grad=True) for _ in range(3))
     unset.requires_grad_(False)
     torch.autograd.backward(used.sum())
@@ -99,7 +99,7 @@ def _grad_probes() -> tuple[torch.Tensor, ...]:
 
 
 def _in_place() -> tuple[torch.Tensor, ...]:
-    """Tensors whose requires_grad came from being written, and from being a view."""
+    """Return tensors whose requires_grad came from being written, and from being a view."""
     leaf, written = torch.ones(4, requires_grad=True), torch.ones(4)
     written.mul_(leaf)
     base = torch.ones(4)
@@ -122,7 +122,7 @@ _CHANGES: Final[tuple[Callable[[torch.Tensor], object], ...]] = (
 )
 
 
-def _images_show_every_change(native: ModuleType) -> bool:
+def _bytes_show_every_change(native: ModuleType) -> bool:
     """Whether a tensor's bytes differ after each change of metadata, and stay the same without one."""
     for change in _CHANGES:
         tensor = torch.empty(2, 3) if change is not _CHANGES[4] else torch.empty(1, 3)
@@ -162,7 +162,9 @@ MODE_KEYS: Final = ("Python", "Tracer")
 
 @functools.cache
 def mode_reader() -> Callable[[], bool] | None:
-    """Reads whether a dispatch mode or torch.jit.trace is active in this thread; None if torch does not let us ask."""
+    """Return a reader of whether a dispatch mode or torch.jit.trace is active in this thread; None without one in
+    torch.
+    """
     native, _ = extension()
     if native is None or why_no_tensors() is not None:
         return None
@@ -177,9 +179,9 @@ def mode_reader() -> Callable[[], bool] | None:
     for key in keys:
         before = is_included(key)
         set_included(key, True)
-        told = reader()
+        active = reader()
         set_included(key, before)
-        if not told:
+        if not active:
             return None
     return reader if reader() == any(map(is_included, keys)) else None
 
@@ -188,7 +190,7 @@ PLAIN_TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter, torc
 
 
 def tensor_leaf(spec: TensorSpec) -> tuple[Any, ...] | None:
-    """The native description of a spec; None if it has to be checked in Python."""
+    """Return the native description of a spec; None if it has to be checked in Python."""
     if why_no_tensors() is not None or spec.sizes is None or spec.strides is None:
         return None
     pytype: Any = spec.pytype.get()

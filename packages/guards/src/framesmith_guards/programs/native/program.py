@@ -16,7 +16,7 @@ from framesmith_guards.sources import Source
 
 
 def why_not_native() -> str | None:
-    """Why guards cannot be checked natively here; None if they can."""
+    """Return why guards cannot be checked natively here; None if they can."""
     return extension()[1]
 
 
@@ -49,5 +49,5 @@ def _native_class() -> type[CheckProgram]:
 def native_program(
     guards: Iterable[Guard], argnames: Sequence[str], freevars: Sequence[str], inputs: Sequence[Source]
 ) -> CheckProgram:
-    """A CheckProgram whose calls run natively, and which has framesmith_frames' capsule."""
+    """Return a CheckProgram whose calls run natively, and which has framesmith_frames' capsule."""
     return _native_class()(guards, argnames, freevars, inputs)

@@ -1,4 +1,4 @@
-"""How each source kind and each guard kind is done natively: one row each, and the reference for the rest."""
+"""Native forms of source kinds and guard kinds: one row each, and the reference for the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from framesmith_guards.sources.base import Root
 
 @dataclass
 class Operation:
-    """An instruction without its place: what it does with which registers."""
+    """An instruction before its position is known: the operation and its registers."""
 
     name: str
     a: int = -1
@@ -48,7 +48,7 @@ class Operation:
 
 
 class Target(Protocol):
-    """What a row may ask of the program being made."""
+    """The program being made, for a row."""
 
     argnames: Any
     freevars: Any
@@ -60,7 +60,7 @@ class Target(Protocol):
         """The leaf of a tensor guard, if it is native."""
 
     def are_native(self, sources: Sequence[Source]) -> bool:
-        """Whether all of these are tensors that are natively checked before."""
+        """Whether all of these are tensors with native checks before this one."""
 
     def shape(self, guard: Guard) -> tuple[int, tuple[int, ...]] | None:
         """The condition of a shape guard and its registers, if it is native."""
@@ -104,12 +104,12 @@ LOADS: Final[dict[type[Source], Load]] = {
 
 
 def reference_load(source: Source) -> Operation:
-    """A step done by the source itself."""
+    """Return a step by the source's own `read`."""
     return Operation("LOAD_CALL", obj=lambda base: source.read(base, {}, NO_FUNCTION))
 
 
 def reference_check(guard: Guard) -> Operation:
-    """A check done by the kind's predicate; the caller fills in the operands."""
+    """Return a check by the kind's predicate; the caller fills in the operands."""
     holds, expected = guard.kind.holds, guard.expected
     return Operation("CALL_CHECK", obj=lambda value, *others: holds(value, expected, *others))
 
@@ -168,7 +168,7 @@ def _share_storage(target: Target, guard: Guard) -> Operation | None:
     return Operation("SHARE_STORAGE", a=target.register(guard.source), b=target.register(guard.expected))
 
 
-def _apart(op: str) -> Check:
+def _disjoint(op: str) -> Check:
     def check(target: Target, guard: Guard) -> Operation | None:
         sources = (guard.source, *guard.operands)
         if not target.are_native(sources):
@@ -202,8 +202,8 @@ CHECKS: Final[dict[str, Check]] = {
     "DUPLICATE_INPUT": _duplicate,
     "NOT_ALIASED": _distinct,
     "SAME_STORAGE": _share_storage,
-    "NO_OVERLAP": _apart("ARE_APART"),
-    "ALL_APART": _apart("ARE_ALL_APART"),
+    "NO_OVERLAP": _disjoint("ARE_DISJOINT"),
+    "ALL_DISJOINT": _disjoint("ARE_ALL_DISJOINT"),
     "SHAPE": _shape,
 }
 

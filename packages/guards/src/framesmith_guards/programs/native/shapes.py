@@ -1,4 +1,4 @@
-"""SHAPE conditions as the native integer program: postfix steps over int64."""
+"""SHAPE conditions as native integer programs: postfix steps over int64."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _VARIADIC: Final = frozenset({"Add", "Mul", "Max", "Min", "And", "Or"})
 
 
 class NotInteger(Exception):
-    """The condition needs something that the integer program does not have."""
+    """The condition needs an operation that the integer program does not have."""
 
 
 def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[str, int]) -> list[Step]:
-    """The postfix program of `expr`, with `leaf(symbol)` for its symbols. NotInteger if it has none."""
+    """Return the postfix program of `expr`, with `leaf(symbol)` for its symbols. NotInteger if it has none."""
     import sympy
 
     if isinstance(expr, sympy.Symbol):
@@ -48,7 +48,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
 
 
 def slow_check(condition: ShapeExpr, order: tuple[str, ...], read: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """The condition by its Python text, over the values of the program's leaves in their order."""
+    """Return the condition by its Python text, over the values of the program's leaves in their order."""
 
     def check(values: list[Any]) -> bool:
         numbers = {name: read[name](value) for name, value in zip(order, values, strict=True)}

@@ -23,11 +23,11 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "NUM_THREADS": ("num_threads",),
     "MATMUL_PRECISION": ("allow_tf32",),
 }
-"""What parts of torch's GlobalStateGuard make up a kind of state."""
+"""The parts of torch's GlobalStateGuard that make up a kind of state."""
 
 
 def _covered() -> frozenset[str]:
-    """The kinds that this torch's snapshot compares, by what it says of itself."""
+    """Return the kinds that this torch's snapshot compares, by its own report."""
     snapshot = unstable.GlobalStateGuard
     try:
         parts = json.loads(snapshot().__getstate__())
@@ -37,7 +37,7 @@ def _covered() -> frozenset[str]:
 
 
 COVERED: Final = _covered()
-"""What torch's GlobalStateGuard compares, all of it at once."""
+"""The kinds that torch's GlobalStateGuard compares, all of it at once."""
 
 Row = tuple[Callable[[], object], object]
 
@@ -49,12 +49,12 @@ _count, _mode_at = unstable.len_torch_function_stack, unstable.get_function_stac
 
 
 def _only_mode() -> type | None:
-    """The type of the active torch-function mode; None if there is none, or several."""
+    """Return the type of the active torch-function mode; None if there is none, or several."""
     return type(_mode_at(0)) if _count() == 1 else None
 
 
 def _only_device() -> torch.device | None:
-    """The default device if a DeviceContext is the only active mode; else None."""
+    """Return the default device if a DeviceContext is the only active mode; else None."""
     mode: Any = _mode_at(0) if _count() == 1 else None
     return mode.device if type(mode) is unstable.DeviceContext else None
 
@@ -68,7 +68,7 @@ def _modes(expected: tuple[type, ...]) -> Rows | None:
 def _device(expected: str | None) -> Rows | None:
     if expected is None:
         return ((_count, 0),)
-    # Fails with several modes, and the full comparison then says what holds.
+    # Fails with several modes; the full comparison then decides.
     return ((_only_device, torch.device(expected)),)
 
 
@@ -121,7 +121,7 @@ def _renew() -> Callable[[], Callable[[], bool]] | None:
 
 
 def rows_of(guards: Sequence[Guard]) -> Rows:
-    """What has to be read besides the snapshot."""
+    """Return the reads besides the snapshot."""
     rows: dict[Row, None] = {}
     for guard in guards:
         kind = guard.kind.name
@@ -133,7 +133,7 @@ def rows_of(guards: Sequence[Guard]) -> Rows:
 
 
 def describe_state(guards: Sequence[Guard]) -> tuple[Any, ...] | None:
-    """The native description of a comparison of state: (make a snapshot, further reads, compare everything)."""
+    """Return the native description of a comparison of state: (make a snapshot, further reads, compare everything)."""
     if not guards:
         return None
     readers = tuple(BY_KIND[guard.kind.name].read for guard in guards)
