@@ -26,7 +26,7 @@ def _lstm_states(x, h, c, a, b, d, e):
     return results[1], results[2]
 
 
-def _lstm_both_ways(x, h, a, b, c, d, e, f, g, i):
+def _bidirectional_lstm(x, h, a, b, c, d, e, f, g, i):
     results = torch.lstm(x, (h, h), (a, b, c, d, e, f, g, i), False, 2, 0.5, True, True, False)
     return results[0], results[1], results[2]
 
@@ -66,9 +66,9 @@ def _assigned_column(x, w):
 
 
 def _swapped(x, y):
-    kept = x.clone()
+    copy = x.clone()
     x.copy_(y)
-    y.copy_(kept)
+    y.copy_(copy)
     return (x + y,)
 
 
@@ -201,7 +201,7 @@ LAYERS = {
         [r(*s, grad=True) for s in [(5, 2, 3), (1, 5, 4), (1, 5, 4), (16, 3), (16, 4), (16,), (16,)]],
     ),
     "lstm of two layers in two directions, without biases": (
-        _lstm_both_ways,
+        _bidirectional_lstm,
         [r(*s, grad=True) for s in [(5, 2, 3), (4, 2, 4), *[(16, 3), (16, 4)] * 2, *[(16, 8), (16, 4)] * 2]],
     ),
     "lstm, some weights frozen": (

@@ -1,4 +1,4 @@
-"""Makes the helpers beside the tests importable, and keeps torch to one thread."""
+"""Makes the modules beside the tests importable, and limits torch to one thread."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if "broad" in config.option.markexpr:
         return
-    kept = [item for item in items if item.get_closest_marker("broad") is None]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    selected = [item for item in items if item.get_closest_marker("broad") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    items[:] = selected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from framesmith_aten.layouts import is_dense
 
 
 class Recording:
-    """A compiler that runs the graphs it is given with torch, and keeps them by role."""
+    """A compiler that runs the graphs it is given with torch, and records them by role."""
 
     def __init__(self) -> None:
         self.graphs: dict[str, list[fx.GraphModule]] = {"inference": [], "forward": [], "backward": []}
@@ -40,7 +41,7 @@ class Recording:
 
 
 def check_result(result, val, gm):
-    """What a graph gave is as its metadata says, where that is not symbolic."""
+    """Check a graph's result against its metadata, where that is not symbolic."""
     if not isinstance(result, torch.Tensor):
         assert type(result) is {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(val)]
         return
@@ -57,7 +58,7 @@ def compiled(gm: fx.GraphModule, inputs: Any, **options: Any) -> CompiledGraph:
 
 
 def graph_of(fn: Any) -> fx.GraphModule:
-    """The torch-level graph of a function of tensors; always returns a tuple."""
+    """Return the torch-level graph of a function of tensors, with a tuple as its output."""
     gm = fx.symbolic_trace(fn)
     output = next(iter(reversed(gm.graph.nodes)))
     if not isinstance(output.args[0], (tuple, list)):
@@ -66,8 +67,17 @@ def graph_of(fn: Any) -> fx.GraphModule:
     return gm
 
 
+def of(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
+    return compiled(graph_of(fn), list(inputs))
+
+
+def pair() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+
 def fresh(inputs: Any, history: bool = False) -> list[torch.Tensor]:
-    """Copies with the same layout; with `history` those that require gradients are no leaves."""
+    """Return copies with the same layout; with `history`, those that require gradients are no leaves."""
     copies = []
     for value in inputs:
         if not isinstance(value, torch.Tensor):
@@ -82,7 +92,7 @@ def fresh(inputs: Any, history: bool = False) -> list[torch.Tensor]:
 
 
 def run_both(gm, inputs, *, history=False, seed=0, backward=True, calls=2, inference=False, **options):
-    """Runs eager and compiled `calls` times, compares all that can be seen, returns the compiled graph."""
+    """Run eager and compiled `calls` times, compare all that a user sees, return the compiled graph."""
     with torch.inference_mode() if inference else contextlib.nullcontext():
         return _run_both(gm, inputs, history, seed, backward and not inference, calls, options)
 
@@ -131,7 +141,7 @@ def layout(value):
 
 
 def strides(value):
-    """Strides where they matter: torch's fake kernels differ along dimensions of one element."""
+    """Return strides where they matter: torch's fake kernels differ along dimensions of one element."""
     return [stride for stride, size in zip(value.stride(), value.shape) if size != 1]
 
 

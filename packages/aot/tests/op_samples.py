@@ -11,7 +11,7 @@ OPS = {f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name:
 
 
 def samples(op, requires_grad, limit):
-    """Up to `limit` (graph, tensors) pairs of the operator on float32 (or its first dtype)."""
+    """Return up to `limit` (graph, tensors) pairs of the operator on float32 (or its first dtype)."""
     dtypes = op.supported_dtypes("cpu")
     dtype = torch.float32 if torch.float32 in dtypes else sorted(dtypes, key=str)[0]
     wants = requires_grad and op.supports_autograd and dtype.is_floating_point

@@ -1,4 +1,4 @@
-"""Random small programs over views, in-place changes and arithmetic, as torch-level graphs."""
+"""Random small programs over views, in-place mutations and arithmetic, as torch-level graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Example inputs whose sizes are symbols, and graphs compiled for them, compared with eager at other sizes."""
+"""Examples with symbolic sizes, and graphs compiled for them, compared with eager mode at other sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Examples:
         return to_torch(LocalSource(f"x{self.count}"))
 
     def tensor(self, value, dynamic=None):
-        """Like `value`, with symbols for the sizes of these dimensions (None: all)."""
+        """Return a fake like `value`, with symbols for the sizes of these dimensions (None: all)."""
         if type(value) in (int, float):
             return self.number(value)
         dynamic = range(value.dim()) if dynamic is None else dynamic
@@ -41,7 +41,7 @@ class Examples:
 
 
 def compile_symbolic(gm, values, dynamic=None, **options):
-    """The compiled graph, and the ShapeEnv, for inputs like `values`; `dynamic` holds for each its dimensions."""
+    """Return the compiled graph and the ShapeEnv for inputs like `values`; `dynamic` holds the dimensions of each."""
     examples = Examples()
     dynamic = dynamic or [None] * len(values)
     fakes = [examples.tensor(value, dims) for value, dims in zip(values, dynamic, strict=True)]
@@ -52,7 +52,7 @@ def compile_symbolic(gm, values, dynamic=None, **options):
 
 
 def check(graph, gm, values, *, history=False, backward=True, seed=0):
-    """One call with `values`: all that can be seen is as in eager mode."""
+    """Make one call with `values`, compared with eager mode in all that a user sees."""
     sides = []
     for function in (gm, graph):
         torch.manual_seed(seed)
@@ -65,7 +65,7 @@ def check(graph, gm, values, *, history=False, backward=True, seed=0):
 
 
 def guards_hold(graph, values):
-    """Whether a call with `values` is one that the ShapeEnv's guards allow."""
+    """Whether the ShapeEnv's guards allow a call with `values`."""
     known = {}
     for fake, value in zip(graph.fakes, values, strict=True):
         pairs = zip(fake.shape, value.shape, strict=True) if isinstance(value, torch.Tensor) else [(fake, value)]

@@ -1,4 +1,4 @@
-"""Operators with effects run as often as in eager, in eager's order, whatever uses their results."""
+"""Operators with effects run as often as in eager mode, in its order, also where nothing uses their results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ops():
 
 
 def same_effects(fn, *inputs, **options):
-    """Runs eager and compiled, compares values and the order of effects, and gives the compiled graph."""
+    """Run eager and compiled, compare values and the order of effects, return the compiled graph."""
     gm = graph_of(fn)
     graph = run_both(gm, list(inputs), calls=1, **options)
     seen.clear()

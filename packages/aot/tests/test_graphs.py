@@ -1,4 +1,4 @@
-"""The graphs handed to a compiler: canonical, verified, with provenance; and the generated text."""
+"""The graphs given to a compiler: canonical, verified, with provenance; and the generated text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_unused_work_is_dropped():
     assert targets(graph.forward_graph) == [aten.add.Tensor]
 
 
-def test_decomposition_or_whole():
+def test_operators_that_the_compiler_lowers_stay_whole():
 
     def fn(x):
         return torch.nn.functional.silu(x)
@@ -51,7 +51,7 @@ def test_decomposition_or_whole():
     assert targets(whole.forward_graph) == [aten.silu.default]
 
 
-def test_provenance_is_kept():
+def test_nodes_have_their_provenance():
     gm = graph_of(lambda x: x.sin() + 1)
     for node in gm.graph.nodes:
         node.meta["stack_trace"] = f"at {node.name}"
@@ -86,7 +86,7 @@ def test_attributes_become_inputs():
     assert gm.count.tolist() == [2, 2]
 
 
-def test_what_may_raise_stays_though_unused():
+def test_calls_that_may_raise_stay_though_unused():
     table, index, square = torch.randn(4, 2), torch.tensor([1]), torch.eye(2)
     graph = inference(
         lambda t, i, a: (torch.nn.functional.embedding(i, t), torch._assert_async(a.sum()), torch.linalg.inv(a), t + 1)[
@@ -113,8 +113,8 @@ def test_probabilities_are_checked():
         graph(torch.full((3,), 2.0), torch.ones(3))
 
 
-def _relaid(graph):
-    """The graph anew, with every sine of images and its gradient computed in channels-last and laid out back."""
+def _in_channels_last(graph):
+    """Return the graph with every sine of an NCHW tensor, and its gradient, computed in channels-last."""
     new, env = fx.Graph(), {}
     for node in graph.nodes:
         env[node] = new.node_copy(node, env.__getitem__)
@@ -130,12 +130,12 @@ def _relaid(graph):
     return new
 
 
-def test_a_training_step_is_laid_out_before_it_is_cut():
+def test_layouts_are_propagated_before_the_partition():
     seen = []
 
     def propagate_layouts(graph):
         seen.append(targets(graph))
-        return _relaid(graph)
+        return _in_channels_last(graph)
 
     def program(x, y):
         return x.sin() * y, (x * y).sum()
@@ -156,7 +156,7 @@ def test_a_training_step_is_laid_out_before_it_is_cut():
     assert len(seen) == 1  # there is nothing to cut
 
 
-def test_what_lays_nothing_out_leaves_the_graph():
+def test_no_propagation_leaves_the_graph():
     inputs = [torch.randn(2, 3, requires_grad=True)]
     graph = compiled(graph_of(lambda x: x.sin()), inputs, propagate_layouts=lambda graph: None)
     assert targets(graph.forward_graph) == [aten.sin.default]

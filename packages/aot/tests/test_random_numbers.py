@@ -1,4 +1,4 @@
-"""Random operators give eager's numbers, and leave the generator where eager leaves it."""
+"""Random operators return eager mode's numbers, and leave the generator in its state."""
 
 from __future__ import annotations
 

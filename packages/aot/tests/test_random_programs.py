@@ -1,4 +1,4 @@
-"""Random programs over views and in-place changes: compiled equals eager, or is refused with a reason."""
+"""Random programs over views and in-place mutations: compiled equals eager, or is refused with a reason."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_memory_with_gaps_keeps_its_order(dims):
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 def test_leaves_made_in_inference_mode(mode):
-    """`x.sum()` of one records no gradient, `x + w` does: graphs that are to record are refused."""
+    """`x.sum()` of one records no gradient, `x + w` does: graphs that record are refused."""
     with torch.inference_mode():
         leaf = torch.ones(3).requires_grad_()
     graph = graph_of(lambda x, w: x.sum() * w)

@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move: this torch has it; without it, what the row says is lost."""
+"""The names of torch that may move: this torch has each; without one, its row's consequence is reported."""
 
 from __future__ import annotations
 

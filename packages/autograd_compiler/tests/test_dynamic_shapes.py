@@ -1,4 +1,4 @@
-"""Sizes that change from pass to pass: one program for all of them, right for each."""
+"""Passes of other sizes: one program for all of them, right for each."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_hook_between_segments():
     assert len(seen.programs) == 2
 
 
-def test_a_custom_function_told_of_sizes():
+def test_a_custom_function_that_gets_sizes():
     class Scaled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -90,7 +90,7 @@ def test_a_custom_function_told_of_sizes():
     same_gradients(batches(lambda model, x: Scaled.apply(model(x)).square().sum()), steps=len(SIZES))
 
 
-def test_scalars_that_change():
+def test_dynamic_scalars():
     def make():
         weight = torch.nn.Parameter(torch.randn(5))
         scalars = [0.5, 0.25, -2.0, 0.5, 3.0]

@@ -1,4 +1,4 @@
-"""What is not captured runs in the engine, with a warning that says why."""
+"""Passes that the engine runs, with a warning that says why."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def report(where, error):
     raise Reported(where) from error
 
 
-def test_a_compiler_that_fails_is_told_of():
+def test_a_failure_of_the_compiler_is_reported():
     def compiler(gm):
         raise ValueError("no such operator")
 
@@ -87,7 +87,7 @@ def fails(self, *args, **kwargs):
 
 
 @pytest.mark.parametrize("name", ["__init__", "begin_capture", "validate_outputs", "_bind", "end_capture"])
-def test_a_recorder_that_fails_is_told_of(name, monkeypatch):
+def test_a_failure_of_the_recorder_is_reported(name, monkeypatch):
     monkeypatch.setattr(Recorder, name, fails)
     w = torch.ones(3, requires_grad=True)
     with capture(identity, on_failure=report) as seen:

@@ -1,4 +1,4 @@
-"""What changes from step to step of a usual training loop: each kind of pass is compiled once or twice."""
+"""A usual training loop: each kind of pass is compiled once or twice."""
 
 from __future__ import annotations
 

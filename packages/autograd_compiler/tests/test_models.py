@@ -105,7 +105,7 @@ def test_losses_over_classes():
     same_gradients(make)
 
 
-def test_sizes_that_change():
+def test_dynamic_sizes():
     def make():
         model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         sizes = iter([3, 5, 3, 7, 5, 3])
@@ -118,7 +118,7 @@ def test_sizes_that_change():
     same_gradients(make, steps=6)
 
 
-def test_strides_that_change():
+def test_other_strides():
     def make():
         w = torch.randn(4, 4, requires_grad=True)
         flip = iter([False, True, False, True])
@@ -133,7 +133,7 @@ def test_strides_that_change():
     same_gradients(make, steps=4)
 
 
-def test_scalars_that_change():
+def test_dynamic_scalars():
     def make():
         w = torch.randn(4, requires_grad=True)
         factors = iter([2.0, 3.0, 5.0, 2.0])
@@ -168,12 +168,12 @@ def test_compiler_gets_aten_graphs_and_its_results_are_used():
 
 
 def test_gradient_is_taken_without_a_copy_only_when_nobody_else_holds_it():
-    kept = []
+    results = []
 
     def compiler(gm):
         def run(*tensors):
-            kept.append(gm(*tensors))
-            return kept[-1]
+            results.append(gm(*tensors))
+            return results[-1]
 
         return run
 
@@ -183,7 +183,7 @@ def test_gradient_is_taken_without_a_copy_only_when_nobody_else_holds_it():
     x = torch.randn(3, 3)
     with capture(compiler):
         (x @ w).sum().backward()
-        assert w.grad.data_ptr() == kept[-1][0].data_ptr()
+        assert w.grad.data_ptr() == results[-1][0].data_ptr()
         seed = torch.ones(3)
         (w + v).backward(seed)
     assert v.grad.data_ptr() != seed.data_ptr()

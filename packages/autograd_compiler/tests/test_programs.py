@@ -39,15 +39,15 @@ def step(weight, loss, where):
 
 def test_a_capture_goes_on_with_the_programs_of_the_last():
     compiler = Compiler()
-    kept = Programs(compiler)
+    cache = Programs(compiler)
     weight, loss = weight_and_loss()
-    seen = [step(weight, loss, kept) for _ in range(4)]
+    seen = [step(weight, loss, cache) for _ in range(4)]
     assert len(compiler.ids) == 1
     assert [one.runs for one in seen] == [1] * 4 and not any(one.fallbacks for one in seen)
     assert len({id(program) for one in seen for program in one.programs}) == 1
 
 
-def test_captures_with_compilers_begin_anew():
+def test_captures_with_compilers_start_empty():
     compiler = Compiler()
     weight, loss = weight_and_loss()
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_captures_with_compilers_begin_anew():
     assert len(compiler.ids) == 3
 
 
-def test_two_kept_in_turn():
+def test_two_caches_alternate():
     compilers = [Compiler(), Compiler()]
     both = [Programs(compiler) for compiler in compilers]
     weight, loss = weight_and_loss()
@@ -77,45 +77,45 @@ def test_nested_captures_have_their_own():
 
 
 def test_enabled_goes_on_too():
-    kept = Programs(Compiler())
+    cache = Programs(Compiler())
     weight, loss = weight_and_loss()
     for _ in range(2):
-        enable(kept)
+        enable(cache)
         try:
             weight.grad = None
             loss().backward()
         finally:
             end_enabled()
-    assert len(kept.compiler_fn.ids) == 1
+    assert len(cache.compiler_fn.ids) == 1
 
 
 def test_new_sizes_in_a_later_capture():
-    kept = Programs(Compiler())
+    cache = Programs(Compiler())
     for size in (3, 4, 5, 7, 2, 6):
-        step(*weight_and_loss(size), kept)
-    assert len(kept.compiler_fn.ids) == 3, "one for the first size, one more when sizes are inputs, and one for all"
+        step(*weight_and_loss(size), cache)
+    assert len(cache.compiler_fn.ids) == 3, "one for the first size, one more when sizes are inputs, and one for all"
 
 
 def test_each_program_has_an_id_of_its_own():
-    kept = Programs(Compiler())
+    cache = Programs(Compiler())
     weight, loss = weight_and_loss()
-    first = step(weight, loss, kept).programs[0]
-    second = step(weight, lambda: weight.cos().sum(), kept).programs[0]
+    first = step(weight, loss, cache).programs[0]
+    second = step(weight, lambda: weight.cos().sum(), cache).programs[0]
     assert first.compile_id != second.compile_id
-    assert kept.compiler_fn.ids == [str(first.compile_id), str(second.compile_id)]
+    assert cache.compiler_fn.ids == [str(first.compile_id), str(second.compile_id)]
     assert str(first.compile_id).startswith("!")
     assert CompileContext.try_get() is None
 
 
-def test_a_failure_is_told_with_its_id():
+def test_a_failure_is_reported_with_its_id():
     reports = []
 
     def fail(gm):
         raise ValueError("planted")
 
-    kept = Programs(fail, lambda where, error: reports.append((where, str(CompileContext.current_trace_id()))))
+    cache = Programs(fail, lambda where, error: reports.append((where, str(CompileContext.current_trace_id()))))
     weight, loss = weight_and_loss()
-    seen = [step(weight, loss, kept) for _ in range(3)]
+    seen = [step(weight, loss, cache) for _ in range(3)]
     assert reports == [("a part of the backward pass", str(seen[0].programs[0].compile_id))], "once, whoever captures"
 
 
@@ -126,28 +126,28 @@ def test_a_failure_that_is_raised_is_raised_again():
     def refuse(where, error):
         raise RuntimeError(where) from error
 
-    kept = Programs(fail, refuse)
+    cache = Programs(fail, refuse)
     weight, loss = weight_and_loss()
     for _ in range(3):
-        with capture(kept), pytest.raises(RuntimeError, match="a part of the backward pass"):
+        with capture(cache), pytest.raises(RuntimeError, match="a part of the backward pass"):
             loss().backward()
         assert weight.grad is None
 
 
 def test_the_least_recently_used_goes(monkeypatch):
     monkeypatch.setattr(programs, "CACHE_SIZE", 2)
-    kept = Programs(Compiler())
+    cache = Programs(Compiler())
     weight, loss = weight_and_loss()
     kinds = [loss, lambda: weight.cos().sum(), lambda: weight.tanh().sum()]
     made = []
     for kind in (0, 1, 0, 2, 0, 1):
-        with capture(kept):  # another capture in between: the engine itself remembers what it has met
+        with capture(cache):  # another capture in between: the engine itself remembers what it has met
             weight.grad = None
             kinds[kind]().backward()
         with capture(identity):
             weight.grad = None
             loss().backward()
-        made.append(len(kept.compiler_fn.ids))
+        made.append(len(cache.compiler_fn.ids))
     assert made == [1, 2, 2, 3, 3, 4]
 
 

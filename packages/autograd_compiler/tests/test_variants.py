@@ -1,4 +1,4 @@
-"""Slices, strides, types and absences that change from pass to pass: what is compiled again, and what is not."""
+"""Storage offsets, strides, dtypes and absences that differ from pass to pass: what is compiled again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIDE = torch.randn(4, 60, generator=torch.Generator().manual_seed(1))
 SLICES = {
     "rows": [DATA[4 * i : 4 * i + 4] for i in range(20)],
     "rows, the first one not at the beginning": [DATA[4 * i : 4 * i + 4] for i in range(20, 0, -1)],
-    "rows at odd places": [DATA.view(-1)[5 * i : 5 * i + 12].view(4, 3) for i in range(20)],
+    "rows at odd offsets": [DATA.view(-1)[5 * i : 5 * i + 12].view(4, 3) for i in range(20)],
     "columns": [WIDE[:, i : i + 3] for i in range(20)],
     "every other column": [WIDE[:, i : i + 6 : 2] for i in range(20)],
     "slices, and memory of their own": [DATA[i : i + 4].clone() if i % 2 else DATA[i : i + 4] for i in range(20)],
@@ -55,7 +55,7 @@ def test_where_a_batch_begins_does_not_matter(name, accumulate):
 
 
 def test_parts_of_what_requires_gradients():
-    """Where they begin is a number that the engine gives: it becomes a symbol."""
+    """The engine gives storage offsets as numbers, which become symbols."""
     parts = [DATA.clone().requires_grad_()[3 * i : 3 * i + 4] for i in range(20)]
     seen = same_gradients(of_batches(*parts), steps=len(parts))
     assert [len(one.modules) for one in seen.programs] == [1, 2]
@@ -70,7 +70,7 @@ def test_slices_of_many_sizes():
     assert [one.reasons for one in seen.programs] == [[], []]
 
 
-def test_strides_that_change_alone():
+def test_other_strides_alone():
     """They are compiled for by themselves, and sizes can be symbols all the same."""
     strided = [torch.randn(4, 3 + extra)[:, :3] for extra in (0, 2, 5, 2, 0, 5)]
     seen = same_gradients(of_batches(*strided), steps=6)
@@ -106,7 +106,7 @@ def test_whatever_changes(kinds, accumulate):
     same_gradients(of_batches(*(batch(*kind) for kind in kinds), accumulate=accumulate), steps=len(kinds))
 
 
-class Looks(torch.autograd.Function):
+class AsksOffset(torch.autograd.Function):
     """Its derivative depends on where in its memory a saved tensor begins."""
 
     @staticmethod
@@ -116,19 +116,19 @@ class Looks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return Looks.evaluate_backward(ctx.saved_tensors, [grad])
+        return AsksOffset.evaluate_backward(ctx.saved_tensors, [grad])
 
     @staticmethod
     def evaluate_backward(saved, grads):
         return saved[0] * grads[0] * (1 + saved[0].storage_offset()), None
 
 
-class Places(Looks):
+class ReadsMemory(AsksOffset):
     """Its derivative reads the memory of a saved tensor at a place of its own choice."""
 
     @staticmethod
     def backward(ctx, grad):
-        return Places.evaluate_backward(ctx.saved_tensors, [grad])
+        return ReadsMemory.evaluate_backward(ctx.saved_tensors, [grad])
 
     @staticmethod
     def evaluate_backward(saved, grads):
@@ -136,9 +136,9 @@ class Places(Looks):
         return x * grads[0] + x.as_strided(x.shape, x.stride(), 4), None
 
 
-@pytest.mark.parametrize("function", [Looks, Places])
+@pytest.mark.parametrize("function", [AsksOffset, ReadsMemory])
 @pytest.mark.parametrize("counts", [[5, 5, 5, 5, 5, 5], [5, 4, 3, 6, 4, 5]], ids=["one size", "sizes"])
-def test_code_that_depends_on_places(function, counts):
+def test_code_that_depends_on_storage_offsets(function, counts):
     data = torch.randn(60)
 
     def make():
@@ -312,8 +312,8 @@ def test_threads_that_share_a_capture(monkeypatch):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_mistake_of_the_compilers_own_is_told_of(strict, monkeypatch):
-    """Where sizes cannot be symbols that is a reason; anything else is a failure."""
+def test_a_mistake_of_the_compilers_own_is_reported(strict, monkeypatch):
+    """A size that cannot be a symbol is a reason; any other error is a failure."""
 
     class Reported(Exception):
         pass

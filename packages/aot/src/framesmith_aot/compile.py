@@ -14,7 +14,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
 from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
-from framesmith_aot.runtime.codegen import FunctionText, input_names
+from framesmith_aot.runtime.codegen import FunctionText
 from framesmith_aot.runtime.compiled import CallModes, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
@@ -75,9 +75,10 @@ def compile_graph(
         if split is not None:
             return split
     call = _arguments(gm, inputs)
+    tensors = [value for value in call.examples if isinstance(value, torch.Tensor)]
     if training is None:
-        training = _records(gm) and any(value.requires_grad for value in _tensors(call.examples))
-    if training and any(map(is_inference_leaf, _tensors(call.examples))):
+        training = _records(gm) and any(value.requires_grad for value in tensors)
+    if training and any(map(is_inference_leaf, tensors)):
         why = "operators differ in whether they record it"
         raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
     fake_mode = _fake_mode(gm, call.examples)
@@ -110,7 +111,7 @@ def _compile_with_prelude(
             return None
         compiled.append(graph)
     before, rest = compiled
-    text = FunctionText("compiled_graph", input_names(len(inputs)))
+    text = FunctionText("compiled_graph", [f"in{index}" for index in range(len(inputs))])
     for part, graph, what, use in zip(parts, compiled, ("before", "behind"), ("", "return "), strict=True):
         names = ", ".join(f"in{at}" for at in part.takes)
         text.line("try:")
@@ -192,18 +193,10 @@ class _Arguments:
     shape: CallShape
 
 
-def _check_count(gm: fx.GraphModule, given: int) -> None:
-    placeholders = sum(node.op == "placeholder" for node in gm.graph.nodes)
-    if placeholders != given:
-        raise ValueError(f"the graph takes {placeholders} inputs, {given} examples were given")
-
-
-def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
 def _arguments(gm: fx.GraphModule, inputs: Sequence[Any]) -> _Arguments:
-    _check_count(gm, len(inputs))
+    placeholders = len(gm.graph.find_nodes(op="placeholder"))
+    if placeholders != len(inputs):
+        raise ValueError(f"the graph takes {placeholders} inputs, {len(inputs)} examples were given")
     examples: list[Any] = []
     where: dict[int, int] = {}
     positions: list[int] = []

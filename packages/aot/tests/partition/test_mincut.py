@@ -1,4 +1,4 @@
-"""The minimum cut: its value equals the best of all cuts, and it separates source from sink."""
+"""The minimum cut has the value of the best of all cuts, and separates source from sink."""
 
 from __future__ import annotations
 

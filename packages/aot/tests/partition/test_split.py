@@ -1,4 +1,4 @@
-"""What is saved for the backward pass, and what is computed again."""
+"""The partition: values saved for backward, and recomputed ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leaves(*sizes):
     return [torch.randn(*size, requires_grad=True) for size in sizes]
 
 
-def test_cheap_pointwise_chain_keeps_its_input_only():
+def test_cheap_pointwise_chain_saves_its_input_only():
     def fn(x, w):
         return F.relu((x + 1) * 2 - w).abs() + 3
 
@@ -36,13 +36,13 @@ def test_cheap_pointwise_chain_keeps_its_input_only():
     assert aten.mm.default not in targets(graph.backward_passes[0].graph)[:1]
 
 
-def test_of_two_values_alike_in_size_the_later_is_kept():
+def test_of_two_values_of_equal_size_the_later_is_saved():
     graph = compiled(graph_of(lambda x, w: F.relu(x @ w) @ w), leaves((8, 8), (8, 8)))
     assert aten.relu.default not in targets(graph.backward_passes[0].graph)
     assert len(saved(graph)) == 3  # x, w, and what relu gives
 
 
-def test_what_holds_elements_of_what_is_saved_is_gathered_again():
+def test_gathers_of_saved_values_are_recomputed():
     def fn(x, w, at):
         hidden = torch.tanh(x @ w)
         return torch.cat([hidden[at], hidden[at + 1]], 1) @ torch.cat([w, w])
@@ -53,7 +53,7 @@ def test_what_holds_elements_of_what_is_saved_is_gathered_again():
     assert all(node.meta["val"].numel() <= 64 for node in saved(graph))
 
 
-def test_matrix_products_and_random_numbers_run_once():
+def test_matmuls_and_random_numbers_run_once():
     def fn(x, w):
         return F.dropout(torch.tanh(x @ w), 0.5) @ w
 
@@ -71,7 +71,7 @@ def test_masks_of_dropout_are_saved_as_bools(dtype):
     x, w = (leaf.detach().to(dtype).requires_grad_() for leaf in leaves((64, 64), (64, 64)))
     graph = compiled(graph_of(fn), [x, w])
     types = [node.meta["val"].dtype for node in saved(graph)]
-    assert types.count(torch.bool) == 1 and len(types) == 4  # x, w, the product, and the mask
+    assert types.count(torch.bool) == 1 and len(types) == 4  # x, w, the matmul, and the mask
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
@@ -117,7 +117,7 @@ def test_overwritten_input_is_copied_for_the_backward_pass():
     assert aten.clone.default in targets(graph.forward_graph)
 
 
-def test_memory_that_eager_keeps_must_not_be_changed_even_through_a_view():
+def test_memory_that_eager_saves_must_not_be_mutated_even_through_a_view():
     def fn(x, w):
         h = torch.tanh(x @ w)
         return h.view(-1), h.sum()

@@ -1,4 +1,4 @@
-"""The engine's ways of asking for gradients: partial, repeated, strided, twice."""
+"""Backward passes: partial, repeated, with strided gradients, twice."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_result_overwritten_before_backward_is_an_error_as_in_eager():
         out.sum().backward()
 
 
-def test_one_of_several_views_kept_before_its_base_changes_is_an_error_as_in_eager():
+def test_a_multi_output_view_saved_before_its_base_is_mutated_is_an_error_as_in_eager():
     def fn(x, w):
         whole = x * w
-        kept = whole.unbind()[1].sin().sum()
+        used = whole.unbind()[1].sin().sum()
         whole[0].mul_(2)
-        return kept
+        return used
 
     x, w = parameters((3, 2), (2,))
     [total] = compiled(graph_of(fn), [x, w])(x, w)
@@ -123,7 +123,7 @@ def test_one_of_several_views_kept_before_its_base_changes_is_an_error_as_in_eag
             result.backward()
 
 
-def test_result_overwritten_where_eager_does_not_keep_it():
+def test_result_overwritten_where_eager_does_not_save_it():
     def fn(x, w):
         y = x * 2
         return y, (y + 1).sin() * w
@@ -138,7 +138,7 @@ def test_result_overwritten_where_eager_does_not_keep_it():
         torch.testing.assert_close(one, two)
 
 
-def test_input_overwritten_where_eager_does_not_keep_it():
+def test_input_overwritten_where_eager_does_not_save_it():
     def fn(x, w):
         return (x + 1).sin() * w
 
@@ -170,7 +170,7 @@ def test_backward_is_compiled_when_first_needed():
     assert roles == ["forward", "backward"]
 
 
-def test_a_backward_graph_that_cannot_be_prepared_runs_as_it_is():
+def test_a_backward_graph_that_fails_to_compile_runs_uncompiled():
     from framesmith_aot import compile_graph
 
     def compiler(gm, vals, role):
@@ -251,7 +251,7 @@ def negated_view(y):
 
 @pytest.mark.parametrize("loss", [through_imaginary_part, negated_view])
 @pytest.mark.parametrize("fn", [lambda x: (x * x).sum(), lambda x: x.sin()])
-def test_gradients_that_show_others_negatives(fn, loss):
+def test_gradients_that_are_lazy_negatives(fn, loss):
     (x,) = parameters((3,))
     (wanted,) = torch.autograd.grad(loss(fn(x)), x)
     (found,) = torch.autograd.grad(loss(compiled(graph_of(fn), [x])(x)[0]), x)
@@ -280,7 +280,7 @@ def test_complex_numbers(fn, dtype):
     torch.testing.assert_close(found, wanted)
 
 
-def test_what_eager_does_not_keep_may_be_changed_beside_a_written_view():
+def test_unsaved_memory_beside_a_written_view_may_be_mutated():
     def fn(x, w):
         h = x.clone()
         h[:, 0].mul_(w)
@@ -295,7 +295,7 @@ def test_what_eager_does_not_keep_may_be_changed_beside_a_written_view():
     torch.testing.assert_close(*found)
 
 
-def test_gradients_that_are_zeros_without_memory() -> None:
+def test_gradients_that_are_zero_tensors() -> None:
     x = torch.linspace(-1, 1, 3, requires_grad=True)
     run = compiled(graph_of(lambda x: ((x * 2).sin(), x.sgn() * x)), [x])
     [given] = torch.autograd.grad(x.sgn().sum(), x)
@@ -307,7 +307,7 @@ def test_gradients_that_are_zeros_without_memory() -> None:
     assert torch.equal(grad, torch.zeros(3))
 
 
-def test_a_product_whose_gradient_is_zeros_without_memory() -> None:
+def test_a_matmul_whose_gradient_is_a_zero_tensor() -> None:
     x = torch.randn(2, 4, requires_grad=True)
     [result] = compiled(graph_of(lambda x: (torch.inner(x * 2, x * 2).sgn(),)), [x])(x)
     [grad] = torch.autograd.grad(result.sum(), x)
@@ -318,8 +318,8 @@ def test_a_product_whose_gradient_is_zeros_without_memory() -> None:
     "fn", [lambda x: x.amin(), lambda x: x.double().amax((0, 1)) * x.amax(), lambda x: (x * 1).abs().clamp(1).amax(1)]
 )
 @pytest.mark.parametrize("result", [False, True])
-def test_what_the_backward_pass_reads_of_memory_the_user_holds_is_what_is_there_then(fn, result):
-    """A change by way of `.data`: eager mode computes masks and counts when the pass runs."""
+def test_the_backward_pass_reads_the_present_contents_of_memory_that_the_user_holds(fn, result):
+    """After a mutation through `.data`: eager mode computes masks and counts when the pass runs."""
 
     def both(x):
         held = x * 1
@@ -341,8 +341,8 @@ def test_what_the_backward_pass_reads_of_memory_the_user_holds_is_what_is_there_
 
 @pytest.mark.parametrize("fn", [torch.relu, torch.sqrt, torch.reciprocal, torch.sigmoid, lambda x: x.mul_(2).relu_()])
 @pytest.mark.parametrize("more", [False, True])
-def test_a_result_that_eager_keeps_is_read_and_not_computed_again(fn, more):
-    """Though all that it is computed of is kept, too: eager mode reads the result as it is when the pass runs."""
+def test_a_result_that_eager_saves_is_not_recomputed(fn, more):
+    """Eager mode saves its operands too, but reads the contents of the result when the pass runs."""
 
     def program(x, w):
         y = fn(x * w + 1)
@@ -369,8 +369,8 @@ def test_a_result_that_eager_keeps_is_read_and_not_computed_again(fn, more):
         lambda a, b, c: torch.stack([a, a, b, c]).square(),
     ],
 )
-def test_gradients_that_are_parts_of_one_tensor_in_eager_are_that(fn, shape):
-    """As what they are parts of is: none is copied, and each has its place in that memory."""
+def test_gradients_are_parts_of_one_tensor_where_they_are_in_eager(fn, shape):
+    """None is copied, and each has its offset in the memory of that tensor."""
     found = []
     for compiles in (False, True):
         leaves = [torch.ones(shape, requires_grad=True) for _ in range(3)]
@@ -414,8 +414,8 @@ def trunk_without_derivative(x):
 @pytest.mark.parametrize(
     "fn", [refused_trunk, refused_trunk_that_is_returned, results_of_each_other, trunk_without_derivative]
 )
-def test_what_lies_before_a_refused_pass_is_run(fn, losses):
-    """Hooks are told what comes to results before the engine comes to what eager mode refuses."""
+def test_nodes_before_a_refusing_node_run(fn, losses):
+    """Hooks on results run before the engine reaches the node that refuses."""
     found = []
     for compiles in (False, True):
         x = torch.linspace(0.1, 1, 6).view(2, 3).requires_grad_()

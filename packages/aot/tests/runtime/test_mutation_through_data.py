@@ -1,4 +1,4 @@
-"""What a graph changes or gives and eager mode keeps, changed again by way of `.data` before it is read."""
+"""Memory that a graph mutates or returns and eager mode saves, mutated through `.data` before it is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def detached(x: Any) -> Any:
     return (x.logsumexp(-1),)
 
 
-def at_places(x: Any) -> Any:
+def by_index(x: Any) -> Any:
     x.data.index_fill_(1, torch.tensor([0, 3]), 0.25)
     return (x.clamp(-1, 1).softmax(-2),)
 
@@ -41,7 +41,7 @@ def read_between(x: Any) -> Any:
     return result * x, x.detach().exp()
 
 
-def the_same_as_what_is_kept_elsewhere(x: Any) -> Any:
+def equal_to_a_saved_result(x: Any) -> Any:
     exp = (x * 1).exp()
     x.data.copy_(exp.detach())
     return (exp.sin() * x.cos(),)
@@ -57,7 +57,7 @@ def statistics(x: Any) -> Any:
     return F.layer_norm(x, (4,)), x.var(-1), x.amax(0)
 
 
-def a_product(x: Any) -> Any:
+def a_matmul(x: Any) -> Any:
     x.data.mul_(2)
     return (x @ x.t(),)
 
@@ -84,28 +84,28 @@ def a_part_recorded(x: Any) -> Any:
 
 
 HIDDEN: tuple[Body, ...] = (
-    by_data, detached, at_places, read_before, read_between, the_same_as_what_is_kept_elsewhere, a_part_read,
-    statistics, a_product, two_nodes,
+    by_data, detached, by_index, read_before, read_between, equal_to_a_saved_result, a_part_read,
+    statistics, a_matmul, two_nodes,
 )  # fmt: skip
 RECORDED: tuple[Body, ...] = (recorded, its_own_result, a_part_recorded)
 
 
 def made(history: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """A leaf and what a graph takes of it: a tensor with a history, or itself."""
+    """Return a leaf and the graph's input made of it: a tensor with a history, or the leaf itself."""
     leaf = torch.linspace(-2, 2, 12).view(3, 4).requires_grad_()
     return leaf, leaf * 1 if history else leaf
 
 
-@pytest.mark.parametrize("kept_to_the_end", [True, False])
+@pytest.mark.parametrize("in_graph", [True, False])
 @pytest.mark.parametrize(
     ("fn", "history"), [*((fn, False) for fn in HIDDEN), *((fn, True) for fn in (*HIDDEN, *RECORDED))]
 )
-def test_the_backward_pass_reads_what_is_there_when_it_runs(fn: Body, history: bool, kept_to_the_end: bool) -> None:
+def test_the_backward_pass_reads_present_contents(fn: Body, history: bool, in_graph: bool) -> None:
     found = []
     for compiles in (False, True):
         leaf, x = made(history)
         graph = graph_of(fn)
-        outputs = compiled(graph, [x], keep_input_mutations=kept_to_the_end)(x) if compiles else fn(x)
+        outputs = compiled(graph, [x], keep_input_mutations=in_graph)(x) if compiles else fn(x)
         x.data.mul_(3).add_(0.5)
         sum(one.square().sum() for one in outputs if one.requires_grad).backward()
         found.append([leaf.grad, x.detach(), *outputs])
@@ -115,7 +115,7 @@ def test_the_backward_pass_reads_what_is_there_when_it_runs(fn: Body, history: b
 @pytest.mark.parametrize("of_result", [torch.sigmoid, torch.tanh, torch.exp, torch.sqrt, torch.reciprocal])
 @pytest.mark.parametrize("of_input", [torch.sin, torch.prod, lambda x: x.t().cos(), lambda x: x.softmax(-1) * x[0]])
 @pytest.mark.parametrize("history", [False, True])
-def test_an_input_that_is_kept_for_one_of_the_results(of_result: Any, of_input: Any, history: bool) -> None:
+def test_an_input_that_is_saved_for_one_of_the_results(of_result: Any, of_input: Any, history: bool) -> None:
     def fn(x: Any) -> Any:
         return of_result(x), of_input(x)
 
@@ -148,7 +148,7 @@ def test_results_without_gradients_too(changed: bool, turned: bool) -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("fn", [by_data, at_places, a_product])
+@pytest.mark.parametrize("fn", [by_data, by_index, a_matmul])
 def test_other_changes_are_refused(fn: Body) -> None:
     _, x = made(False)
     [result] = compiled(graph_of(fn), [x])(x)
@@ -158,7 +158,7 @@ def test_other_changes_are_refused(fn: Body) -> None:
         result.sum().backward()
 
 
-@pytest.mark.parametrize("fn", [by_data, a_product, two_nodes])
+@pytest.mark.parametrize("fn", [by_data, a_matmul, two_nodes])
 def test_it_runs_once_or_as_often_as_retained(fn: Body) -> None:
     leaf, x = made(False)
     result = compiled(graph_of(fn), [x])(x)[-1]
@@ -169,7 +169,7 @@ def test_it_runs_once_or_as_often_as_retained(fn: Body) -> None:
         result.sum().backward()
 
 
-@pytest.mark.parametrize("fn", [by_data, a_product, two_nodes, statistics])
+@pytest.mark.parametrize("fn", [by_data, a_matmul, two_nodes, statistics])
 @pytest.mark.filterwarnings("ignore:.*create_graph:UserWarning")
 def test_second_derivatives(fn: Body) -> None:
     found = []
@@ -202,7 +202,7 @@ def without_gradients(x: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [a_result, read_by_another, a_part_of_a_result, without_gradients])
 @pytest.mark.parametrize("history", [False, True])
-def test_second_derivatives_of_what_is_there_when_the_pass_runs(fn: Body, history: bool) -> None:
+def test_second_derivatives_at_the_present_contents(fn: Body, history: bool) -> None:
     found = []
     for compiles in (False, True):
         leaf, x = made(history)

@@ -1,4 +1,4 @@
-"""Results as autograd sees them: hooks, kept gradients, passes from some of them and to them, as in eager mode."""
+"""Results in autograd: hooks, retained gradients, passes from some of them and to them, as in eager mode."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def view_returned(x: Any, w: Any, b: Any) -> Any:
 
 
 def views_of_a_view(x: Any, w: Any, b: Any) -> Any:
-    turned = (x * w).t()
-    row = turned[0]
-    return turned, row.sin(), row, turned.cos() + b[0]
+    transposed = (x * w).t()
+    row = transposed[0]
+    return transposed, row.sin(), row, transposed.cos() + b[0]
 
 
 def parts_returned(x: Any, w: Any, b: Any) -> Any:
@@ -131,9 +131,9 @@ def parts_of_several_calls(x: Any, w: Any, b: Any) -> Any:
 
 
 def beside_a_view(x: Any, w: Any, b: Any) -> Any:
-    turned = x.t()
-    part = turned[1:]
-    return part, part.sin(), turned.cos(), (turned * 3).sum() + part.exp().sum()
+    transposed = x.t()
+    part = transposed[1:]
+    return part, part.sin(), transposed.cos(), (transposed * 3).sum() + part.exp().sum()
 
 
 def parts_of_what_comes_of_a_view(x: Any, w: Any, b: Any) -> Any:
@@ -160,7 +160,7 @@ def total(results: Any) -> torch.Tensor:
 
 
 def copied(grad: torch.Tensor | None) -> torch.Tensor | None:
-    """Autograd's own nodes with several results call hooks with None, too."""
+    """A node of several results in autograd itself calls hooks with None too."""
     return None if grad is None else grad.clone()
 
 
@@ -196,14 +196,14 @@ def hooks_when_only_the_first_is_used(leaves: list[torch.Tensor], results: list[
     hooks_when_only_the_last_is_used(leaves, results[::-1], log)
 
 
-def kept(leaves: list[torch.Tensor], results: list[torch.Tensor], log: list[Any]) -> None:
+def retained(leaves: list[torch.Tensor], results: list[torch.Tensor], log: list[Any]) -> None:
     for result in results:
         result.retain_grad()
     total(results).backward()
     log.extend(result.grad for result in results)
 
 
-def kept_of_the_first(leaves: list[torch.Tensor], results: list[torch.Tensor], log: list[Any]) -> None:
+def retained_of_the_first(leaves: list[torch.Tensor], results: list[torch.Tensor], log: list[Any]) -> None:
     results[0].retain_grad()
     total(results[-1:]).backward()
     log.append(results[0].grad)
@@ -254,8 +254,8 @@ def changed_through_a_view(leaves: list[torch.Tensor], results: list[torch.Tenso
 
 
 ACTS: list[Acting] = [
-    hooks_on_results, hooks_that_change, hooks_when_only_the_last_is_used, hooks_when_only_the_first_is_used, kept,
-    kept_of_the_first, each_by_each, one_after_the_other, backwards_one_after_the_other, with_respect_to_the_first,
+    hooks_on_results, hooks_that_change, hooks_when_only_the_last_is_used, hooks_when_only_the_first_is_used, retained,
+    retained_of_the_first, each_by_each, one_after_the_other, backwards_one_after_the_other, with_respect_to_the_first,
     passed_on, detached_in_place, changed_in_place, changed_through_a_view,
 ]  # fmt: skip
 MAY_BE_REFUSED = [detached_in_place, changed_in_place, changed_through_a_view]
@@ -317,7 +317,7 @@ def past_a_hook_on_it(y, x, leaf):
 
 @pytest.mark.parametrize("act", [with_respect_to_the_changed, past_a_hook_on_it])
 @pytest.mark.parametrize("history", [False, True])
-def test_what_is_computed_from_a_changed_input_reads_it(act, history):
+def test_readers_of_a_mutated_input_lead_to_it(act, history):
     fn = changed_and_used if history else changed_by_a_weight
     found = []
     for compiles in (False, True):
@@ -329,7 +329,7 @@ def test_what_is_computed_from_a_changed_input_reads_it(act, history):
 
 
 @pytest.mark.parametrize("fn", [lambda x: x // 3, lambda x: (3 % x) * x, lambda x: torch.heaviside(x, x)])
-def test_what_has_no_derivative_is_refused_when_it_is_asked_for(fn):
+def test_a_missing_derivative_is_refused_when_it_is_asked_for(fn):
     x = torch.linspace(1, 2, 3, requires_grad=True)
     errors = []
     for run in (fn, compiled(graph_of(fn), [x])):
@@ -356,7 +356,7 @@ def made_after_what_is_refused(x):
 
 @pytest.mark.parametrize("fn", [in_reverse, made_after_what_is_refused])
 def test_hooks_are_called_in_the_order_of_eager(fn):
-    """The engine comes first to what was made last, whatever the order in which it is returned."""
+    """The engine runs the node of the highest sequence number first, in any order of outputs."""
     seen_by = {True: [], False: []}
     for compiles, names in seen_by.items():
         leaf = torch.linspace(1, 2, 3, requires_grad=True)
@@ -371,8 +371,8 @@ def test_hooks_are_called_in_the_order_of_eager(fn):
 
 
 @pytest.mark.parametrize("fn", [lambda x: torch.heaviside(x, x), lambda x: torch.heaviside(x, x) * x])
-def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
-    """Before all else where that gives the result: hooks elsewhere are then told nothing."""
+def test_the_engine_reaches_a_missing_derivative_in_eagers_order(fn):
+    """First of all where it is the result's own: then no hook elsewhere runs."""
     leaf = torch.linspace(1, 2, 3, requires_grad=True)
     seen_by = {True: [], False: []}
     for compiles in seen_by:
@@ -396,7 +396,7 @@ def test_autograd_comes_to_what_has_no_derivative_when_eager_does(fn):
     ],
 )
 def test_gradients_share_memory_where_they_do_in_eager(fn):
-    """Equal ones are apart, so that one may be changed, unless they are one tensor in eager mode as well."""
+    """Equal gradients have separate memory, so that one may be mutated, unless they are one tensor in eager mode."""
     found = []
     for compiles in (False, True):
         leaves = [torch.linspace(1, 2, 3, requires_grad=True) for _ in range(2)]
@@ -412,7 +412,7 @@ def one_refused(x, w):
     return x * w, (x // 3) * w
 
 
-def refused_by_a_change_of_what_is_kept(x, w):
+def refused_by_a_mutation_of_a_saved_tensor(x, w):
     lost = (x * w).exp()
     lost.add_(1)
     return lost, w.cos() * x
@@ -423,8 +423,8 @@ def below_one_trunk(x, w):
     return trunk.exp(), (trunk // 3) * w, trunk.sin() * w
 
 
-@pytest.mark.parametrize("fn", [one_refused, refused_by_a_change_of_what_is_kept, below_one_trunk])
-def test_what_has_no_backward_pass_is_refused_and_the_rest_is_not(fn):
+@pytest.mark.parametrize("fn", [one_refused, refused_by_a_mutation_of_a_saved_tensor, below_one_trunk])
+def test_an_operator_without_derivative_is_refused_and_the_rest_is_not(fn):
     leaves = [torch.linspace(1, 2, 3, requires_grad=True), torch.linspace(2, 4, 3, requires_grad=True)]
     run = compiled(graph_of(fn), leaves)
     expected, found = fn(*leaves), run(*leaves)
@@ -502,7 +502,7 @@ def test_changes_by_views_in_another_type_count_as_changes_and_those_by_data_do_
                 result.sum().backward()
 
 
-def test_what_one_result_keeps_may_be_changed_where_another_does_not_need_it() -> None:
+def test_a_tensor_saved_for_one_result_may_be_mutated_where_another_does_not_need_it() -> None:
     def f(a: Any, b: Any) -> Any:
         return torch.where(a > b, a, b), b.exp() * b.max()
 
@@ -516,8 +516,8 @@ def test_what_one_result_keeps_may_be_changed_where_another_does_not_need_it() -
     torch.testing.assert_close(*found)
 
 
-def test_changes_by_way_of_data_do_not_reach_gradients_that_eager_takes_from_other_memory() -> None:
-    """The trunk is held by the user and kept for one result's gradient, and not for the other's."""
+def test_mutations_through_data_do_not_reach_gradients_of_other_memory() -> None:
+    """The user holds the trunk; it is saved for one result's gradient, and not for the other's."""
 
     def f(x: Any) -> Any:
         grown = (x * 1).view(-1, 1).expand(4, 4)
@@ -532,7 +532,7 @@ def test_changes_by_way_of_data_do_not_reach_gradients_that_eager_takes_from_oth
     torch.testing.assert_close(*found)
 
 
-def test_a_change_with_gradients_of_what_data_gave_is_refused() -> None:
+def test_a_recorded_mutation_of_a_data_alias_is_refused() -> None:
     def f(x: Any) -> Any:
         alias = x.data
         alias.lerp_(x, 0.5)

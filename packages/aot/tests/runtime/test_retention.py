@@ -1,4 +1,4 @@
-"""Several backward passes through one compiled graph, as eager allows and refuses them."""
+"""Several backward passes through one compiled graph, allowed and refused as in eager mode."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ def leaf(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, requires_grad=True)
 
 
-def test_separate_ways_back_can_be_gone_one_after_the_other() -> None:
+def test_separate_backward_passes_one_after_the_other() -> None:
     def f(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return (x * w).sin(), (y * w).exp()
 
@@ -35,7 +35,7 @@ def test_separate_ways_back_can_be_gone_one_after_the_other() -> None:
         torch.testing.assert_close(mine, theirs.grad)
 
 
-def test_a_detached_output_is_a_separate_way() -> None:
+def test_a_detached_output_has_a_separate_pass() -> None:
     def f(x: torch.Tensor, g: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         fake = (x * g).tanh()
         return fake, (fake.detach() * d).exp().sum()
@@ -62,7 +62,7 @@ def test_an_input_of_the_loss_is_freed_with_it() -> None:
         logits.sum().backward()
 
 
-def test_the_second_pass_over_the_same_way_is_refused_and_retain_graph_allows_it() -> None:
+def test_a_second_pass_over_the_same_nodes_is_refused_and_retain_graph_allows_it() -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.exp(), y.exp()
 
@@ -78,7 +78,7 @@ def test_the_second_pass_over_the_same_way_is_refused_and_retain_graph_allows_it
         (a.sum() + b.sum()).backward(retain_graph=True)
 
 
-def test_a_change_in_place_of_what_is_still_needed_is_refused() -> None:
+def test_a_mutation_of_a_saved_tensor_is_refused() -> None:
     def f(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.exp(), y * c
 
@@ -90,7 +90,7 @@ def test_a_change_in_place_of_what_is_still_needed_is_refused() -> None:
         b.sum().backward()
 
 
-def test_nothing_is_kept_once_every_way_was_gone() -> None:
+def test_nothing_is_retained_after_every_pass() -> None:
     def f(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x * c, y * c
 
@@ -105,8 +105,8 @@ def test_nothing_is_kept_once_every_way_was_gone() -> None:
     assert gone() is None
 
 
-def test_what_is_kept_for_another_result_is_not_read_where_gradients_are_zero_whatever_comes() -> None:
-    """The gradient of drawn numbers is zeros, computed of no tangent: the sigmoid before is eager's to keep alone."""
+def test_a_tensor_saved_for_another_result_is_not_read_where_gradients_are_always_zero() -> None:
+    """The gradient of random numbers is zeros, computed of no tangent: only eager mode saves the sigmoid before."""
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.bernoulli(x.sigmoid()), x.sin()

@@ -1,4 +1,4 @@
-"""Derivatives of the backward pass, as in eager mode; where there are none, an error that says why."""
+"""Second derivatives as in eager mode, or an error that says why there are none."""
 
 from __future__ import annotations
 
@@ -12,23 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import compiled, graph_of
-from symbols import Examples
+from harness import compiled, graph_of, of, pair
 
 from framesmith_aot import DoubleBackwardError
 from framesmith_aot.errors import SecondDerivativeWarning
-from framesmith_aot.runtime.replay_inputs import Undef
 
 pytestmark = pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
-
-
-def of(fn: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
-    return compiled(graph_of(fn), list(inputs))
-
-
-def pair() -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    return [torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
 
 
 def one_result(x: Any, w: Any) -> Any:
@@ -101,22 +90,24 @@ def test_third_derivatives() -> None:
     torch.testing.assert_close(*found)
 
 
-def kept_result(x: Any, w: Any) -> Any:
+def saved_result(x: Any, w: Any) -> Any:
     return ((x * w).tanh(),)
 
 
-def kept_results_of_each_other(x: Any, w: Any) -> Any:
+def saved_results_of_each_other(x: Any, w: Any) -> Any:
     a = (x * w).exp()
     b = F.softmax(a, -1)
     return a, b, (a * b).sigmoid()
 
 
 @pytest.mark.parametrize(
-    "program", [kept_result, kept_results_of_each_other, feature_and_score, hidden_trunk], ids=lambda one: one.__name__
+    "program",
+    [saved_result, saved_results_of_each_other, feature_and_score, hidden_trunk],
+    ids=lambda one: one.__name__,
 )
 @pytest.mark.parametrize("loss", [torch.sum, lambda one: one.pow(2).sum()], ids=["linear", "squared"])
 def test_a_second_pass_comes_by_the_results(program: Callable[..., Any], loss: Callable[..., Any]) -> None:
-    """Results that eager keeps for its backward pass are what second derivatives lead to."""
+    """Second derivatives lead through results that eager mode saves for backward."""
     found = []
     for run in (program, of(program, *pair())):
         inputs = pair()
@@ -139,7 +130,7 @@ def test_a_second_pass_comes_by_the_results(program: Callable[..., Any], loss: C
 
 def test_a_gradient_given_is_differentiated_once_though_the_input_was_made_of_it() -> None:
     found = []
-    for run in (kept_result, of(kept_result, pair()[0] * 1, pair()[1])):
+    for run in (saved_result, of(saved_result, pair()[0] * 1, pair()[1])):
         t, w = pair()
         x = t * 2
         [result] = run(x, w)
@@ -148,7 +139,7 @@ def test_a_gradient_given_is_differentiated_once_though_the_input_was_made_of_it
     torch.testing.assert_close(*found)
 
 
-def test_random_numbers_are_those_of_the_call_and_the_generator_is_left_alone() -> None:
+def test_random_numbers_are_those_of_the_call_and_the_generator_does_not_move() -> None:
     def noisy(x: Any, w: Any) -> Any:
         return ((F.dropout(x, 0.5) * w).exp(),)
 
@@ -187,19 +178,19 @@ def test_an_input_changed_since_is_refused_as_in_eager() -> None:
         torch.autograd.grad(result.sum(), x, create_graph=True)
 
 
-def three_apart(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def three_nodes(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.sin() * x, w.clone(), x.cos() * v.cos()
 
 
 @pytest.mark.parametrize(("changed", "read"), [(at, result) for at in range(3) for result in range(3)])
 def test_an_input_changed_since_matters_to_what_is_computed_of_it(changed: int, read: int) -> None:
-    """Each result has a node of its own, which asks for what is behind its gradients: nothing is behind a copy's."""
+    """Each result has a node of its own, and depends on its own inputs: a copy's gradient depends on none."""
 
     def operands() -> list[torch.Tensor]:
         return [torch.linspace(-1, 1, 4).requires_grad_() for _ in range(3)]
 
     found: list[Any] = []
-    for run in (three_apart, of(three_apart, *operands())):
+    for run in (three_nodes, of(three_nodes, *operands())):
         inputs = operands()
         loss = run(*inputs)[read].pow(2).sum()
         with torch.no_grad():
@@ -216,7 +207,7 @@ def test_an_input_changed_since_matters_to_what_is_computed_of_it(changed: int, 
         torch.testing.assert_close(one, two)
 
 
-def test_it_is_said() -> None:
+def test_a_replay_warns() -> None:
     x, w = pair()
     [result] = of(one_result, x, w)(x, w)
     with pytest.warns(SecondDerivativeWarning, match="create_graph"):
@@ -244,8 +235,8 @@ def test_what_a_linear_backward_pass_copies_is_differentiable():
     torch.testing.assert_close(*found)
 
 
-def test_a_third_pass_that_keeps_nothing() -> None:
-    """Passes of higher order share what was computed again."""
+def test_a_third_pass_that_retains_nothing() -> None:
+    """Passes of higher order share one replay."""
 
     def both(x: Any, w: Any) -> Any:
         return ((x * w).tanh(), (x * w).sigmoid())
@@ -261,7 +252,7 @@ def test_a_third_pass_that_keeps_nothing() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_hooks_on_inputs_that_are_not_concerned() -> None:
+def test_hooks_on_other_inputs() -> None:
     def eager(x: Any, w: Any) -> Any:
         return (x * 2).tanh(), w.sin()
 
@@ -306,7 +297,7 @@ def test_results_of_the_backward_pass_are_held_by_nobody_else(monkeypatch: pytes
 
     monkeypatch.setattr(BackwardPass, "_run", counting)
     x, w = pair()
-    run = of(kept_result, x, w)
+    run = of(saved_result, x, w)
     run(x, w)[0].sum().backward()
     assert holders and min(holders) <= 3  # the list, the loop, the argument
 
@@ -412,7 +403,7 @@ def test_threads_leave_the_generator_where_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), state_after)
 
 
-def test_a_second_derivative_within_autocast_leaves_its_nesting_alone() -> None:
+def test_a_second_derivative_within_autocast_does_not_change_its_nesting() -> None:
     x = torch.ones(3, requires_grad=True)
     run = compiled(graph_of(branch), [x, x.detach()])
     with torch.autocast("cpu"):
@@ -441,7 +432,7 @@ def test_a_hook_on_a_result_that_was_changed_since() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_what_happened_since_to_inputs_that_eager_does_not_keep_stands_in_the_way_of_second_derivatives_only() -> None:
+def test_mutated_unsaved_inputs_are_an_obstacle_to_second_derivatives_only() -> None:
     def free(t: torch.Tensor) -> None:
         t.untyped_storage().resize_(0)
 
@@ -459,7 +450,7 @@ def test_what_happened_since_to_inputs_that_eager_does_not_keep_stands_in_the_wa
             torch.autograd.grad(grad.sum(), [x])
 
 
-def test_passes_by_torchs_own_operators_leave_no_text_behind() -> None:
+def test_passes_by_torchs_own_operators_leave_no_text() -> None:
     from torch.fx.graph_module import _loader
 
     x = torch.ones(3, requires_grad=True)
@@ -469,152 +460,3 @@ def test_passes_by_torchs_own_operators_leave_no_text_behind() -> None:
     for _ in range(5):
         torch.autograd.grad(y.sum(), [x], create_graph=True, retain_graph=True)
     assert len(_loader.eval_cache) == before
-
-
-def statistics(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    count.add_(1)
-    return F.batch_norm(x, mean, var, w[0], None, True, 0.1).exp(), mean.mul(count)
-
-
-def an_average(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
-    var.copy_(mean)
-    return ((x * w).tanh(), count + 2)
-
-
-def nothing_of_them(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    return ((x * w).tanh(),)
-
-
-def statistics_that_count(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    y = F.batch_norm(x, mean, var, w[0], None, True, 0.1)
-    return (y.exp() * mean * count,)
-
-
-def statistics_as_they_are(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    return (F.batch_norm(x, mean, var, w[0], None, False, 0.1).exp(),)
-
-
-def a_division(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    count.copy_(12 // count)
-    return ((x * w).tanh(),)
-
-
-def an_index(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    var.copy_(mean[count])
-    return ((x * w).tanh(),)
-
-
-def an_index_of_a_sum(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    var.copy_(mean[count + 1])
-    return ((x * w).tanh(),)
-
-
-def classes(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    return ((x * w).tanh(), F.one_hot(count, 4))
-
-
-def a_part(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    mean[1:].add_(1)
-    return ((x * w).tanh(),)
-
-
-def chances(x: Any, w: Any, mean: Any, var: Any, count: Any) -> Any:
-    mean.copy_(torch.bernoulli(mean.sigmoid()))
-    return (x * w * torch.rand_like(w)).tanh(), torch.bernoulli(mean)
-
-
-#: What changes inputs beside its results, and how many of three it may be run again with whatever they hold.
-CHANGING = [
-    (statistics, 3), (an_average, 3), (nothing_of_them, 3), (statistics_that_count, 0), (statistics_as_they_are, 1),
-    (a_division, 2), (an_index, 1), (an_index_of_a_sum, 1), (classes, 0), (a_part, 2), (chances, 2),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("program", "free"), CHANGING, ids=[program.__name__ for program, _ in CHANGING])
-def test_inputs_that_may_hold_anything_are_not_kept(
-    program: Callable[..., Any], free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-
-    def worst(undef: Undef) -> torch.Tensor:
-        made.append(torch.empty_strided(undef.shape, undef.strides, dtype=undef.dtype, device=undef.device))
-        return made[-1].fill_(float("nan") if undef.dtype.is_floating_point else 0 if program is a_division else 99)
-
-    monkeypatch.setattr(Undef, "allocate", worst)
-
-    def inputs() -> list[torch.Tensor]:
-        return [*pair(), torch.full((4,), 0.5).double(), torch.ones(4).double(), torch.tensor([2, 1, 2, 1])]
-
-    found: list[list[torch.Tensor]] = []
-    for run in (program, of(program, *inputs())):
-        x, w, *changed = inputs()
-        torch.manual_seed(0)
-        result = run(x, w, *changed)
-        [grad] = torch.autograd.grad(result[0].sum(), x, create_graph=True)
-        found.append([*result, *changed, grad, *torch.autograd.grad(grad.pow(2).sum(), [x, w])])
-    torch.testing.assert_close(found[1], found[0])
-    assert len(made) == free
-
-
-def calls(run: Callable[[], Any], name: str) -> int:
-    """How often an operator is called meanwhile."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        run()
-    return sum(event.name == name for event in profile.events())
-
-
-def test_statistics_cost_no_call() -> None:
-    inputs = [*pair(), torch.zeros(4).double(), torch.ones(4).double(), torch.tensor(0)]
-    run = of(statistics, *inputs)
-    run(*inputs)
-    assert calls(lambda: run(*inputs), "aten::detach") == 0
-
-
-def test_statistics_that_were_changed_since() -> None:
-    def changed(mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> None:
-        count.add_(5)
-        mean.data.fill_(7)
-        var.data.fill_(7)
-
-    def freed(mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> None:
-        count.untyped_storage().resize_(0)
-
-    def called_again(mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> None:
-        x, w = pair()
-        with torch.no_grad():
-            statistics(x * 3 + 1, w, mean, var, count)
-
-    for change in (changed, freed, called_again):
-        found: list[list[torch.Tensor]] = []
-        for program in (statistics, None):
-            x, w = pair()
-            buffers = [torch.zeros(4).double(), torch.ones(4).double(), torch.tensor(0)]
-            result = (program or of(statistics, x, w, *buffers))(x, w, *buffers)
-            change(*buffers)
-            [grad] = torch.autograd.grad(result[0].sum(), x, create_graph=True)
-            change(*buffers)
-            found.append([grad, *torch.autograd.grad(grad.pow(2).sum(), [x, w]), *buffers[:2]])
-        torch.testing.assert_close(found[1], found[0])
-
-
-def test_statistics_of_as_many_channels_as_a_call_has() -> None:
-    def inputs(channels: int) -> list[torch.Tensor]:
-        torch.manual_seed(channels)
-        x, w = (torch.randn(3, channels, dtype=torch.float64) for _ in range(2))
-        return [x, w, torch.zeros(channels).double(), torch.ones(channels).double(), torch.tensor(0)]
-
-    examples = Examples()
-    given = inputs(4)
-    sizes = [examples.tensor(value) for value in given[:4]]
-    for value in sizes[:2]:
-        value.requires_grad_()
-    run = compiled(graph_of(statistics), [*sizes, examples.tensor(given[4])])
-    for channels in (4, 6):
-        found: list[list[torch.Tensor]] = []
-        for each in (statistics, run):
-            x, w, *buffers = inputs(channels)
-            x.requires_grad_(), w.requires_grad_()
-            [grad] = torch.autograd.grad(each(x, w, *buffers)[0].sum(), x, create_graph=True)
-            found.append([grad, *torch.autograd.grad(grad.pow(2).sum(), [x, w]), *buffers])
-        torch.testing.assert_close(found[1], found[0])

@@ -1,4 +1,4 @@
-"""Second derivatives where autocast remembers the casts of weights: one cast is read by several operations."""
+"""Second derivatives under autocast, which caches casts of weights: several operations read one cast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one_after_the_other(x: Any, w: Any, b: Any) -> Any:
     return (F.linear(F.linear(x, w, b).tanh(), w, b),)
 
 
-def three_products(x: Any, w: Any, b: Any) -> Any:
+def three_matmuls(x: Any, w: Any, b: Any) -> Any:
     return x @ w, x.t() @ w, (w @ x).float() * b
 
 
@@ -32,11 +32,11 @@ def read_as_it_is_too(x: Any, w: Any, b: Any) -> Any:
     return F.linear(x, w), w * 2, (F.linear(x.sin(), w).float() + b).exp()
 
 
-PROGRAMS = [two_results, one_after_the_other, three_products, read_as_it_is_too]
+PROGRAMS = [two_results, one_after_the_other, three_matmuls, read_as_it_is_too]
 
 
 def entering(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph within a region of autocast of its own."""
+    """Return the graph within an autocast block of its own."""
     first = next(node for node in gm.graph.nodes if node.op != "placeholder")
     with gm.graph.inserting_before(first):
         token = gm.graph.call_function(autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, True))
@@ -59,7 +59,7 @@ def inputs(history: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def passes(run: Callable[..., Any], history: bool, cache: bool, frozen: bool) -> list[Any]:
-    """What is seen of two passes, and of the third derivatives; hooks on leaves by how often they are called."""
+    """Return the results of two passes, the third derivatives, and the number of calls of hooks on leaves."""
     leaves, values = inputs(history)
     called: list[int] = []
     for at, leaf in enumerate(leaves):
@@ -112,8 +112,8 @@ def to_a_wider_type(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize("changed", ["x", "w", "both"])
 @pytest.mark.parametrize("kind", ["plain", "leaf", "inner", "shown twice"])
 @pytest.mark.parametrize("program", [in_autocast, by_hand, to_a_wider_type], ids=lambda program: program.__name__)
-def test_what_was_kept_as_a_cast_may_be_changed(program: Callable[..., Any], kind: str, changed: str) -> None:
-    """An optimizer's step, or a buffer that is filled anew, between the graph and second derivatives."""
+def test_a_tensor_saved_as_a_cast_may_be_mutated(program: Callable[..., Any], kind: str, changed: str) -> None:
+    """By an optimizer's step, or a buffer that is filled again, between the graph and second derivatives."""
     found: list[Any] = []
     for compiles in (False, True):
         torch.manual_seed(0)
@@ -136,7 +136,7 @@ def test_what_was_kept_as_a_cast_may_be_changed(program: Callable[..., Any], kin
         torch.testing.assert_close(one, two, rtol=0, atol=0.02 * float(two.detach().abs().max()))  # bfloat16
 
 
-def test_casts_of_the_second_run_are_not_kept() -> None:
+def test_casts_of_the_replay_are_not_cached() -> None:
     leaves, values = inputs(False)
     with autocast_around(True):
         run = compiled(graph_of(two_results), values)

@@ -9,8 +9,8 @@ from harness import compiled, graph_of, run_both
 from torch import fx
 
 
-def region_graph(enter, leave, body):
-    """x, w -> (body before, body inside a region, body after), the region made of calls as a tracer writes them."""
+def block_graph(enter, leave, body):
+    """x, w -> (body before, body inside a block, body after), with the block's calls as a tracer writes them."""
     graph = fx.Graph()
     x, w = graph.placeholder("x"), graph.placeholder("w")
     outs = [graph.call_function(body, (x, w))]
@@ -29,15 +29,15 @@ def inputs():
     return [torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)]
 
 
-def test_no_grad_region():
+def test_no_grad_block():
     set_grad = torch._C._set_grad_enabled
-    gm = region_graph((set_grad, (False,)), (set_grad, (True,)), operator.matmul)
+    gm = block_graph((set_grad, (False,)), (set_grad, (True,)), operator.matmul)
     outs = run_both(gm, inputs())(*inputs())
     assert [out.requires_grad for out in outs] == [True, False, True]
 
 
-def test_region_left_open():
-    gm = region_graph((torch._C._set_grad_enabled, (False,)), None, operator.matmul)
+def test_block_left_open():
+    gm = block_graph((torch._C._set_grad_enabled, (False,)), None, operator.matmul)
     graph = compiled(gm, inputs())
     try:
         graph(*inputs())
@@ -46,9 +46,9 @@ def test_region_left_open():
         torch._C._set_grad_enabled(True)
 
 
-def test_enable_grad_region_in_no_grad():
+def test_enable_grad_block_in_no_grad():
     set_grad = torch._C._set_grad_enabled
-    gm = region_graph((set_grad, (True,)), (set_grad, (False,)), operator.matmul)
+    gm = block_graph((set_grad, (True,)), (set_grad, (False,)), operator.matmul)
     with torch.no_grad():
         run_both(gm, inputs(), training=True)
 
@@ -58,7 +58,7 @@ def test_view_made_without_gradients():
         return x.view(9)
 
     set_grad = torch._C._set_grad_enabled
-    gm = region_graph((set_grad, (False,)), (set_grad, (True,)), view)
+    gm = block_graph((set_grad, (False,)), (set_grad, (True,)), view)
     _, inside, after = run_both(gm, inputs())(*inputs())
     assert inside.grad_fn is None and after.grad_fn is not None
 
@@ -74,9 +74,9 @@ def test_parameter_updated_without_gradients():
     run_both(gm, [torch.ones(3, requires_grad=True), torch.ones(3)])
 
 
-def test_autocast_region():
+def test_autocast_block():
     autocast = torch.amp.autocast_mode
-    gm = region_graph(
+    gm = block_graph(
         (autocast._enter_autocast, ("cpu", torch.bfloat16, True, True)),
         (autocast._exit_autocast, ("token",)),
         operator.matmul,

@@ -1,4 +1,4 @@
-"""Gradients whose formula eager mode chooses by looking at the data, for all kinds of data."""
+"""Gradients with formulas that eager mode chooses by data, for all kinds of data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = (1.5, 0.0, -2.0, float("nan"), float("inf"))
 CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
     "prod": lambda x: x.prod(),
     "prod of columns": lambda x: torch.prod(x, 0),
-    "prod of rows, kept": lambda x: x.prod(-1, keepdim=True),
+    "prod of rows, keepdim": lambda x: x.prod(-1, keepdim=True),
     "prod by name": lambda x: torch.prod(x, dim=1, keepdim=False),
     "prod as numpy says": lambda x: torch.prod(input=x, axis=1, keepdims=True),
     "prod along an axis": lambda x: x.prod(axis=0),
@@ -55,7 +55,7 @@ def test_types_and_results(call: Callable[[Any], torch.Tensor]) -> None:
             torch.testing.assert_close(*(torch.autograd.grad(one.sum(), x)[0] for one in (result, expected)))
 
 
-def test_what_autocast_copied_for_a_product_may_be_changed() -> None:
+def test_the_input_of_prod_under_autocast_may_be_mutated() -> None:
     def f(x: Any) -> Any:
         y = x * 1
         z = y.prod(0)
@@ -72,7 +72,7 @@ def test_what_autocast_copied_for_a_product_may_be_changed() -> None:
         result.sum().backward()
 
 
-def test_second_derivatives_of_a_product() -> None:
+def test_second_derivatives_of_prod() -> None:
     x = torch.tensor([[1.0, 0.0, 3.0], [2.0, -1.0, 4.0]], dtype=torch.float64, requires_grad=True)
     run = compiled(graph_of(lambda x: (x.prod(0) * x.max(),)), [x])
     assert torch.autograd.gradcheck(run, [x + 0.5])

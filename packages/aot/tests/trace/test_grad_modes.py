@@ -1,4 +1,4 @@
-"""Inputs that have history, called with gradients off."""
+"""Inputs with a history, in calls without grad mode."""
 
 import operator
 from collections.abc import Callable
@@ -26,9 +26,9 @@ def test_an_input_that_requires_grad(mode: Callable[[], AbstractContextManager[A
 
 def turned_on(x: torch.Tensor) -> Any:
     torch._C._set_grad_enabled(True)
-    view, product = x[0], x * x
+    view, square = x[0], x * x
     torch._C._set_grad_enabled(False)
-    return view, product, x.sum()
+    return view, square, x.sum()
 
 
 def only_views(x: torch.Tensor) -> Any:
@@ -93,9 +93,9 @@ def test_a_view_of_an_intermediate_made_without_gradients(view: Callable[[torch.
 
     graph = fx.Graph()
     x = graph.placeholder("x")
-    product = graph.call_function(operator.mul, (x, 2))
+    doubled = graph.call_function(operator.mul, (x, 2))
     graph.call_function(torch._C._set_grad_enabled, (False,))
-    shown = graph.call_function(view, (product,))
+    shown = graph.call_function(view, (doubled,))
     graph.call_function(torch._C._set_grad_enabled, (True,))
     graph.output((shown,))
     value = torch.randn(2, 3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""What cannot be compiled faithfully is refused with an error that says what and why."""
+"""Graphs that cannot be compiled faithfully are refused, with an id and a reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framesmith_aten.graphs.transforms import differentiated, vmapped
 
 
 def one_node(*calls, inputs=1):
-    """A graph of call_method / call_function nodes on its inputs; returns the last."""
+    """Return a graph of call_method / call_function nodes on its inputs; its output is the last."""
     graph = fx.Graph()
     values = [graph.placeholder(f"x{at}") for at in range(inputs)]
     last = values[0]
@@ -360,14 +360,14 @@ CALLED_BY_THEMSELVES = {
     "maximum and place": (lambda x: A.max.dim(x, 1)[0], (), {}),
     "maximum of two": (A.max.other, (torch.zeros(3, 4),), {}),
     "median": (A.median.default, (), {}),
-    "product": (A.prod.dim_int, (1, True), {}),
+    "prod": (A.prod.dim_int, (1, True), {}),
     "running sum": (lambda x, **named: A.cumsum.default(self=x, **named), (), {"dim": 1, "dtype": torch.float64}),
     "random": (lambda x, p: x * A.bernoulli.p(x.detach(), p), (0.3,), {}),
     "pooling": (A.max_pool1d.default, ([2],), {}),
     "rms norm": (A.rms_norm.default, ([4],), {}),
-    "product by names": (lambda x: A.prod.dim_int(self=x, dim=1, keepdim=True), (), {}),
+    "prod by names": (lambda x: A.prod.dim_int(self=x, dim=1, keepdim=True), (), {}),
     "one hot by names": (lambda x: A.one_hot.default(self=(x > 0).long(), num_classes=3) + x.sum(), (), {}),
-    "scaled product by names": (lambda x: A.addcmul.default(self=x, tensor1=x, tensor2=x, value=2), (), {}),
+    "addcmul by names": (lambda x: A.addcmul.default(self=x, tensor1=x, tensor2=x, value=2), (), {}),
     "chances in a tensor": (lambda x: x * A.bernoulli.Tensor(x.detach(), torch.full((3, 4), 0.3)), (), {}),
     "a chance, and where to": (lambda x: x + A.bernoulli.float_out(x.detach(), 0.3, out=torch.zeros(3, 4)), (), {}),
     "a maximum, and where to": (
@@ -390,7 +390,7 @@ def test_operators_called_by_themselves(name):
 
 
 def mapped(body, *operands):
-    """A graph with one call: `torch.vmap` over a graph that it holds."""
+    """Return a graph with one call: `torch.vmap` over a graph that it holds."""
     graph = fx.Graph()
     values = [graph.placeholder(f"x{at}") for at in range(len(operands))]
     held = graph.get_attr("body")

@@ -1,4 +1,4 @@
-"""Layers of GRUs and RNNs whose graphs do not grow with the number of steps, with eager's results and gradients."""
+"""GRUs and RNNs whose graphs do not grow with the number of steps, with eager mode's results and gradients."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_long_loops_are_one_call_in_either_direction(name):
     assert len(sizes) == 1
 
 
-def test_what_eager_does_not_keep_may_change():
-    """The layer's derivative reads the states again; eager mode kept each step's, not the stack that it gave."""
+def test_unsaved_tensors_may_be_mutated():
+    """The layer's derivative reads the states; eager mode saves each step's, not their stack."""
     inputs, fn = inputs_for("gru", LONG), two_results(FUNCTIONS["gru"])
     grads = []
     for run in (fn, compile_graph(graph_of(fn), inputs, compiler=Recording())):
@@ -75,7 +75,7 @@ def test_what_eager_does_not_keep_may_change():
     torch.testing.assert_close(*grads)
 
 
-def test_what_eager_keeps_must_not_change():
+def test_saved_tensors_must_not_be_mutated():
     inputs, fn = inputs_for("tanh", LONG), two_results(FUNCTIONS["tanh"])
     for run in (fn, compile_graph(graph_of(fn), inputs, compiler=Recording())):
         for changed in (inputs[0], inputs[1], inputs[3]):
@@ -105,7 +105,7 @@ def test_other_calls_are_traced_step_by_step():
         assert "types" in reason(lambda x, h, *w: (x, h, w, *rest))
 
 
-def test_results_turned_in_place_are_no_views():
+def test_results_transposed_in_place_are_no_views():
     def fn(x, h, w, r, b, d):
         return (torch.gru(x, h, (w, r, b, d), True, 1, 0.0, True, False, True)[0],)
 

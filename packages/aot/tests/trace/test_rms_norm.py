@@ -1,4 +1,4 @@
-"""`torch.rms_norm` on CUDA, which is taken apart: laid out as torch does there, with the numbers of the CPU."""
+"""`torch.rms_norm` on CUDA, decomposed: torch's strides there, and the CPU's numbers."""
 
 from __future__ import annotations
 

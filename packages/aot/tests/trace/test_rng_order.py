@@ -1,4 +1,4 @@
-"""Random numbers land where eager puts them, whatever the strides."""
+"""Random numbers land in the elements where eager mode puts them, for any strides."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def noise_like(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("fn", [filled_in_place, drawn, drawn_by_method, dropped, dropped_beside_drawn, noise_like])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_same_numbers_in_the_same_places(fn: Callable[[torch.Tensor], torch.Tensor], training: bool) -> None:
+def test_the_same_numbers_in_the_same_elements(fn: Callable[[torch.Tensor], torch.Tensor], training: bool) -> None:
     x = torch.randn(5, 2, 4, requires_grad=training)
     run = compiled(graph_of(fn), [x])
     torch.manual_seed(0)

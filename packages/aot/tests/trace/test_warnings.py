@@ -1,4 +1,4 @@
-"""Whoever made the graph was told what its operations warn of: tracing them again tells nothing."""
+"""Tracing repeats no warning of the capture."""
 
 import warnings
 

@@ -106,7 +106,7 @@ class Program:
                 elif isinstance(step, Accumulation):
                     accumulator.run(step.node, env)
                 else:
-                    evaluate(step, env)
+                    env[step.node] = _call(step.node, env)
                 for node in self._last_uses[number]:
                     env.pop(node, None)
         return [None if node is None else env[node] for node in self._result]
@@ -118,7 +118,8 @@ class Program:
         if all(map(_is_strided, tensors)):
             compiled, failed = self._function(number, segment, values)
         if compiled is None:
-            evaluate_all(segment, env)  # raises the errors of the program's own operations
+            for node in segment.nodes:
+                env[node] = _call(node, env)  # raises the errors of the program's own operations
             if failed is not None:
                 self._report(failed)  # if this raises, the next pass of this kind tries again
                 self._variants[number][tuple(map(signature, values))].add_static(values, None)
@@ -210,15 +211,6 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 def _shows_gradients(step: Opaque) -> bool:
     """Whether user code gets a gradient before it is accumulated."""
     return step.node.target not in (calls.call_leaf_hook, calls.call_unpack_hook)
-
-
-def evaluate_all(segment: Segment, env: Env) -> None:
-    for node in segment.nodes:
-        env[node] = _call(node, env)
-
-
-def evaluate(step: Opaque, env: Env) -> None:
-    env[step.node] = _call(step.node, env)
 
 
 def _call(node: fx.Node, env: Env) -> Any:

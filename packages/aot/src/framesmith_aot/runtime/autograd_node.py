@@ -156,9 +156,6 @@ def apply_of(
     def numbers_of(ctx: Any) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
 
-    def late_inputs_of(ctx: Any) -> list[torch.Tensor]:
-        return [ctx.written[at][0] for at in node.part.late_inputs]
-
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
         saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
@@ -184,7 +181,7 @@ def apply_of(
                     ctx.rerun = ctx.held = ctx.written = None
                 return (*grads, *rest)
         del saved[used:]  # saved only so that autograd checks its version
-        saved += [*late_inputs_of(ctx), *numbers_of(ctx)]
+        saved += [*(ctx.written[at][0] for at in node.part.late_inputs), *numbers_of(ctx)]
         if create_graph and why is not None:
             led = second.leading(ctx.rerun) if isinstance(second, SecondOrder) else ctx.rerun
             came = [tangent for tangent in tangents if tangent is not None]

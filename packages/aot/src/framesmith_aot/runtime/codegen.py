@@ -89,14 +89,6 @@ def number_name(position: int) -> str:
     return f"n{position}"
 
 
-def input_names(count: int) -> list[str]:
-    return [f"in{index}" for index in range(count)]
-
-
-def result_names(count: int) -> list[str]:
-    return [f"r{index}" for index in range(count)]
-
-
 def tuple_text(names: Sequence[str]) -> str:
     return f"({''.join(name + ', ' for name in names)})"
 

@@ -12,9 +12,7 @@ from torch import fx
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import (
     FunctionText,
-    input_names,
     number_name,
-    result_names,
     unpacking,
     unwatching,
     write_mutations,
@@ -98,7 +96,7 @@ def inference_function(
     text = begin(shape)
     numbers.write(text, shape.names())
     text.bind("graph", run)
-    results = [*result_names(len(meta.slots)), *map(number_name, numbers.handed)]
+    results = [*(f"r{index}" for index in range(len(meta.slots))), *map(number_name, numbers.handed)]
     call = f"{unpacking(results)} = graph([{', '.join(shape.names())}])"
     write_calls(text, [call], modes)
     write_mutations(text, meta, shape.names(), record=modes.record)
@@ -108,7 +106,7 @@ def inference_function(
 
 def begin(shape: CallShape) -> FunctionText:
     """Return the head of the function around a graph, with the tensors that the graph holds."""
-    text = FunctionText("compiled_graph", input_names(shape.arguments))
+    text = FunctionText("compiled_graph", [f"in{index}" for index in range(shape.arguments)])
     for index, constant in enumerate(shape.constants):
         text.bind(f"own{index}", constant)
     return text

@@ -82,11 +82,6 @@ def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
     return base.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-def slots_of(node: NodeShape) -> list[list[int]]:
-    """Return the slots of each result of a node, as `OutputGroup.slots` has them."""
-    return [[] if isinstance(result, Hidden) else [result] for result in node.results]
-
-
 def sources_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Source | None]:
     """Return what a group reads, as `NodeShape.sources` has it; None for tensors that the user holds."""
     positions = {
@@ -103,7 +98,7 @@ def sources_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Source
 def have_same_groups(nodes: Sequence[NodeShape], groups: Sequence[OutputGroup]) -> bool:
     """Whether the groups of both runs have the same results and read the same, in any order."""
     return len(nodes) == len(groups) and all(
-        group.slots == slots_of(node)
+        group.slots == [[] if isinstance(result, Hidden) else [result] for result in node.results]
         and {one for one in sources_of(group, groups) if one is not None} == {*node.sources}
         for node, group in zip(nodes, groups, strict=True)
     )

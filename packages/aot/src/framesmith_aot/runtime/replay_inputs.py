@@ -74,6 +74,9 @@ class ReplayInput:
             return history_text(text, history)
         return f"{name}.detach()" if self.alias_only else name
 
+    def restored(self, retained: Any) -> Any:
+        return retained if self.undef is None else self.undef.allocate()
+
     def alias(self, value: torch.Tensor, casting: bool) -> torch.Tensor:
         """Return the input of a replay, with a node of its own, and memory of its own if it is written to."""
         requires_grad = self.meta.requires_grad

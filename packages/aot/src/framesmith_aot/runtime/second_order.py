@@ -137,7 +137,7 @@ class SecondOrder:
         """
         warn_user(SecondDerivativeWarning())
         inputs, versions, states = rerun
-        values = [self._allocated(at) if value is None else value for at, value in enumerate(inputs)]
+        values = [one.restored(value) for one, value in zip(self.inputs, inputs, strict=True)]
         remade = _mutated_since(versions) & {*present.stand_ins}
         restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
         ends, roots, groups, views = self._run(values, states, held, restored, present)
@@ -154,11 +154,6 @@ class SecondOrder:
         instead.update((edge_of(tensor), tensor) for tensor in held.values())
         instead.update(views)
         return redirect_history(grads, instead | edges_of(seeds, tangents))
-
-    def _allocated(self, at: int) -> torch.Tensor:
-        undef = self.inputs[at].undef
-        assert undef is not None
-        return undef.allocate()
 
     def obstacle(self, rerun: Rerun, index: int, stand_ins: Collection[int]) -> str | None:
         """Return why the call cannot be replayed for node `index` (an input was mutated or freed since), or None.

@@ -1,4 +1,4 @@
-"""Second derivatives of graphs that change their inputs: values, hooks, and what the changed inputs are then."""
+"""Second derivatives of graphs that mutate their inputs: values, hooks, and the contents of the inputs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def changed_behind_autograd(x: Any, w: Any) -> Any:
     return (y * y * w,)
 
 
-def changed_after_it_was_kept(x: Any, w: Any) -> Any:
+def changed_after_it_was_saved(x: Any, w: Any) -> Any:
     x.mul_(2)
     y = x.exp()
     x.add_(1)
     return (y * y * w,)
 
 
-def changed_to_what_is_kept(x: Any, w: Any) -> Any:
+def changed_to_a_saved_tensor(x: Any, w: Any) -> Any:
     x.exp_()
     return (x * x * w,)
 
@@ -99,13 +99,13 @@ def computed_before_through_views(x: Any, w: Any) -> Any:
 PROGRAMS = [
     computed_before, computed_before_each_change, computed_before_through_views,
     changed_then_read, changed_twice, read_then_changed, a_part_changed, changed_behind_autograd,
-    changed_after_it_was_kept, returned_too, changed_by_what_it_makes,
-    changed_through_views, changed_to_what_is_kept, rectified_in_place,
+    changed_after_it_was_saved, returned_too, changed_by_what_it_makes,
+    changed_through_views, changed_to_a_saved_tensor, rectified_in_place,
 ]  # fmt: skip
 
 
 def passes(run: Callable[..., Any], *, weight_needs_grad: bool) -> list[Any]:
-    """What a user sees of two passes through a call that changes `x`."""
+    """Return what a user sees of two passes through a call that mutates `x`."""
     torch.manual_seed(0)
     leaf = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(3, 4, dtype=torch.float64, requires_grad=weight_needs_grad)
@@ -160,7 +160,7 @@ def test_memory_with_gaps_that_is_changed() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_what_eager_keeps_of_a_changed_input_is_not_to_be_changed() -> None:
+def test_the_saved_memory_of_a_mutated_input_must_not_be_mutated() -> None:
     def f(x: Any, w: Any) -> Any:
         x.mul_(w)
         return (x.sin(),)
@@ -179,7 +179,7 @@ def test_what_eager_keeps_of_a_changed_input_is_not_to_be_changed() -> None:
             torch.autograd.grad(result.sum(), leaf, create_graph=True)
 
 
-def test_a_plain_input_that_the_graph_writes_and_eager_keeps() -> None:
+def test_a_plain_input_that_the_graph_writes_and_eager_saves() -> None:
     def f(x: Any, state: Any) -> Any:
         state.mul_(2)
         return (x * state,)
@@ -200,7 +200,7 @@ def changed_and_returned(x: Any, w: Any) -> Any:
     return t, t.sin()
 
 
-def kept_and_returned(x: Any, w: Any) -> Any:
+def saved_and_returned(x: Any, w: Any) -> Any:
     t = x * w
     t.exp_()
     return t, (t * x).cos()
@@ -220,9 +220,9 @@ def a_part_scaled(x: Any, w: Any) -> Any:
     return v, v.cos() * t, t
 
 
-@pytest.mark.parametrize("program", [changed_and_returned, kept_and_returned, a_part_set, a_part_scaled])
-@pytest.mark.parametrize("way", ["leaf", "results", "hook", "kept"])
-def test_a_second_pass_comes_by_changed_results(program: Callable[..., Any], way: str) -> None:
+@pytest.mark.parametrize("program", [changed_and_returned, saved_and_returned, a_part_set, a_part_scaled])
+@pytest.mark.parametrize("way", ["leaf", "results", "hook", "retained"])
+def test_a_second_pass_leads_through_mutated_results(program: Callable[..., Any], way: str) -> None:
     found: list[list[Any]] = []
     leaves = [torch.linspace(0.5, 1.5, 3, requires_grad=True), torch.linspace(1, 2, 3, requires_grad=True)]
     for run in (program, compiled(graph_of(program), leaves)):
@@ -230,14 +230,14 @@ def test_a_second_pass_comes_by_changed_results(program: Callable[..., Any], way
         results = run(x, w)
         if way == "hook":
             results[0].register_hook(lambda grad: grad * 10)
-        if way == "kept":
+        if way == "retained":
             results[0].retain_grad()
         first = torch.autograd.grad(sum((one**2).sum() for one in results), [x, w], create_graph=True)
         penalty = sum((one**2).sum() for one in first)
         wanted = [x, w, *results] if way == "results" else [x, w]
         found.append([*torch.autograd.grad(penalty, wanted, allow_unused=True, retain_graph=True)])
         penalty.backward()
-        found[-1] += [x.grad, w.grad, results[0].grad if way == "kept" else None]
+        found[-1] += [x.grad, w.grad, results[0].grad if way == "retained" else None]
     for one, two in zip(*found, strict=True):
         assert (one is None) is (two is None)
         if one is not None:
@@ -298,7 +298,7 @@ OVERWRITTEN = [filled, filled_in_sorted_order, replaced_by_another, filled_behin
 @pytest.mark.parametrize(
     ("program", "leaves"), [*itertools.product(OVERWRITTEN, [False, True]), (read_and_zeroed, False)]
 )
-def test_gradients_depend_on_what_is_overwritten_in_the_results(
+def test_gradients_depend_on_values_overwritten_in_the_results(
     program: Callable[..., Any], leaves: bool, autocast: bool
 ) -> None:
     found = []

@@ -1,4 +1,4 @@
-"""Random programs compiled for symbolic sizes: at every size that the guards allow they do what eager mode does."""
+"""Random programs compiled for symbolic sizes, compared with eager mode at every size that the guards allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that could ask a symbol what it is, and do not; those that must, with a guard."""
+"""Operators that could specialise a symbol, and do not; those that must, with a guard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness import graph_of
 from symbols import check, compile_symbolic, guards_hold
 
 
-def test_a_scale_that_is_kept_for_the_backward_pass():
+def test_a_scale_that_is_saved_for_backward():
     gm = graph_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
     made = lambda n, d: [torch.randn(2, n, d, requires_grad=True) for _ in range(3)]  # noqa: E731
     graph = compile_symbolic(gm, made(6, 8), [(1, 2)] * 3)

@@ -1,4 +1,4 @@
-"""Views of inputs that the graph changes, returned beside what is computed of them: autograd sees eager mode's."""
+"""Returned views of inputs that the graph mutates: autograd sees eager mode's views."""
 
 from __future__ import annotations
 

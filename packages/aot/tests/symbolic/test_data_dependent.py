@@ -1,4 +1,4 @@
-"""Numbers and sizes that data tell stay in graphs, and give at every call what eager mode gives."""
+"""Unbacked numbers and sizes stay in graphs, with eager mode's results at every call."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def rows(k):
 
 
 def signs(k):
-    """First nothing above zero, then one element, all and some."""
+    """No positive element first, then one, all and some."""
     return torch.tensor([[-1.0] * 3, [1.0, -1, -1], [1.0] * 3, [-1.0, 1, 1], [2.0, -2, 2]][k])
 
 
 def selected(k):
-    """Rows, first without an element above zero."""
+    """Rows, first without a positive element."""
     return rows(k) if k else (-torch.ones(4, 3)).requires_grad_()
 
 
@@ -68,7 +68,7 @@ CASES = {
     "slice, a view": (lambda x, n: x[n.item() :], lambda k: [rows(k), number([1, 20, -1, -30, 0][k])]),
     "narrow": (lambda x, n: x.narrow(0, 0, n.item()) * 2, lambda k: [rows(k), number(min(k, 2))]),
     "expand": (lambda x: x[x > 0].unsqueeze(1).expand(-1, 4) * 1, lambda k: [signs(k)]),
-    "product": (lambda x: x[x > 0].unsqueeze(1) @ x.unsqueeze(0), lambda k: [signs(k)]),
+    "matmul": (lambda x: x[x > 0].unsqueeze(1) @ x.unsqueeze(0), lambda k: [signs(k)]),
     "joined": (lambda x: torch.cat([x[x > 0], x]).softmax(0), lambda k: [signs(k)]),
     "sorted": (lambda x: x[x > 0].sort()[0].cumsum(0), lambda k: [signs(k)]),
     "summed along an axis": (
@@ -110,13 +110,13 @@ def test_as_eager(name):
     ids=["squeeze", "squeeze(0)", "split", "broadcast"],
 )
 def test_refused(function):
-    """What eager mode does there is another thing for one element."""
+    """Eager mode branches there for one element."""
     with pytest.raises(AotUnsupported, match="data-dependent"):
         compiled_for(function, lambda k: [signs(k)])
 
 
 def checked_graph(message):
-    """x.new_zeros(n.item()), where n is checked to be at most 3."""
+    """Return x.new_zeros(n.item()), with a check that n is at most 3."""
     graph = fx.Graph()
     x, n = graph.placeholder("x"), graph.placeholder("n")
     count = graph.call_method("item", (n,))
@@ -126,7 +126,7 @@ def checked_graph(message):
 
 
 def test_a_size_that_the_graph_asserts_further_on_is_checked_first():
-    """As a captured graph says: there the size is known behind the operation that has taken it for granted."""
+    """In a captured graph, the assertion comes after the operation that has assumed the size."""
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     chosen = graph.call_method("masked_select", (x, graph.call_function(operator.gt, (x, 0))))

@@ -1,4 +1,4 @@
-"""Graphs compiled for symbolic sizes and numbers do at every size what eager mode does."""
+"""Graphs compiled for symbolic sizes and numbers, compared with eager mode at every size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = [(5, 7), (2, 3), (3, 2), (7, 11), (13, 5), (6, 6)]
 
 
 def made(*shapes, grad=True):
-    """Tensors of these shapes for sizes a and b; a letter stands for a size."""
+    """Return tensors of these shapes for sizes a and b; a letter stands for a size."""
 
     def make(a, b):
         sizes = [[{"a": a, "b": b}.get(one) or int(one) for one in shape] for shape in shapes]
@@ -202,7 +202,7 @@ def test_second_derivatives():
         torch.testing.assert_close(found[0], found[1])
 
 
-def test_an_input_that_tells_a_size_alone_may_change_before_second_derivatives():
+def test_an_input_read_for_its_size_only_may_be_mutated_before_second_derivatives():
     gm = graph_of(lambda t, x: x.exp().expand(t.shape[0], -1).median() ** 2)
     graph = compile_symbolic(gm, [torch.randn(5), torch.randn(3, requires_grad=True)])
     for size in (2, 7):

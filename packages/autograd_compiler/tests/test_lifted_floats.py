@@ -1,4 +1,4 @@
-"""Passes that are alike but for numbers in them: schedules of bounds, slopes and probabilities."""
+"""Passes that differ in floats only: schedules of bounds, slopes and probabilities."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_schedule_is_one_program(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "label smoothing"])
-def test_a_schedule_and_sizes_that_change(name):
+def test_a_schedule_and_dynamic_sizes(name):
     same_gradients(scheduled(SCHEDULES[name][0], NUMBERS * 3, counts=(4, 3, 7, 4, 4, 9, 2)), steps=18)
 
 
@@ -140,11 +140,11 @@ def test_kinds_of_passes_are_recorded_up_to_a_limit(monkeypatch):
 def test_the_engine_keeps_few_passes(monkeypatch):
     monkeypatch.setattr(engine, "MOST_RECORDED", 4)
     numbers = [1 + at / 16 for at in range(20)]
-    kept = []
+    counts = []
 
     def noted(h, number):
-        kept.append(engine.installed()._recorded)
+        counts.append(engine.installed()._recorded)
         return F.leaky_relu(h, number)
 
     seen = same_gradients(scheduled(noted, numbers), steps=20)
-    assert max(kept[20:]) == 4 and [len(one.modules) for one in seen.programs] == [2]
+    assert max(counts[20:]) == 4 and [len(one.modules) for one in seen.programs] == [2]
