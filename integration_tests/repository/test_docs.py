@@ -13,7 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The way through each package that has a page.
 PAGES = sorted((ROOT / "docs" / "packages").glob("*.md"))
 SOURCES = (".py", ".pyi", ".c", ".h")
-TEXTS = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("*/README.md")})
+TEXTS = sorted(
+    {
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "packages").glob("*/README.md"),
+    }
+)
 
 
 @pytest.mark.parametrize("tool", ["generate_errors.py", "generate_names.py"])
@@ -78,8 +85,11 @@ def listings(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if listings(page)], ids=lambda page: page.stem)
-def test_a_packages_page_shows_what_its_code_prints(page: Path) -> None:
+SHOWN = [page for page in (*PAGES, *sorted((ROOT / "docs" / "howto").glob("*.md"))) if listings(page)]
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_code_prints(page: Path) -> None:
     """All blocks of a page are one program."""
     separator = "-- end of a listing --\n"
     program = f"print({separator!r}, end='')\n".join(source for source, _ in listings(page))
