@@ -1,4 +1,4 @@
-"""Shared set-up: the tests' own helper modules are importable; `FRAMESMITH_LONG=1` asks for the long versions."""
+"""Fixtures; makes the modules of `helpers` importable. `FRAMESMITH_LONG=1` selects the long versions of tests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 
 @pytest.fixture(scope="session")
 def long_run() -> bool:
-    """Is this the long (nightly) run?"""
+    """Whether this is the long (nightly) run."""
     return bool(os.environ.get("FRAMESMITH_LONG"))
 
 
 @pytest.fixture
 def no_collection():
-    """No garbage collection meanwhile: its callbacks (hypothesis has one) are events, too."""
+    """Disable garbage collection: its callbacks (hypothesis has one) would add events."""
     gc.collect()
     gc.disable()
     yield
@@ -28,7 +28,7 @@ def no_collection():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """At the end of a long run, what its tests counted and how long they took."""
+    """Report the counts and durations of a long run's tests."""
     if not os.environ.get("FRAMESMITH_LONG"):
         return
     for report in terminalreporter.stats.get("passed", []):

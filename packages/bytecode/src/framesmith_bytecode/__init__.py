@@ -1,8 +1,9 @@
 """Read, edit, verify and assemble CPython code objects; generate code; continuation functions.
 
-`decode(f.__code__)` gives a `Bytecode`: change its `instructions` (`Instr` and `Label`; `OPS` tells of each operation)
-and `encode` it. `Codegen` writes new ones, `split` cuts one in two, `format_bytecode` and `format_python` show one.
-`UNBOUND` stands for an unbound local or NULL, `NULL_FIRST` tells where this version puts the NULL of a call.
+`decode(f.__code__)` gives a `Bytecode`: change its `instructions` (`Instr` and `Label`; `OPS` describes the operations)
+and `encode` it. `Codegen` generates new ones, `split` makes two functions of one, `format_bytecode` and
+`format_python` print one. `UNBOUND` represents an unbound local or NULL; `NULL_FIRST`: the NULL of a call is under the
+callable.
 """
 
 from framesmith_bytecode.analyses.cfg import Block

@@ -21,7 +21,7 @@ def walk_code(code: CodeType) -> Iterator[CodeType]:
 def map_code(code: CodeType, edit: Callable[[Bytecode], Bytecode | None] | None = None) -> CodeType:
     """Decode and encode a code object and all nested ones.
 
-    `edit` may change each `Bytecode` (inner ones first) in place, or return another one.
+    `edit` may change each `Bytecode` (inner ones first) in place or return another one.
     """
     inner = {id(value): map_code(value, edit) for value in code.co_consts if isinstance(value, CodeType)}
     bytecode = decode(code)

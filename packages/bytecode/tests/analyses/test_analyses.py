@@ -1,4 +1,4 @@
-"""Liveness, control flow, unbound locals and NULL slots of small functions worked out by hand."""
+"""Liveness, control flow, unbound locals and NULL slots of small functions, computed by hand."""
 
 from framesmith_bytecode import Bytecode, Instr, Label, decode, problems
 from framesmith_bytecode.analyses.bound import BoundAnalysis, cells_bound, possibly_unbound

@@ -1,4 +1,4 @@
-"""Generated code runs, on every version, and does what it says."""
+"""Generated code runs on every version with the expected effects."""
 
 from types import FunctionType
 
@@ -324,7 +324,7 @@ def test_backward_conditional_jump():
 
 
 def test_loop_with_backward_exit_and_shared_exit():
-    """FOR_ITER may leave backward, and two loops may leave to one place that is also fallen into."""
+    """FOR_ITER may leave backward, and two loops may leave to one label that control also falls into."""
     codegen = generator("rows")
     out, outer, inner = Label(), Label(), Label()
     codegen.load_const(0)

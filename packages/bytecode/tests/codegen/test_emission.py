@@ -74,7 +74,7 @@ def test_a_dict_made_on_the_spot_is_not_copied():
 
 
 def test_keywords_of_unknown_kind_are_refused():
-    """The interpreter takes them for a dict without looking."""
+    """The interpreter assumes a dict without a check."""
     bytecode = decode((lambda f, a, k: f(*a, **k)).__code__)
     kept = [item for item in bytecode.instructions if isinstance(item, Instr)]
     kept = [item for item in kept if item.op not in ("BUILD_MAP", "DICT_MERGE")]
@@ -130,7 +130,7 @@ def test_branches_inside_a_block():
 
 @pytest.mark.parametrize("template", [None, Bytecode("t", firstlineno=30)])
 def test_every_instruction_has_a_line(template):
-    """Tools that show tracebacks count with one."""
+    """Tools that print tracebacks rely on one."""
     codegen = generator() if template is None else Codegen.like(template)
     codegen.load_const(1)
     codegen.load_const(0)
@@ -162,7 +162,7 @@ def test_outputs_of_a_generated_call():
     assert build(codegen)(10) == (11, 12, 13, 11)
 
 
-def test_outputs_are_told_apart_by_identity():
+def test_outputs_are_distinguished_by_identity():
     codegen = generator("x")
     for value in ([], [], 1):
         codegen.load_output(value)
@@ -175,5 +175,5 @@ def test_a_temporary_never_has_the_name_of_a_variable():
 
 
 def test_temporaries_have_the_same_names_in_all_code():
-    """Of names that were new each time, CPython 3.12 would keep every one."""
+    """CPython 3.12 never frees interned names."""
     assert [generator().new_temp() for _ in range(2)] == ["__tmp_0"] * 2

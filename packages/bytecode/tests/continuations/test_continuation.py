@@ -1,4 +1,4 @@
-"""Continuations: what their parameters are, and that resuming gives what the function gives."""
+"""Continuations: their parameters, and equal results of resuming."""
 
 import sys
 import types
@@ -283,7 +283,7 @@ def test_items_of_loops_come_to_each_other(function):
         assert known.loop_items(index) - {index} == others
 
 
-def place(bytecode, op, arg=None):
+def index_of(bytecode, op, arg=None):
     return next(
         i
         for i, item in enumerate(bytecode.instructions)
@@ -294,7 +294,7 @@ def place(bytecode, op, arg=None):
 def test_parameters_of_a_loop():
     bytecode = decode(loops.__code__)
     continuation = make_continuation(
-        bytecode, place(bytecode, "STORE_FAST", "j"), bound={"a", "b", "c", "k", "d", "s", "i"}
+        bytecode, index_of(bytecode, "STORE_FAST", "j"), bound={"a", "b", "c", "k", "d", "s", "i"}
     )
     assert [(p.kind, p.source) for p in continuation.parameters] == [
         ("stack", 0), ("stack", 1), ("stack", 2),
@@ -310,10 +310,10 @@ def test_null_slots_are_put_back():
         return f(x, 1)
 
     bytecode = decode(pending.__code__)
-    index = place(bytecode, "LOAD_CONST", 1)
+    index = index_of(bytecode, "LOAD_CONST", 1)
     for nulls in (
         None,
-        {place(bytecode, "PUSH_NULL") - 1 and 0} if bytecode.instructions[1].op == "PUSH_NULL" else {1},
+        {index_of(bytecode, "PUSH_NULL") - 1 and 0} if bytecode.instructions[1].op == "PUSH_NULL" else {1},
     ):
         continuation = make_continuation(bytecode, index, null_slots=nulls)
         assert len(continuation.parameters) == 2
@@ -322,7 +322,7 @@ def test_null_slots_are_put_back():
 
 def test_unbound_is_preserved():
     bytecode = decode(unbound.__code__)
-    index = place(bytecode, "BUILD_TUPLE", 2) - 2
+    index = index_of(bytecode, "BUILD_TUPLE", 2) - 2
     continuation = make_continuation(bytecode, index)
     (x,) = [p for p in continuation.parameters if p.source == "x"]
     assert x.maybe_missing
@@ -338,7 +338,7 @@ def test_unbound_is_preserved():
 
 def test_cells_are_free_variables():
     bytecode = decode(cells.__code__)
-    index = place(bytecode, "LOAD_DEREF", "c")
+    index = index_of(bytecode, "LOAD_DEREF", "c")
     continuation = make_continuation(bytecode, index)
     assert set(continuation.freevars) <= {"c", "n", "g", "q"}
     assert "c" in continuation.freevars
@@ -355,14 +355,14 @@ def test_only_cells_that_may_be_empty_stay_cells():
     resumed = FunctionType(continuation.code, globals(), closure=(types.CellType(),))
     assert resumed(0) == empty_cell(0) == (NameError, UnboundLocalError)
     bytecode = decode(cells.__code__)
-    continuation = make_continuation(bytecode, place(bytecode, "LOAD_DEREF", "c"), own_cells=True)
+    continuation = make_continuation(bytecode, index_of(bytecode, "LOAD_DEREF", "c"), own_cells=True)
     assert "c" not in continuation.bytecode.cellvars
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="on 3.11 comprehensions are functions of their own")
 def test_a_comprehensions_variable_in_the_slot_of_a_cell():
     bytecode = decode(shadowed.__code__)
-    index = place(bytecode, "LOAD_CONST", 7)
+    index = index_of(bytecode, "LOAD_CONST", 7)
     with pytest.raises(ContinuationError, match="variable stands where the cell of 'x' belongs"):
         make_continuation(bytecode, index)
     continuation = make_continuation(bytecode, index, own_cells=True)
@@ -391,21 +391,21 @@ def test_continuations_of_continuations_of_shadowed_cells():
                 consts = tuple(swapped.get(item, item) for item in first.prefix.co_consts)
                 assert consts != first.prefix.co_consts
                 assert FunctionType(first.prefix.replace(co_consts=consts), globals())([2, 1]) == expected
-    # The second reason: in the few instructions that take the cell over, both are in use.
+    # The second reason: in the instructions that take over the cell, both are in use.
     assert refused <= {None, "'x' is both a cell and a free variable of the function"}
 
 
 def test_super_gets_its_object_first():
     bytecode = decode(Derived.simple.__code__)
-    continuation = make_continuation(bytecode, place(bytecode, "STORE_FAST", "b"))
+    continuation = make_continuation(bytecode, index_of(bytecode, "STORE_FAST", "b"))
     assert (continuation.parameters[0].kind, continuation.parameters[0].source) == ("local", "self")
     captured = decode(Derived.captured.__code__)
-    second = make_continuation(captured, place(captured, "STORE_FAST", "first"))
+    second = make_continuation(captured, index_of(captured, "STORE_FAST", "first"))
     assert (second.parameters[0].kind, second.parameters[0].source) == ("contents", "self")
 
 
 def test_stack_values_are_let_go():
-    """A continuation must not keep what was on the stack alive longer than the function would."""
+    """A continuation must not keep stack values alive longer than the function would."""
     import weakref
 
     class Thing:
@@ -415,7 +415,7 @@ def test_stack_values_are_let_go():
         return (thing, probe)[1]() is None
 
     bytecode = decode(use.__code__)
-    continuation = make_continuation(bytecode, place(bytecode, "BUILD_TUPLE"))
+    continuation = make_continuation(bytecode, index_of(bytecode, "BUILD_TUPLE"))
     resumed = FunctionType(continuation.code, {})
     thing = Thing()
     reference = weakref.ref(thing)
@@ -428,9 +428,9 @@ def test_stack_values_are_let_go():
 
 def test_continuation_of_a_continuation():
     bytecode = decode(loops.__code__)
-    first = make_continuation(bytecode, place(bytecode, "GET_ITER"))
+    first = make_continuation(bytecode, index_of(bytecode, "GET_ITER"))
     again = decode(first.code)
-    second = split(again, place(again, "STORE_FAST", "j"))
+    second = split(again, index_of(again, "STORE_FAST", "j"))
     resumed = FunctionType(second.prefix, globals())
     local = {"a": 3, "b": 2, "c": (), "k": 1, "d": {}, "s": 0}
     arguments = [range(3) if p.kind == "stack" else local[p.source] for p in first.parameters]
@@ -463,17 +463,17 @@ def test_refusals():
 
 def test_refusals_of_super():
     bytecode = decode(Derived.let_go.__code__)
-    index = place(bytecode, "DELETE_DEREF", "self") + 1
+    index = index_of(bytecode, "DELETE_DEREF", "self") + 1
     with pytest.raises(ContinuationError, match="the cell of its argument 'self' may be empty"):
         make_continuation(bytecode, index, own_cells=True)
     bytecode = decode(Derived.replaced.__code__)
     with pytest.raises(ContinuationError, match="argument 'self' is a cell that is assigned to"):
-        make_continuation(bytecode, place(bytecode, "RETURN_VALUE"))
+        make_continuation(bytecode, index_of(bytecode, "RETURN_VALUE"))
 
 
 def test_names_and_lines():
     bytecode = decode(loops.__code__)
-    continuation = make_continuation(bytecode, place(bytecode, "BUILD_TUPLE"))
+    continuation = make_continuation(bytecode, index_of(bytecode, "BUILD_TUPLE"))
     line = loops.__code__.co_firstlineno + 7
     assert continuation.code.co_name == "loops"
     assert continuation.code.co_qualname == f"loops.<resumed at line {line}>"
@@ -514,10 +514,10 @@ def enters(x):
 
 
 def test_an_interrupt_at_the_start_of_a_continuation_goes_to_its_handler():
-    """Signals are served at RESUME; a trace function that raises there stands for them."""
+    """Signals are served at RESUME; a trace function that raises there simulates them."""
     known = Analyses(decode(enters.__code__))
-    first = place(known.bytecode, "BEFORE_WITH") + 1
-    last = place(known.bytecode, "STORE_FAST", "z")
+    first = index_of(known.bytecode, "BEFORE_WITH") + 1
+    last = index_of(known.bytecode, "STORE_FAST", "z")
 
     def trace(frame, event, argument):
         if "resumed" in frame.f_code.co_qualname:

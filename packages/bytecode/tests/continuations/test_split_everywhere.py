@@ -1,4 +1,4 @@
-"""Every kind of place there is, cut at every instruction: result, exception, lines and order of effects stay."""
+"""Every kind of item, split at every instruction: result, exception, lines and order of effects stay."""
 
 import pytest
 from split_definitions import PROGRAMS
@@ -9,7 +9,7 @@ from framesmith_bytecode import decode
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_split_everywhere(name, long_run):
-    """The ordinary run leaves some places of long functions out; the long one cuts continuations again."""
+    """The ordinary run skips some items of long functions; the long one splits continuations again."""
     function, runs = PROGRAMS[name]
     step = 1 if long_run else 1 + len(decode(function.__code__).instructions) // 150
     assert split_everywhere(function, runs, step=step, again=13 if long_run else 0) == {}

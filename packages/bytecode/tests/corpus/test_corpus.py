@@ -1,4 +1,4 @@
-"""The corpus run: which files it takes, what it counts, and that a failure is seen."""
+"""The corpus run: files, counts and failures."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from framesmith_bytecode.corpus import run as corpus
 
 @pytest.fixture
 def tree(tmp_path):
-    """Two good files of three code objects, one that is no Python, and one installed below."""
+    """Two good files of three code objects, one that is not Python, and one installed below."""
     (tmp_path / "one.py").write_text("x = lambda: 1\n")
     (tmp_path / "two.py").write_text("y = 2\n")
     (tmp_path / "bad.py").write_text("def (:\n")
@@ -34,7 +34,7 @@ def test_limit_ends_the_run(tree):
     assert corpus.check_sources([tree], limit=1).files == 1
 
 
-def test_a_failure_is_told_and_ends_with_1(tree, capsys, monkeypatch):
+def test_a_failure_is_reported_with_exit_status_1(tree, capsys, monkeypatch):
     monkeypatch.setattr(corpus, "round_trip_problem", lambda code: "odd" if code.co_name == "<lambda>" else None)
     assert corpus.main([str(tree)]) == 1
     out = capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_without_arguments_the_environment_is_checked(tree, capsys, monkeypatch)
 
 
 def test_environment_is_the_standard_library_and_what_is_installed():
-    places = [place.resolve() for place in corpus.environment().values()]
-    assert len(places) == len(set(places))
+    directories = [directory.resolve() for directory in corpus.environment().values()]
+    assert len(directories) == len(set(directories))
     for module in ("asyncio/__init__.py", "pytest/__init__.py"):
-        assert any((place / module).exists() for place in places)
+        assert any((directory / module).exists() for directory in directories)

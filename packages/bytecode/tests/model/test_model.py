@@ -1,4 +1,4 @@
-"""Bad instructions are refused where they are made, with words that help."""
+"""Wrong instructions are refused at construction with helpful messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The canonical table against what the interpreter itself says of its opcodes."""
+"""The canonical table against the interpreter's own opcode metadata."""
 
 import dis
 import opcode
@@ -12,7 +12,7 @@ from framesmith_bytecode.reading.readers import READERS
 from framesmith_bytecode.writing.writers import WRITERS, _missing
 
 # One canonical form stands for several encodings, or the stack differs on purpose; see the README.
-NOT_ALIKE = {
+DIFFERENT_EFFECTS = {
     "LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION", "FOR_ITER", "SEND", "LOAD_GLOBAL",
     "COMPARE_OP", "PRINT_EXPR", "IMPORT_STAR", "LOAD_ATTR", "LOAD_SUPER_ATTR", "RERAISE", "UNPACK_EX",
     "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "RETURN_GENERATOR", "YIELD_VALUE", "END_ASYNC_FOR",
@@ -36,14 +36,14 @@ def test_no_opcode_is_forgotten():
 
 
 def test_every_opcode_has_a_reader():
-    """Named alike in the canonical set, or read by a function; except what decoding hides by itself."""
+    """Each has a canonical namesake or a reader, except those that decoding removes."""
     hidden = {"EXTENDED_ARG", "END_FOR"}
     unread = {name for name, number in TABLE.opcodes.items() if number not in READERS and name not in OPS}
     assert unread <= hidden
 
 
 def test_every_operation_of_this_version_can_be_written():
-    """What cannot is of a later version; a new table tells here which operations it dropped."""
+    """The others are of later versions; this test finds operations that a new table drops."""
     missing = {name for name, writer in WRITERS.items() if writer is _missing}
     later = {row.name for row in OPS.values() if row.since and TABLE.version < tuple(map(int, row.since.split(".")))}
     assert missing <= later
@@ -56,7 +56,7 @@ def test_cache_sizes_are_the_interpreters():
         assert TABLE.caches.get(name, 0) == expected, name
 
 
-@pytest.mark.parametrize("name", sorted(set(OPS) & set(TABLE.opcodes) - NOT_ALIKE))
+@pytest.mark.parametrize("name", sorted(set(OPS) & set(TABLE.opcodes) - DIFFERENT_EFFECTS))
 def test_stack_effects_are_the_interpreters(name):
     row = OPS[name]
     number = TABLE.opcodes[name]

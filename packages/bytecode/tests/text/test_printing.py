@@ -1,4 +1,4 @@
-"""Listings and renderings say what a reader needs."""
+"""Listings and renderings."""
 
 import contextlib
 import functools
@@ -9,8 +9,8 @@ import random
 from types import CodeType, FunctionType
 
 import pytest
+from random_functions import Writer, compiled, outcome
 from rendering_machine import Ambiguous, Machine
-from test_split_random import Writer, compiled, outcome
 
 from framesmith_bytecode import (
     NULL_FIRST,
@@ -217,8 +217,8 @@ def test_instructions_without_a_path_are_counted():
     assert lines == ["return 1", "# not shown: 2 instructions that no path leads to"]
 
 
-def test_methods_are_told_in_full_where_their_slots_mix():
-    """A call's two slots hold a method and its object on one way, and a callable and NULL on the other."""
+def test_methods_take_two_slots_where_paths_differ():
+    """A call's two slots hold a method and its object on one path, and a callable and NULL on the other."""
     method, call = Label(), Label()
     plain = [Instr("PUSH_NULL"), Instr("LOAD_FAST", "f")]
     receiver = [Instr("LOAD_FAST", "f"), Instr("LOAD_FAST", "x")]
@@ -235,15 +235,15 @@ def test_methods_are_told_in_full_where_their_slots_mix():
 
 
 def without_details(runs):
-    """Outcomes as far as a rendering tells: not exceptions' messages, nor when objects die."""
+    """Outcomes without details that renderings lack: messages of exceptions, times of deaths."""
     return [
         (result[:2] if result[0] == "raised" else result, [effect for effect in effects if effect[0] != "died"], box)
         for result, effects, box in runs
     ]
 
 
-def test_renderings_say_what_functions_do(long_run):
-    """Random functions and their renderings, run line by line, do the same in the same order."""
+def test_renderings_have_the_effects_of_functions(long_run):
+    """Random functions and their renderings, run line by line, have the same effects in order."""
     compared = 0
     for seed in range(2_000 if long_run else 60):
         function = compiled(Writer(random.Random(seed)).function())

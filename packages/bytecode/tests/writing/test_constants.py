@@ -1,4 +1,4 @@
-"""Constants are shared only when nothing can tell them apart."""
+"""Constants are shared only if they are interchangeable."""
 
 import math
 

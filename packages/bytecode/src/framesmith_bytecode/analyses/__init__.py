@@ -1,1 +1,1 @@
-"""What is known of a `Bytecode` without running it: its places, value stack, blocks, variables, and what is wrong."""
+"""Static analyses of a `Bytecode`: label indices, value stack, basic blocks, variables, and the verifier."""

@@ -1,4 +1,4 @@
-"""Which loads may find their local unbound or their cell empty: a forward analysis over all paths, exceptions too."""
+"""Loads that may find their local unbound or their cell empty: a forward analysis over all paths, exceptions too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from framesmith_bytecode.model.ops import OPS
 
 
 class _Family(NamedTuple):
-    """Operations on one sort of variable: those that load it, that unbind it, and all that matter.
+    """Operations on one sort of variable: loads, operations that unbind it, and all relevant ones.
 
-    The rest of them leave the variable bound.
+    The others leave the variable bound.
     """
 
     load: str
@@ -26,7 +26,7 @@ _FAST: Final = _Family(
     frozenset(("DELETE_FAST", "LOAD_FAST_AND_CLEAR")),
     frozenset(name for name, row in OPS.items() if row.operand == "local"),
 )
-# A slot's STORE_FAST puts back a saved cell, of which nothing is known.
+# STORE_FAST of a cell's slot restores a saved cell, whose contents are unknown.
 _CELLS: Final = _Family(
     "LOAD_DEREF",
     frozenset(("DELETE_DEREF", "MAKE_CELL", "STORE_FAST")),
@@ -34,15 +34,15 @@ _CELLS: Final = _Family(
 )
 _FLOW: Final = {name: row.flow for name, row in OPS.items() if row.flow != "next"}
 
-# What matters of a function, in order: (kind, item index, variable's bit, label or handler).
+# The relevant items of a function, in order: (kind, item index, variable's bit, label or handler).
 Event: TypeAlias = tuple[int, int, int, Label | None]
 _LABEL, _LOAD, _BIND, _UNBOUND, _BRANCH, _JUMP, _LEAVE = range(7)
 
 
 class BoundAnalysis:
-    """One sweep after another over the events; a set bit of a mask means that the local may be unbound.
+    """Sweeps over the events until nothing changes; a set bit of a mask means that the local may be unbound.
 
-    A region's handler is told of the mask at labels and after unbinding: between those it only shrinks.
+    The mask is joined into a region's handler at labels and after unbinding; in between it only shrinks.
     """
 
     def __init__(self, bytecode: Bytecode, depths: Depths, family: _Family = _FAST) -> None:
@@ -63,7 +63,7 @@ class BoundAnalysis:
         self.entry = sum(bit for name, bit in self.bits.items() if name not in bound)
         self.labels = depths.labels
         self.at_label: dict[Label, int] = {}
-        self.grew = True
+        self.changed = True
         self.events = self._events(bytecode, depths, family) if suspects else []
         self.found = self._settle()
 
@@ -117,7 +117,7 @@ class BoundAnalysis:
                     mask |= bit
                 if mask & ~known:
                     at_label[label] = known | mask
-                    self.grew = self.grew or labels[label] <= index
+                    self.changed = self.changed or labels[label] <= index
                 if kind == _JUMP:
                     mask = 0
             else:
@@ -126,8 +126,8 @@ class BoundAnalysis:
 
     def _settle(self) -> set[int]:
         found: set[int] = set()
-        while self.grew:
-            self.grew = False
+        while self.changed:
+            self.changed = False
             found.clear()
             self._sweep(self.events, self.entry, found)
         return found
@@ -145,8 +145,8 @@ def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
 
 
 def cells_bound(bytecode: Bytecode, depths: Depths) -> BoundAnalysis:
-    """The same for the function's own cells: `found` are the items that read or delete and may find a cell empty.
+    """The same for the function's own cells: `found` are the items that read or delete a cell which may be empty.
 
-    Unless somebody else empties it: another function that shares the cell may.
+    Other functions that share a cell may empty it too; they are not considered.
     """
     return BoundAnalysis(bytecode, depths, _CELLS)

@@ -25,7 +25,7 @@ class Block:
 
     @property
     def successors(self) -> list[int]:
-        """Every block control can go to from here."""
+        """All successors."""
         ways = [way for way in (self.falls_to, self.jumps_to) if way is not None]
         return list(dict.fromkeys(ways + self.raises_to))
 
@@ -42,7 +42,7 @@ def _leaders(bytecode: Bytecode) -> list[int]:
 
 
 def control_flow(bytecode: Bytecode) -> list[Block]:
-    """Blocks in order of their instructions; block 0 is the entry. `BytecodeError` for labels that are missing."""
+    """Blocks in order of their instructions; block 0 is the entry. Raises `BytecodeError` for missing labels."""
     labels = check_readable(bytecode, "control_flow")
     starts = _leaders(bytecode)
     ends = [*starts[1:], len(bytecode.instructions)]
@@ -64,7 +64,7 @@ def control_flow(bytecode: Bytecode) -> list[Block]:
 
 
 def reachable(blocks: list[Block], entries: list[int]) -> set[int]:
-    """Blocks that can be reached from the given ones, themselves included."""
+    """Blocks reachable from the given ones, themselves included."""
     seen = set(entries)
     pending = list(entries)
     while pending:

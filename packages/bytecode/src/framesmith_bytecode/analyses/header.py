@@ -1,4 +1,4 @@
-"""Checks of a `Bytecode`'s variables and parameters, apart from its instructions."""
+"""Checks of the types, variables and parameters of a `Bytecode`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framesmith_bytecode.model.bytecode import (
     why_not_region,
 )
 
-# What the fields of a `Bytecode` must be; those of the last two rows hold names.
+# Types of the fields of a `Bytecode`; those of the last two rows hold names.
 _FIELDS: Final[tuple[tuple[type | tuple[type, ...], str, tuple[str, ...]], ...]] = (
     (str, "a str", ("name", "qualname", "filename")),
     (int, "an int of 32 bits", ("firstlineno", "argcount", "posonlyargcount", "kwonlyargcount", "flags")),
@@ -29,7 +29,7 @@ _ITEMS: Final = frozenset((Instr, Label))
 
 
 def check_types(bytecode: Bytecode) -> None:
-    """Raise `BytecodeError` if a field, an item or a region is not of the type it must be."""
+    """Raise `BytecodeError` if a field, an item or a region has the wrong type."""
     for kind, wanted, names in _FIELDS:
         for name in names:
             value = getattr(bytecode, name)
@@ -52,7 +52,7 @@ def check_types(bytecode: Bytecode) -> None:
 
 
 def check_header(bytecode: Bytecode) -> None:
-    """Raise `BytecodeError` if parameters and variables do not fit together."""
+    """Raise `BytecodeError` if parameters and variables are inconsistent."""
     wanted = bytecode.argcount + bytecode.kwonlyargcount + bool(bytecode.flags & 4) + bool(bytecode.flags & 8)
     counts = (bytecode.argcount, bytecode.posonlyargcount, bytecode.kwonlyargcount)
     if min(counts) < 0 or len(bytecode.argument_names) != wanted or bytecode.posonlyargcount > bytecode.argcount:
@@ -74,7 +74,7 @@ def check_header(bytecode: Bytecode) -> None:
 
 
 def check_readable(bytecode: Bytecode, taker: str) -> dict[Label, int]:
-    """The place of every label; raises `TypeError` or `BytecodeError` for what an analysis could not even read."""
+    """The index of every label. Raises `TypeError` or `BytecodeError` where analyses could not read the function."""
     expect_bytecode(bytecode, taker)
     check_types(bytecode)
     labels = label_indices(bytecode)

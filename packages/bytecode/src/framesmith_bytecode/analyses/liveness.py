@@ -1,4 +1,4 @@
-"""Which variables the instructions from a place on still need: `liveness`."""
+"""Live variables at every instruction: `liveness`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from framesmith_bytecode.model.ops import OPS, pops, pushes
 _VARIABLE: Final = frozenset(name for name, row in OPS.items() if row.operand in ("local", "deref"))
 _FLOW: Final = {name: row.flow for name, row in OPS.items()}
 
-# Builtins through which code can see all its locals.
+# Builtins that return all locals.
 OBSERVERS: Final = frozenset(("locals", "vars", "dir", "eval", "exec"))
 
 
-# Those that look at an object in the place of the locals where they are given one.
+# Those of them that, with an argument, inspect it instead of the locals.
 OF_AN_OBJECT: Final = frozenset(("vars", "dir"))
 
 
 def observes_locals(items: Sequence[Item]) -> bool:
-    """May the instructions look at the frame's locals as a whole?"""
+    """Whether the instructions may read the frame's locals as a whole."""
     return any(
         isinstance(item, Instr)
         and item.op in ("LOAD_GLOBAL", "LOAD_NAME")
@@ -33,7 +33,7 @@ def observes_locals(items: Sequence[Item]) -> bool:
 
 
 def _is_called_with_one(items: Sequence[Item], index: int) -> bool:
-    """Whether what an instruction loads is called with an argument, by a call that straight code leads to."""
+    """Whether the loaded object is called with one argument in the straight-line code that follows."""
     above = 0
     for item in items[index + 1 :]:
         if not isinstance(item, Instr) or isinstance(item.arg, Label):
@@ -46,10 +46,10 @@ def _is_called_with_one(items: Sequence[Item], index: int) -> bool:
 
 
 class Liveness:
-    """For every item of a `Bytecode`, the variables needed from there on.
+    """The live variables at every item of a `Bytecode`.
 
-    A local is needed if some path reads or deletes it before binding it. A cell or free variable is needed if some
-    path touches it at all, since others see the cell too.
+    A local is live if some path reads or deletes it before binding it. A cell or free variable is live if some path
+    uses it at all, since other functions share the cell.
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
@@ -68,9 +68,9 @@ class Liveness:
             pass
 
     def _sweep(self) -> bool:
-        """One backward pass; did anything grow?"""
+        """One backward pass; whether it changed anything."""
         before, items, handler_at = self._before, self._items, self._handler_at
-        grew = False
+        changed = False
         for index in range(len(items) - 1, -1, -1):
             item = items[index]
             live = before[index + 1]
@@ -80,8 +80,8 @@ class Liveness:
                     live |= before[handler_at[index]]
             if live != before[index]:
                 before[index] = live
-                grew = True
-        return grew
+                changed = True
+        return changed
 
     def _through(self, item: Instr, live: int) -> int:
         op, arg, _ = item
@@ -98,7 +98,7 @@ class Liveness:
         return live
 
     def before(self, index: int) -> frozenset[str]:
-        """Names needed from item `index` on; none at the end. `IndexError` for an index that is no item's."""
+        """Names live at item `index`; none at the end. Raises `IndexError` for an index out of range."""
         expect_index(index, self._items, "Liveness.before")
         if not 0 <= index < len(self._before):
             raise IndexError(f"Liveness.before takes the index of an item, 0 to {len(self._items) - 1}, not {index}")
@@ -107,5 +107,5 @@ class Liveness:
 
 
 def liveness(bytecode: Bytecode) -> Liveness:
-    """Live variables at every item of the function. `BytecodeError` for a label that is missing or placed twice."""
+    """Live variables at every item. Raises `BytecodeError` for a label that is missing or defined twice."""
     return Liveness(bytecode)

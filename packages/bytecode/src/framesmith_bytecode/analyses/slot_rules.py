@@ -1,8 +1,8 @@
-"""What each operation wants of the slots it takes, and what it leaves: `apply_rule`.
+"""Kinds of slots that each operation requires and leaves: `apply_rule`.
 
-CPython's interpreter trusts its compiler and does not look whether FOR_ITER finds an iterator or LIST_APPEND a list;
-what it trusts is demanded here. Rules are rows of tables; operations whose rule depends on the operand or on the slots
-have a function.
+CPython's interpreter trusts its compiler: it does not check that FOR_ITER finds an iterator or LIST_APPEND a list.
+These rules check it. They are rows of tables; operations whose rule depends on the operand or on the slots have a
+function.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from framesmith_bytecode.cpython.running import NULL_FIRST, TABLE
 from framesmith_bytecode.model.ops import FUNCTION_PARTS, INTRINSICS_1, OPS, CallShape, pops, pushes
 
 Kinds: TypeAlias = list[Kind]
-# What takes the place of the slots an operation needs, all of them given bottom first.
+# The slots that replace those an operation needs, bottom first.
 Rule: TypeAlias = Callable[[Any, Kinds], Kinds]
 
 
 class SlotError(Exception):
-    """A slot holds what the operation must not find there; the message says what, not where."""
+    """A slot may hold a kind that the operation does not accept; the message names the kind, not the instruction."""
 
 
-# op -> what the slots it pops must hold, where that is not any object
+# op -> required kinds of the slots it pops, where not all are objects
 TAKES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "FOR_ITER": (ITERATOR,),
     "RERAISE": (EXCEPTION,),
@@ -68,7 +68,7 @@ TAKES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "MATCH_CLASS": (VALUE, VALUE, TUPLE),
     "STORE_FAST": (ANYTHING,),
 }
-# op -> what it pushes, where that is not objects only
+# op -> kinds that it pushes, where not all are objects
 GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "PUSH_NULL": (NULL,),
     "LOAD_METHOD": (NULL | OBJECT, OBJECT) if NULL_FIRST else (OBJECT, NULL | OBJECT),
@@ -83,7 +83,7 @@ GIVES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "BUILD_SET": (SET,),
     "BUILD_MAP": (DICT,),
 }
-# op -> how many of the slots it pops it pushes back as they were, lowest first
+# op -> number of popped slots that it pushes back unchanged, lowest first
 KEEPS: Final[Mapping[str, int]] = {
     "FOR_ITER": 1,
     "GET_LEN": 1,
@@ -95,7 +95,7 @@ KEEPS: Final[Mapping[str, int]] = {
     "MATCH_KEYS": 2,
     "CHECK_EXC_MATCH": 1,
 }
-# Operations that cannot leave through a handler after they took something off the stack.
+# Operations that cannot raise after they popped a slot.
 CANNOT_RAISE: Final = frozenset(
     ("POP_TOP", "STORE_FAST", "STORE_DEREF", "POP_EXCEPT", "PUSH_EXC_INFO", "YIELD_VALUE", "RETURN_VALUE", "END_SEND",
      "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "IS_OP")
@@ -103,7 +103,7 @@ CANNOT_RAISE: Final = frozenset(
 
 
 def demand(found: Kind, wanted: Kind, what: str = "") -> None:
-    """Raise `SlotError` unless all that a slot can hold is wanted."""
+    """Raise `SlotError` unless all kinds that a slot can hold are accepted."""
     if bits(found) & ~wanted:
         if found & NULL and not wanted & NULL:
             raise SlotError(f"takes a NULL slot for {what or 'a value'}")
@@ -112,7 +112,7 @@ def demand(found: Kind, wanted: Kind, what: str = "") -> None:
 
 def _copy(n: int, slots: Kinds) -> Kinds:
     demand(slots[0], VALUE | OPEN_FUNCTION)
-    if slots[0] & EXCEPTIONS:  # changes through one of two references would not show in the other's kind
+    if slots[0] & EXCEPTIONS:  # a change through one of two references would not change the other's kind
         slots[0] = LIST | slots[0] & ~EXCEPTIONS
     return [*slots, slots[0]]
 
@@ -142,7 +142,7 @@ def _call_function_ex(has_kwargs: bool, slots: Kinds) -> Kinds:
     if null != NULL:
         raise SlotError(f"wants a NULL slot beside the callable, there is {in_words(null)}")
     demand(slots[2], VALUE)
-    if has_kwargs:  # CPython 3.12 and later look into it unchecked
+    if has_kwargs:  # CPython 3.12 and later read it unchecked
         demand(slots[3], DICT, "a dict made here (as by BUILD_MAP 0, SWAP 2, DICT_MERGE 1)")
     return [OBJECT]
 
@@ -255,7 +255,7 @@ _INTRINSICS_2: Final[Mapping[str, tuple[Kind, Kind, Kind]]] = {
     "TYPEVAR_WITH_CONSTRAINTS": (TEXT, VALUE, OBJECT),
     "SET_FUNCTION_TYPE_PARAMS": (FUNCTION, TUPLE, FUNCTION),
 }
-# Intrinsics that trust what they are given to be a string, or made of one.
+# Intrinsics that assume a string, or an object made from one.
 USES_TEXTS: Final = frozenset(
     name for name, row in {**_INTRINSICS_1, **_INTRINSICS_2}.items() if row[0] in (TEXT, ALIAS)
 )
@@ -306,9 +306,9 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def apply_rule(op: str, arg: Any, slots: Kinds) -> Kinds:
-    """What the slots an operation needs become when control goes on; raises `SlotError`.
+    """The slots that an operation leaves in place of those it needs. Raises `SlotError`.
 
-    `slots` are what it peeks at and, above that, what it pops, bottom first.
+    `slots`: those that it peeks at and, above them, those that it pops, bottom first.
     """
     rule = RULES.get(op)
     if rule is not None:
@@ -329,15 +329,14 @@ def apply_rule(op: str, arg: Any, slots: Kinds) -> Kinds:
     return [*slots[: taken + kept], *[OBJECT] * (pushes(op, arg) - kept)]
 
 
-# Operations that neither ask for nor leave anything but objects, and have no operand that matters.
+# Operations that take and leave objects only, whatever their operand.
 ORDINARY: Final = frozenset(OPS) - set(TAKES) - set(GIVES) - set(KEEPS) - set(RULES)
 
 
-# ---- the same, in a hurry ----
+# ---- the same, for common cases ----
 #
-# The commonest operations that are not ordinary, where they meet nothing but objects around the NULL of a call, and
-# take nothing below `floor`. Each gives the depth and the other slots afterwards, or None where it has to be looked at
-# in full.
+# The most common of the other operations, where all slots are objects but for the NULL of a call, and none below
+# `floor` is popped. Each returns the depth and the other slots afterwards, or None where the full rule is needed.
 
 Quick: TypeAlias = Callable[[Any, int, Others, int], "tuple[int, Others] | None"]
 _NULL_ABOVE: Final = 0 if NULL_FIRST else 1

@@ -1,8 +1,8 @@
-"""What a value-stack slot can hold, as sets of kinds: the lattice that the verifier walks with.
+"""Abstract values of value-stack slots: sets of kinds, the lattice of the verifier.
 
 A `Kind` is a set of bits (joins are unions) and, for some, a number: how many free variables a code object has, how
-many cells or items a tuple holds. `OBJECT` is any Python object and the kind of most slots, so a stack is kept as its
-depth and a linked list of the slots that are something else (`Others`), top first.
+many cells or items a tuple holds. `OBJECT` is any Python object and the kind of most slots, so a stack is represented
+by its depth and a linked list of the slots of other kinds (`Others`), top first.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NULL: Final = 1
 OBJECT: Final = 1 << 1
 ITERATOR: Final = 1 << 2
 LIST: Final = 1 << 3
-EXCEPTIONS: Final = 1 << 4  # a list that holds exceptions and None only
+EXCEPTIONS: Final = 1 << 4  # a list of exceptions and None
 SET: Final = 1 << 5
 DICT: Final = 1 << 6
 TUPLE: Final = 1 << 7  # numbered: its length
 CODE: Final = 1 << 8  # numbered: its free variables
 FUNCTION: Final = 1 << 9
-OPEN_FUNCTION: Final = 1 << 10  # numbered: the cells it still lacks
+OPEN_FUNCTION: Final = 1 << 10  # numbered: the cells that it lacks
 EXCEPTION: Final = 1 << 11
-NONE: Final = 1 << 12  # where an exception could be
+NONE: Final = 1 << 12  # in place of an exception
 OFFSET: Final = 1 << 13  # of the instruction that raised
 CELL: Final = 1 << 14
 CELLS: Final = 1 << 15  # a tuple of cells; numbered
@@ -72,7 +72,7 @@ _NUMBERED: Final[Mapping[Kind, str]] = {
 
 
 def numbered(kind: Kind, number: int) -> Kind:
-    """The kind with its number."""
+    """Return the kind with the number."""
     return kind | number + 1 << _NUMBER_SHIFT
 
 
@@ -88,7 +88,7 @@ def bits(kind: Kind) -> Kind:
 
 
 def join(left: Kind, right: Kind) -> Kind:
-    """What a slot holds after either of two paths; of two numbers that differ, neither."""
+    """The join of two kinds; numbers that differ are dropped."""
     return left if left == right else (left | right) & _BITS
 
 
@@ -104,7 +104,7 @@ def in_words(kind: Kind) -> str:
 
 
 def constant_kind(value: object) -> Kind:
-    """The kind of a constant, as far as it matters."""
+    """The kind of a constant."""
     if value.__class__ is tuple:
         assert isinstance(value, tuple)
         return numbered(TUPLE, len(value))
@@ -117,12 +117,12 @@ def constant_kind(value: object) -> Kind:
 
 
 def push(others: Others, index: int, kind: Kind) -> Others:
-    """With a slot put on top."""
+    """The list with one more slot on top."""
     return others if kind == OBJECT else (index, kind, others)
 
 
 def cut(others: Others, depth: int) -> Others:
-    """Of the lowest `depth` slots."""
+    """The list of the lowest `depth` slots."""
     while others is not None and others[0] >= depth:
         others = others[2]
     return others
@@ -139,7 +139,7 @@ def slots(others: Others, base: int, depth: int) -> list[Kind]:
 
 
 def push_all(others: Others, base: int, kinds: list[Kind]) -> Others:
-    """With several slots put on top, bottom first; the first is slot `base`."""
+    """The list with several more slots on top, bottom first; the first is slot `base`."""
     for index, kind in enumerate(kinds, base):
         if kind != OBJECT:
             others = (index, kind, others)
@@ -147,7 +147,7 @@ def push_all(others: Others, base: int, kinds: list[Kind]) -> Others:
 
 
 def join_others(left: Others, right: Others) -> Others:
-    """The join of two stacks of the same depth; gives `left` itself where nothing is added to it."""
+    """The join of two stacks of the same depth; `left` itself if the join equals it."""
     if left is right or left == right:
         return left
     mine, theirs = dict(_pairs(left)), dict(_pairs(right))
@@ -168,10 +168,10 @@ def _pairs(others: Others) -> list[tuple[int, Kind]]:
     return out
 
 
-# ---- variables whose names tell what they hold ----
+# ---- variables with names of a kind ----
 #
-# A compiler passes such objects under names that no program can write: CPython's own are those of the first table. Code
-# that resumes another in the middle gets its stack the same way, under names made by `carrier_name`.
+# Compilers pass such objects under names that no program can write: the first table has those of CPython.
+# Continuations get their stack the same way, under names made by `carrier_name`.
 
 _CPYTHON: Final[Mapping[str, Kind]] = {
     ".0": ITERATOR,
@@ -200,7 +200,7 @@ _CARRIER: Final = re.compile(r"\.([a-z]+)(\d*)_\d+")
 
 
 def carrier_name(kind: Kind, slot: int, taken: Collection[str] = ()) -> str:
-    """The name of a parameter that carries what stack slot `slot` held, none of those taken."""
+    """The name of a parameter for the value of stack slot `slot`, different from those in `taken`."""
     name = _carried_as(kind).format(slot)
     while name in taken:
         slot += 1
@@ -219,7 +219,7 @@ def _carried_as(kind: Kind) -> str:
 
 
 def variable_kind(name: str) -> Kind:
-    """What a variable holds by its name: OBJECT for all that programs can write."""
+    """The kind of a variable by its name: OBJECT for all names that programs can write."""
     if name[:1] != ".":
         return OBJECT
     known = _CPYTHON.get(name)

@@ -1,4 +1,4 @@
-"""The places that instructions lead to: labels, and the regions in force; and words for them in `BytecodeError`s."""
+"""Indices of labels and spans of regions, and descriptions of items for `BytecodeError`s."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from framesmith_bytecode.model.bytecode import Bytecode, Item, Label
 
 
 class BytecodeError(ValueError):
-    """A `Bytecode` that no interpreter should see; the message names the instruction."""
+    """A `Bytecode` that cannot run safely; the message names the instruction."""
 
 
 def describe(items: list[Item], index: int) -> str:
-    """Words for one item of an instruction list, for messages."""
+    """Description of one item of an instruction list, for messages."""
     if index >= len(items):
         return "the end of the instructions"
     item = items[index]
@@ -26,7 +26,7 @@ def describe(items: list[Item], index: int) -> str:
 
 
 def label_indices(bytecode: Bytecode) -> dict[Label, int]:
-    """Index of every label in the instruction list; a label placed twice is an error."""
+    """Index of every label in the instruction list; a label defined twice is an error."""
     found: dict[Label, int] = {}
     for index, item in enumerate(bytecode.instructions):
         if isinstance(item, Label):
@@ -37,7 +37,7 @@ def label_indices(bytecode: Bytecode) -> dict[Label, int]:
 
 
 class Span(NamedTuple):
-    """One region as half-open range of instruction indices; `key` says which region."""
+    """One region as a half-open range of instruction indices; `key` identifies the region."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 
 def innermost(spans: Sequence[Span]) -> list[Span]:
-    """Disjoint spans, sorted, saying for each index which of the given (possibly nested) spans is in force.
+    """Sorted disjoint spans: for each index, the innermost of the given (possibly nested) spans.
 
     The later start wins; of equal starts the earlier end; of equal spans the later in the list.
     """

@@ -1,4 +1,4 @@
-"""Everything that can be known to be wrong with a `Bytecode` before it runs: `verify`."""
+"""The verifier of a `Bytecode`: `verify`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _variable_problems(bytecode: Bytecode) -> Iterator[str]:
 
 
 def _cell_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
-    """A cell variable's slot must hold its cell wherever that is relied on."""
+    """A cell variable's slot must hold its cell at each instruction that uses it."""
     cells = {*bytecode.cellvars, *bytecode.freevars}
     if not cells:
         return
@@ -84,7 +84,7 @@ def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
 
 
 def problems(bytecode: Bytecode) -> list[str]:
-    """All that is wrong, in words; empty for a sound function. Later checks are made only if earlier ones pass."""
+    """Descriptions of all problems; empty for a sound function. Later checks run only if earlier ones pass."""
     expect_bytecode(bytecode, "problems")
     try:
         check_types(bytecode)
@@ -106,7 +106,7 @@ def problems(bytecode: Bytecode) -> list[str]:
 
 
 def verify(bytecode: Bytecode) -> None:
-    """Raise `BytecodeError` naming the first offending instruction and how many more there are."""
+    """Raise `BytecodeError` with the first problem and the number of the others."""
     expect_bytecode(bytecode, "verify")
     found = problems(bytecode)
     if found:

@@ -1,7 +1,7 @@
-"""The value stack before every instruction, by walking all paths: `stack_depths`.
+"""Abstract interpretation of the value stack over all paths: `stack_depths`.
 
-The walk follows the stack's depth and, where a slot holds something else than just an object, what it holds. That is
-what makes `encode` safe: CPython trusts its compiler, and runs into memory that is not there when it is deceived.
+It computes the depth of the stack and the kinds of slots that are not objects. Without it `encode` would be unsafe:
+CPython trusts its compiler and reads invalid memory if a slot holds another kind.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _STRAIGHT: Final[Mapping[str, tuple[int, int]]] = {
 }
 _LOADS: Final = dict.fromkeys(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF"), (0, 1))
 _STORES: Final = dict.fromkeys(("STORE_FAST", "STORE_DEREF"), (1, -1))
-# Without variables that tell what they hold, and without cells that change places, these are ordinary too.
+# Without variables of a special kind and without cells outside their slots, these are ordinary too.
 _STRAIGHT_VARIABLES: Final = {**_STRAIGHT, **_LOADS, **_STORES, "DELETE_FAST": (0, 0), "DELETE_DEREF": (0, 0)}
 _SLOT_OPS: Final = frozenset(name for name, row in OPS.items() if row.operand == "local") | {"MAKE_CELL"}
 _TRACKED: Final = frozenset((tuple, CodeType))
 _TRACKED_WITH_TEXTS: Final = _TRACKED | {str, type(None)}
-# A comprehension takes a cell's slot, and gives it back, outside of the region that would clean up, with these alone.
+# A comprehension saves and restores a cell's slot, outside of the region that cleans up, with these alone.
 _SILENT: Final = frozenset(
     ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
 )
@@ -75,11 +75,11 @@ _GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
 _OPTIMIZED: Final = 0x01
 
 
-class _NeedsTexts(Exception):
-    """The walk met an operation that trusts a constant to be a string: strings have to be followed, too."""
+class _NeedsStringKinds(Exception):
+    """An operation assumes that a constant is a string: kinds of strings must be tracked too."""
 
 
-# Depth, other slots, cell variables whose slot may hold something else than their cell.
+# Depth, other slots, cell variables whose slot may hold another object than their cell.
 _State: TypeAlias = tuple[int, Others, frozenset[str]]
 
 
@@ -102,15 +102,15 @@ class _Walk:
             for index in range(span.start, span.end):
                 self.span_at[index] = span.key
         variables = (*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars)
-        self.telling = {name: variable_kind(plain_name(name)) for name in variables if name[:1] == "."}
+        self.special_kinds = {name: variable_kind(plain_name(name)) for name in variables if name[:1] == "."}
         self.cells = frozenset((*bytecode.cellvars, *bytecode.freevars))
         moved = bool(self.cells) and self.moves_cells()
-        self.straight = _STRAIGHT if self.telling or moved else _STRAIGHT_VARIABLES
+        self.straight = _STRAIGHT if self.special_kinds or moved else _STRAIGHT_VARIABLES
         self.raw = [NOWHERE] * len(self.items) if moved else []
         self.constants = _TRACKED_WITH_TEXTS if texts else _TRACKED
 
     def moves_cells(self) -> bool:
-        """Does an instruction reach past a cell to its slot?"""
+        """Whether an instruction uses the slot of a cell variable itself."""
         return any(item.__class__ is Instr and item[0] in _SLOT_OPS and item[1] in self.cells for item in self.items)
 
     # ---- problems ----
@@ -125,7 +125,7 @@ class _Walk:
             raise self.fail(index, "its label is not in the instructions") from None
 
     def check_start(self) -> None:
-        """A generator's first instruction makes it; nothing else does."""
+        """RETURN_GENERATOR must be the first instruction of generators, and of them alone."""
         first = next((item for item in self.items if isinstance(item, Instr)), None)
         generator = bool(self.bytecode.flags & _GENERATOR_FLAGS)
         if generator != (first is not None and first.op == "RETURN_GENERATOR"):
@@ -134,8 +134,8 @@ class _Walk:
                 f"coroutine, the instructions {'do not ' if generator else ''}start with RETURN_GENERATOR"
             )
 
-    def check_index(self, index: int, item: Instr, depth: int, others: Others) -> None:
-        """Operations that are sound in some functions, or after some others, only."""
+    def check_context(self, index: int, item: Instr, depth: int, others: Others) -> None:
+        """Check operations that are sound only in some functions, or after certain others."""
         op, arg, flags = item.op, item.arg, self.bytecode.flags
         if op == "RETURN_GENERATOR":
             if index in self.span_at or any(isinstance(i, Instr) for i in self.items[:index]) or depth:
@@ -155,7 +155,7 @@ class _Walk:
             raise self.fail(index, "needs a local namespace; this function keeps its variables in slots")
 
     def only_after(self, index: int, *ops: str) -> bool:
-        """Do these operations stand before `index`, with no jump leading in between?"""
+        """Whether these operations precede `index`, without a jump target between them."""
         for op in reversed(ops):
             index -= 1
             while index >= 0 and isinstance(self.items[index], Label):
@@ -169,12 +169,12 @@ class _Walk:
 
     @cached_property
     def jump_targets(self) -> frozenset[Label]:
-        """Labels that jumps name."""
+        """Labels that are jump targets."""
         operands = (item.arg for item in self.items if isinstance(item, Instr))
         return frozenset(operand for operand in operands if isinstance(operand, Label))
 
     def check_resume(self, index: int, depth: int, others: Others) -> None:
-        """While a generator waits for another, the interpreter looks for that one under the yielded value."""
+        """While a generator awaits another, the interpreter expects the latter under the yielded value."""
         if not self.only_after(index, "SEND", "YIELD_VALUE"):
             raise self.fail(index, "resumes a wait for another generator, and is not only after SEND, YIELD_VALUE")
         if depth < 2 or slots(others, depth - 2, depth - 1)[0] & NULL:
@@ -183,7 +183,7 @@ class _Walk:
     # ---- the walk ----
 
     def send(self, index: int, state: _State, origin: int) -> None:
-        """A path leads to `index`; it must agree with earlier ones about the depth."""
+        """Add a path to `index`; its depth must equal that of earlier ones."""
         if index >= len(self.items):
             raise self.fail(origin, "control runs off the end")
         known = self.before[index]
@@ -193,7 +193,7 @@ class _Walk:
         self.pending.append((index, state))
 
     def floor(self, index: int, key: int, depth: int) -> int:
-        """The depth at which a region's handler starts; an instruction inside is at `depth`."""
+        """The depth at a region's handler, for an instruction inside at `depth`."""
         region: Region = self.bytecode.regions[key]
         floor = self.regions.get(key)
         if floor is None:
@@ -204,7 +204,7 @@ class _Walk:
         return floor
 
     def enter_region(self, index: int, key: int, depth: int, others: Others, raw: frozenset[str]) -> int:
-        """An instruction may raise; the depth at which its handler starts."""
+        """Add the path from an instruction that may raise; returns the depth at its handler."""
         floor = self.floor(index, key, depth)
         kept = cut(others, floor)
         seen = self.raised.get(key)
@@ -229,7 +229,7 @@ class _Walk:
             self.follow(index, state)
 
     def visit_silent(self) -> None:
-        """Look at handlers that only instructions that cannot raise lead to; the depth must be right in any case."""
+        """Check handlers of regions whose instructions cannot raise; their depth must be consistent as well."""
         while self.silent:
             index, key, depth, others = self.silent.pop()
             region = self.bytecode.regions[key]
@@ -242,10 +242,10 @@ class _Walk:
                 raise self.fail(handler, f"reached with stack depth {known} and, as a handler, {entry}")
 
     def follow(self, index: int, state: _State) -> None:
-        """Walk straight on from `index` until a path ends or brings nothing new."""
+        """Follow straight-line code from `index` until the path ends or adds nothing."""
         depth, others, raw = state
         items, before, kinds, span_at, straight = self.items, self.before, self.others, self.span_at, self.straight
-        floor, told, size = 0, None, len(items)
+        floor, last, size = 0, None, len(items)
         while index < size:
             item = items[index]
             if item.__class__ is Label:
@@ -263,13 +263,13 @@ class _Walk:
                 key = span_at.get(index)
                 if key is None:
                     floor = 0
-                elif told is None or told[0] != key or told[1] is not others or told[2] is not raw or depth < floor:
+                elif last is None or last[0] != key or last[1] is not others or last[2] is not raw or depth < floor:
                     if cannot_raise(item, index, self.labels):  # type: ignore[arg-type]
                         self.silent.append((index, key, depth, others))
                         floor = self.floor(index, key, depth)
                     else:
                         floor = self.enter_region(index, key, depth, others, raw)
-                        told = (key, others, raw)
+                        last = (key, others, raw)
             op, arg, _ = item  # type: ignore[misc]
             effect = straight.get(op)
             if effect is not None and depth - effect[0] >= floor and (others is None or others[0] < depth - effect[0]):
@@ -292,7 +292,7 @@ class _Walk:
         raise self.fail(index, "control runs off the end")
 
     def arrive(self, index: int, state: _State) -> _State | None:
-        """The state at a label with this path's added, or None if it adds nothing."""
+        """The join of a label's state with this path's, or None if it adds nothing."""
         known = self.states.get(index)
         if known is not None:
             if known[0] != state[0]:
@@ -308,7 +308,7 @@ class _Walk:
         return state
 
     def step(self, index: int, item: Instr, state: _State, floor: int) -> _State | None:
-        """State after the instruction on the way to the next one, None if there is no such way."""
+        """State after the instruction if control goes on to the next one, else None."""
         op, arg, _ = item
         depth, others, raw = state
         needed = required_depth(op, arg)
@@ -319,9 +319,9 @@ class _Walk:
         if depth - taken < floor and op not in CANNOT_RAISE:
             raise self.fail(index, f"takes a value of which its handler wants to find {floor} on the stack")
         if op in _INTRINSICS and arg in USES_TEXTS and self.constants is _TRACKED:
-            raise _NeedsTexts
-        if op in _PLACES:
-            self.check_index(index, item, depth, others)
+            raise _NeedsStringKinds
+        if op in _CONTEXT_DEPENDENT:
+            self.check_context(index, item, depth, others)
         found = slots(others, base, depth)
         try:
             if OPS[op].operand in ("local", "deref"):
@@ -350,35 +350,35 @@ class _Walk:
         return constant_kind(value)
 
     def variable(self, op: str, name: str, found: list[Kind], raw: frozenset[str]) -> tuple[list[Kind], frozenset[str]]:
-        """The effect of an operation on a variable, on the slots it needs and on the cells that are not in place."""
-        told = self.telling.get(name, OBJECT)
+        """The effect of an operation on a variable, on the slots that it needs, and on cells outside their slots."""
+        kind = self.special_kinds.get(name, OBJECT)
         is_cell = name in self.cells
         if OPS[op].operand == "deref" and name in raw and op != "MAKE_CELL":
             raise SlotError("a comprehension's variable stands where the cell belongs")
         if op == "STORE_FAST":
-            demand(found[0], ANYTHING if told == OBJECT else told | NULL)
+            demand(found[0], ANYTHING if kind == OBJECT else kind | NULL)
             if is_cell:
                 raw = raw - {name} if found[0] == CELL else raw | {name}
             return [], raw
         if op == "STORE_DEREF":
-            demand(found[0], VALUE if told == OBJECT else told)
+            demand(found[0], VALUE if kind == OBJECT else kind)
             return [], raw
         if op == "LOAD_FAST_AND_CLEAR":
-            return [CELL if is_cell and name not in raw else NULL | told], raw | {name} if is_cell else raw
+            return [CELL if is_cell and name not in raw else NULL | kind], raw | {name} if is_cell else raw
         if op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
-            return [CELL if is_cell and name not in raw else told], raw
+            return [CELL if is_cell and name not in raw else kind], raw
         if op in ("LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"):
             for slot in found:
                 demand(slot, VALUE)
-            return [told], raw
-        if op == "MAKE_CELL" and told != OBJECT:
+            return [kind], raw
+        if op == "MAKE_CELL" and kind != OBJECT:
             raise SlotError("would put a cell where the variable's name promises something else")
         if op in ("MAKE_CELL", "DELETE_FAST") and is_cell:
             return [], raw - {name} if op == "MAKE_CELL" else raw | {name}
         return apply_rule(op, name, found), raw
 
     def branch(self, index: int, item: Instr, state: _State, after: list[Kind]) -> _State:
-        """Send the taken branch on its way; the state of the other one."""
+        """Add the path of the taken branch; returns the state of the other one."""
         op = item.op
         base, rest, raw = state
         stays = push_all(rest, base, after)
@@ -393,7 +393,7 @@ class _Walk:
         return base + len(after), stays, raw
 
 
-_PLACES: Final = frozenset(
+_CONTEXT_DEPENDENT: Final = frozenset(
     ("RETURN_GENERATOR", "YIELD_VALUE", "RESUME", "ASYNC_GEN_WRAP", "LOAD_LOCALS", "IMPORT_STAR")
 )
 _INTRINSICS: Final = frozenset(("CALL_INTRINSIC_1", "CALL_INTRINSIC_2"))
@@ -402,35 +402,35 @@ _NONE_TESTS: Final = frozenset(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"))
 
 
 def cannot_raise(item: Instr, index: int, labels: Mapping[Label, int]) -> bool:
-    """Is there no way from item `index` to a handler? Jumps backward look for signals, those forward do not."""
+    """Whether item `index` cannot raise. Backward jumps can: they serve signals."""
     return item.op in _SILENT or (item.op == "JUMP" and labels.get(item.arg, 0) > index)
 
 
 def is_none_test(item: Item) -> bool:
-    """Is this a jump that depends on whether the top is None?"""
+    """Whether this is a conditional jump on `top is None`."""
     return isinstance(item, Instr) and item.op in _NONE_TESTS
 
 
 def is_copy_of_top(item: Item) -> bool:
-    """Is this COPY 1, so that a test of the top tells about the slot below?"""
+    """Whether this is COPY 1, so that a test of the top applies to the slot below as well."""
     return isinstance(item, Instr) and item.op == "COPY" and item.arg == 1
 
 
 def stack_depths(bytecode: Bytecode) -> Depths:
-    """Depths of the whole function, and what its slots hold.
+    """Depths and kinds of slots of the whole function.
 
-    Raises `BytecodeError` for a missing label, an underflow, paths that disagree, control running off the end, and
-    an operation that does not find on the stack, or in a cell, what the interpreter trusts to be there.
+    Raises `BytecodeError` for a missing label, an underflow, paths of different depths, control that runs off the end,
+    and slots or cells of another kind than the interpreter assumes.
     """
     expect_bytecode(bytecode, "stack_depths")
     if not bytecode.instructions:
         raise BytecodeError(f"{bytecode.name}: {describe(bytecode.instructions, 0)}: control runs off the end")
     try:
         return _walk(bytecode, texts=False)
-    except _NeedsTexts:
+    except _NeedsStringKinds:
         return _walk(bytecode, texts=True)
     except (AttributeError, LookupError, TypeError):
-        check_types(bytecode)  # what few callers have not checked: no Instr, no list
+        check_types(bytecode)  # not an Instr, not a list: few callers have not checked it
         raise
 
 

@@ -1,1 +1,1 @@
-"""Generates canonical instructions."""
+"""Generation of canonical instructions."""

@@ -1,6 +1,6 @@
-"""Generates canonical instructions: variables, calls, functions, temporaries, blocks.
+"""Generation of canonical instructions: variables, calls, functions, temporaries, blocks.
 
-It knows values only through `Reconstructable`; what a value is, is its caller's affair.
+The caller's values are known through `Reconstructable` only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_by
 
 
 class Reconstructable(Protocol):
-    """Anything that can emit the instructions which push it."""
+    """A value that can emit instructions which push it."""
 
     def reconstruct(self, codegen: Codegen, /) -> None:
         """Emit instructions that leave exactly one more value on the stack."""
@@ -24,8 +24,8 @@ class Reconstructable(Protocol):
 class Codegen(Emitter):
     """Collects instructions for one function.
 
-    `argnames` are the parameters in frame order, `varnames` further locals. `position`, the source range of what is
-    emitted next, is at first the line that the function begins in.
+    `argnames` are the parameters in frame order, `varnames` further locals. `position`, the source range of the
+    next instructions, is at first the line in which the function begins.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Codegen(Emitter):
         self.varnames = [*self.argnames, *(v for v in expect_names(varnames, "varnames") if v not in self.argnames)]
         self.cellvars = expect_names(cellvars, "cellvars")
         self.freevars = expect_names(freevars, "freevars")
-        #: The local that holds each value that is in a temporary, by the value's id.
+        #: The local of each value that is in a temporary, by the value's id.
         self.temporaries: dict[int, str] = {}
-        #: The values that a generated call is to return, in order (see `load_output`).
+        #: The values that a generated call will return, in order (see `load_output`).
         self.outputs: list[Any] = []
         self._output_indices: dict[int, int] = {}
         self._outputs_local: str | None = None
@@ -68,7 +68,7 @@ class Codegen(Emitter):
     # -- variables
 
     def is_cell(self, name: str) -> bool:
-        """Is the variable a cell or free variable here?"""
+        """Whether the variable is a cell or free variable."""
         return name in self.cellvars or name in self.freevars
 
     def load(self, name: str) -> None:
@@ -87,16 +87,16 @@ class Codegen(Emitter):
         self.emit(self._variable_op("DELETE", name), name)
 
     def forget(self, name: str) -> None:
-        """Unbind a local, which may be unbound already."""
+        """Unbind a local that may be unbound already."""
         if self._variable_op("STORE", name) != "STORE_FAST":
             raise ValueError(f"forget takes a local; {name!r} is a cell or free variable (delete empties it)")
         self.emit("PUSH_NULL")
         self.emit("STORE_FAST", name)
 
     def forget_all(self, keep: Collection[str] = ()) -> None:
-        """Unbind the arguments and what this code has stored in locals, but for those to `keep`.
+        """Unbind the arguments and all locals that this code has stored, but for those in `keep`.
 
-        Values whose temporaries are gone are made anew where they are pushed again.
+        Values without their temporaries are made again when they are pushed.
         """
         bound = {item.arg for item in self.instructions if isinstance(item, Instr) and item.op == "STORE_FAST"}
         bound |= {self._outputs_local, *(name for name in self.argnames if not self.is_cell(name))}
@@ -153,15 +153,12 @@ class Codegen(Emitter):
                 self(value)
 
     def spill_stack(self, names: Sequence[str]) -> None:
-        """Pop into locals, which are named from the bottom of the stack up; NULL leaves its local unbound."""
+        """Pop into locals, named from the bottom of the stack up; NULL leaves its local unbound."""
         for name in reversed(expect_names(names, "names")):
             self.store(name)
 
     def make_function(self, code: CodeType, closure: Sequence[str] = ()) -> None:
-        """Push a function of the code, closing over the named variables of this one.
-
-        `closure` has a variable for each of the code's `co_freevars`, in their order.
-        """
+        """Push a function of the code with a closure of variables of this one, one for each of its `co_freevars`."""
         expect(code, CodeType, "make_function", "a code object (encode(codegen.bytecode(name)) makes one)")
         closure = expect_names(closure, "closure")
         if len(closure) != len(code.co_freevars):
@@ -176,7 +173,7 @@ class Codegen(Emitter):
     # -- values and temporaries
 
     def new_temp(self, prefix: str = "tmp") -> str:
-        """A fresh local, by a name that other code has, too: CPython 3.12 keeps every name that it has met for good."""
+        """A new local. Names are the same in all generated code, because CPython 3.12 never frees an interned name."""
         name = f"__{prefix}_{next(self._numbers)}"
         while name in self.varnames or self.is_cell(name):
             name = f"__{prefix}_{next(self._numbers)}"
@@ -184,10 +181,7 @@ class Codegen(Emitter):
         return name
 
     def __call__(self, value: Reconstructable) -> None:
-        """Push a value: from its temporary if it has one, else by its `reconstruct`.
-
-        Values are told apart by identity.
-        """
+        """Push a value (known by identity): from its temporary if it has one, else by its `reconstruct`."""
         if not hasattr(value, "reconstruct"):
             raise TypeError(f"{value!r:.80} has no method reconstruct(codegen); load_const pushes a constant")
         name = self.temporaries.get(id(value))
@@ -197,14 +191,14 @@ class Codegen(Emitter):
             self.load(name)
 
     def keep(self, value: Reconstructable) -> str:
-        """The temporary that holds the value from now on; it is made here if it has none yet."""
+        """Return the temporary of the value; it is made if it has none."""
         if id(value) not in self.temporaries:
             self(value)
             self.store_temporary(value)
         return self.temporaries[id(value)]
 
     def store_temporary(self, value: object) -> None:
-        """Pop into a new temporary, from which the value is pushed from now on."""
+        """Pop into a new temporary of the value, from which it is pushed later."""
         name = self.new_temp()
         self._alive.append(value)
         self.temporaries[id(value)] = name
@@ -213,16 +207,16 @@ class Codegen(Emitter):
     # -- the outputs of a generated call
 
     def load_output(self, value: object) -> None:
-        """Push what the generated call has returned for the value: an item of the tuple that `store_outputs` took.
+        """Push the value's item of the tuple returned by the generated call and popped by `store_outputs`.
 
-        The first time (of this value, told by identity) gives it the next place in `outputs`. So the call is generated
-        after all that uses what it returns, `in_front` of it.
+        The first use of a value (known by identity) appends it to `outputs`. Therefore the call is generated after all
+        uses of its results, `in_front` of them.
         """
-        place = self._output_indices.setdefault(id(value), len(self.outputs))
-        if place == len(self.outputs):
+        index = self._output_indices.setdefault(id(value), len(self.outputs))
+        if index == len(self.outputs):
             self.outputs.append(value)
         self.load(self._outputs_name())
-        self.load_item(place)
+        self.load_item(index)
 
     def store_outputs(self) -> None:
         """Pop the tuple of the `outputs`."""
@@ -266,7 +260,7 @@ class Codegen(Emitter):
     # -- result
 
     def bytecode(self, name: str | None = None) -> Bytecode:
-        """The function made so far, with a RESUME in front if it has none."""
+        """The function made so far, with a RESUME as first instruction if it has none."""
         template = self._template
         items = list(self.instructions)
         if not any(isinstance(item, Instr) and item.op == "RESUME" for item in items):

@@ -1,4 +1,4 @@
-"""Emits canonical instructions, knowing nothing of variables: operations, calls, the stack, protected blocks."""
+"""Emission of canonical instructions without variables: operations, calls, the stack, protected blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FRESH_DICTS: Final = frozenset(("BUILD_MAP", "BUILD_CONST_KEY_MAP"))
 
 
 def expect(value: object, kind: type | UnionType, taker: str, wanted: str) -> None:
-    """`TypeError` unless the value is of the kind."""
+    """Raise `TypeError` unless the value is of the kind."""
     if not isinstance(value, kind):
         raise TypeError(f"{taker} takes {wanted}, not {value!r:.80}")
 
 
 def expect_choice(value: object, choices: tuple[str, ...], taker: str) -> None:
-    """`ValueError`, with the nearest choice, for anything else than a choice."""
+    """Raise `ValueError`, with the nearest choice, unless the value is one of the choices."""
     if value not in choices:
         near = get_close_matches(str(value), choices, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -34,18 +34,18 @@ def expect_choice(value: object, choices: tuple[str, ...], taker: str) -> None:
 
 
 def expect_count(value: object, taker: str, least: int = 0) -> None:
-    """`ValueError` unless the value is an int, at least `least`."""
+    """Raise `ValueError` unless the value is an int of at least `least`."""
     if type(value) is not int or value < least:
         raise ValueError(f"{taker} takes an int, at least {least}, not {value!r:.80}")
 
 
 def start_of(line: int) -> Position:
-    """The position of what stands somewhere in the line."""
+    """The position of a line without columns."""
     return Position(line, line, None, None)
 
 
 class Emitter:
-    """Collects instructions and regions; `position` is the source range of what is emitted next."""
+    """Collects instructions and regions; `position` is the source range of the next instructions."""
 
     def __init__(self, position: Position | None = None) -> None:
         self.instructions: list[Item] = []
@@ -66,7 +66,7 @@ class Emitter:
         self.instructions.extend(added)
 
     def mark(self, label: Label) -> Label:
-        """Place the label here."""
+        """Define the label here."""
         expect(label, Label, "mark", "a Label")
         self.instructions.append(label)
         return label
@@ -82,13 +82,13 @@ class Emitter:
 
     @contextmanager
     def in_front(self) -> Iterator[None]:
-        """Put what is emitted inside in front of all that was emitted before."""
+        """Context manager: instructions emitted inside go before all others."""
         rest, self.instructions = self.instructions, []
         yield
         self.instructions += rest
 
     def load_const(self, value: object) -> None:
-        """Push the value itself: any object, held by the code object."""
+        """Push a constant: any object, held by the code object."""
         self.emit("LOAD_CONST", value)
 
     # -- attributes, items, containers
@@ -106,7 +106,7 @@ class Emitter:
         self.emit("DELETE_ATTR", name)
 
     def load_method(self, name: str) -> None:
-        """Pop an object, push the two slots `call_method` wants."""
+        """Pop an object, push the two slots for `call_method`."""
         self.emit("LOAD_METHOD", name)
 
     def load_item(self, key: object = None, *, on_stack: bool = False) -> None:
@@ -163,7 +163,7 @@ class Emitter:
         self.emit("PUSH_NULL")
 
     def push_callable(self, emit: Callable[[], object]) -> None:
-        """Run `emit`, which must push one callable, and place NULL on its side of it."""
+        """Run `emit`, which must push one callable, and push NULL before or after it as this version needs."""
         if TABLE.null_first:
             self.push_null()
             emit()
@@ -176,7 +176,7 @@ class Emitter:
         self.push_callable(lambda: self.load_const(function))
 
     def callable_on_stack(self) -> None:
-        """Turn the callable on top into the two slots a call wants."""
+        """Turn the callable on top into the two slots of a call."""
         self.push_null()
         if TABLE.null_first:
             self.swap(2)
@@ -190,7 +190,7 @@ class Emitter:
         self.call(argc, kwnames)
 
     def call_ex(self, has_kwargs: bool) -> None:
-        """Call with an iterable of arguments and, if `has_kwargs`, a mapping over it.
+        """Call with an iterable of arguments and, if `has_kwargs`, a mapping on top of it.
 
         They lie over the two slots of `push_callable` or `callable_on_stack` (the call of what `load_method` pushed is
         `call_method`).
@@ -204,11 +204,11 @@ class Emitter:
         self.emit("RETURN_VALUE")
 
     def raise_(self, argc: int = 1) -> None:
-        """Raise: 1 pops the exception, 2 pops (exception, cause), 0 raises the handled one again."""
+        """Raise: 1 pops the exception, 2 pops (exception, cause), 0 re-raises the handled one."""
         self.emit("RAISE_VARARGS", argc)
 
     def _own_dict(self) -> None:
-        """Put a new dict of its items in place of the mapping on top: later CPythons look into it unchecked."""
+        """Replace the mapping on top by a new dict of its items: CPython 3.12 and later read it unchecked."""
         last = self.instructions[-1] if self.instructions else None
         if not isinstance(last, Instr) or last.op not in _FRESH_DICTS:
             self.build("map", 0)
@@ -218,9 +218,9 @@ class Emitter:
     # -- blocks
 
     def _expect_to_end(self, start: int, what: str) -> None:
-        """`ValueError` if what was emitted from item `start` on returns or jumps away.
+        """Raise `ValueError` if instructions from item `start` on return or jump out.
 
-        It would skip what must follow the block: leaving the context manager.
+        They would skip the exit of the context manager.
         """
         emitted = self.instructions[start:]
         inside = {item for item in emitted if isinstance(item, Label)}
@@ -235,7 +235,7 @@ class Emitter:
 
     @contextmanager
     def protected(self, handler: Label, *, lasti: bool = False, depth: int | None = None) -> Iterator[None]:
-        """Instructions emitted inside go to `handler` on an exception (see `Region`)."""
+        """Context manager: exceptions of instructions emitted inside go to `handler` (see `Region`)."""
         expect(handler, Label, "protected", "a Label")
         start = self.mark(Label())
         yield

@@ -1,1 +1,1 @@
-"""Resuming a function at one of its instructions, and cutting it there."""
+"""Continuations: functions that resume another at one of its instructions, and splits there."""

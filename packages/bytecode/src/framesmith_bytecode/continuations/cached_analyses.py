@@ -1,4 +1,4 @@
-"""The analyses that making continuations needs, each done once for a function: `Analyses`."""
+"""The analyses for continuations, each run at most once for a function: `Analyses`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DELETE: Final = TABLE.opcodes["DELETE_DEREF"]
 
 
 class Analyses:
-    """What is known of one function, found out when first asked for.
+    """Analyses of one function, each run when first used.
 
-    Stands for the `Bytecode` where continuations of many of its places are made; it must not be changed meanwhile.
+    Accepted in place of the `Bytecode`, which must not change, where many continuations of one function are made.
     """
 
     def __init__(self, bytecode: Bytecode) -> None:
@@ -37,7 +37,7 @@ class Analyses:
 
     @cached_property
     def live(self) -> Liveness:
-        """Variables needed from every item on."""
+        """Live variables at every item."""
         return liveness(self.bytecode)
 
     @cached_property
@@ -52,7 +52,7 @@ class Analyses:
 
     @cached_property
     def observes_locals(self) -> bool:
-        """May the function look at its locals as a whole?"""
+        """Whether the function may read its locals as a whole."""
         return observes_locals(self.bytecode.instructions)
 
     @cached_property
@@ -76,7 +76,7 @@ class Analyses:
         for item in self.bytecode.instructions:
             if isinstance(item, Instr) and isinstance(item.arg, CodeType) and item.arg.co_freevars:
                 for code in walk_code(item.arg):
-                    if _DELETE in code.co_code[::2]:  # what looks like it in a cache is sorted out by decoding
+                    if _DELETE in code.co_code[::2]:  # an equal byte in an inline cache is excluded by decoding
                         ops = (i for i in decode(code).instructions if isinstance(i, Instr))
                         found.update(plain_name(i.arg) for i in ops if i.op == "DELETE_DEREF")
         return found
@@ -92,7 +92,7 @@ class Analyses:
         return self._items_of(wanted) | set(range(index, self.blocks[home].end))
 
     def loop_items(self, index: int) -> set[int]:
-        """Items of the loops around item `index`, with itself; none where control does not come to it again."""
+        """Items of the loops around item `index`, itself included; none outside of loops."""
         home = self._block_of(index)
         behind = reachable(self.blocks, self.blocks[home].successors)
         if home not in behind:
@@ -107,7 +107,7 @@ class Analyses:
 
 
 def analysed(function: Bytecode | Analyses, taker: str) -> Analyses:
-    """The analyses of what is one of the two; `TypeError` in the taker's name for anything else."""
+    """The analyses of either; raises `TypeError` in the name of the caller for other objects."""
     if isinstance(function, Analyses):
         return function
     expect_bytecode(function, taker, "a Bytecode (or its Analyses)")

@@ -7,9 +7,9 @@ what the cell holds, and calls it with that many positional arguments. Slots tha
 parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a NULL slot or an unbound local. A stack
 slot that holds a cell, saved by a comprehension, has a parameter too; it is passed as the cell.
 
-Note [RESUME comes last]: the interpreter serves signals at RESUME, so a KeyboardInterrupt may arise there. It must
-find everything in place and go to the handler that the resume point has, or a `with` block would be left without its
-exit. So RESUME stands behind what rebuilds the frame, in a region of its own; nothing before it can raise.
+Note [RESUME comes last]: the interpreter serves signals at RESUME, so a KeyboardInterrupt may arise there. The frame
+must be complete by then, and the exception must go to the handler of the resume point, or a `with` block would not be
+exited. So RESUME follows the instructions that rebuild the frame, in a region of its own; none before it can raise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CAN_PUSH_RAW: Final = "LOAD_FAST_AND_CLEAR" in TABLE.opcodes
 
 @final
 class Unbound:
-    """The type of `UNBOUND`, which stands for a NULL stack slot or an unbound local among arguments."""
+    """The type of `UNBOUND`, the argument for a NULL stack slot or an unbound local."""
 
     __slots__ = ()
 
@@ -66,12 +66,12 @@ UNBOUND: Final = Unbound()
 
 
 class ContinuationError(ValueError):
-    """There is no continuation at this place; the message says why."""
+    """There is no continuation at this index; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of a continuation: what the caller passes, and the name it has inside."""
+    """One argument of a continuation: the value that the caller passes, and its name inside."""
 
     kind: Literal["stack", "local", "contents"]
     source: int | str
@@ -91,7 +91,7 @@ class Continuation:
 
 
 def why_no_continuation(function: Bytecode | Analyses, index: int, *, own_cells: bool = False) -> str | None:
-    """The reason why `make_continuation` refuses, or None if it does not."""
+    """The reason why `make_continuation` raises, or None."""
     return _why_not(analysed(function, "why_no_continuation"), index, own_cells)
 
 
@@ -123,9 +123,9 @@ class _Plan:
 
 
 def resume_index(items: Sequence[Item], index: int) -> int:
-    """Where a continuation at item `index` starts.
+    """The item at which a continuation at item `index` starts.
 
-    A test whether a copy of the top is None tells about the top itself, so the copy is made again with it.
+    A test of a copy of the top for None also narrows the top itself, so the COPY before it is repeated.
     """
     return index - 1 if index and is_none_test(items[index]) and is_copy_of_top(items[index - 1]) else index
 
@@ -145,7 +145,7 @@ def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -
 
 
 def _known_names(bytecode: Bytecode, bound: Collection[str]) -> Collection[str]:
-    """`bound`, if all are variables: a local whose name was misspelt would silently start unbound."""
+    """`bound`, if all are variables: a misspelt local would silently start unbound."""
     known = [*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars]
     unknown = sorted({*expect_names(bound, "bound", "a collection of variable names")}.difference(known))
     if unknown:
@@ -202,7 +202,7 @@ def _parameters(
 
 
 class _Entry:
-    """Writes what runs before the resume point: cells, locals and the stack get what they held."""
+    """Emits the instructions before the resume point, which restore cells, locals and the stack."""
 
     def __init__(self, plan: _Plan, position: Position | None) -> None:
         self.plan = plan
@@ -226,7 +226,7 @@ class _Entry:
             self.emit("STORE_FAST", cell)
 
     def fill_slots(self) -> None:
-        """Put comprehensions' variables where the new frame has cells that are on the stack now."""
+        """Store comprehensions' variables into slots of cells that are on the stack now."""
         raw = self.plan.known.raw_cells(self.plan.index)
         passed = {p.source: p for p in self.plan.parameters if p.kind == "local"}
         for cell in self.plan.cells.own:
@@ -279,12 +279,12 @@ class _Entry:
                 self.push(parameter.name)
 
     def push(self, name: str) -> None:
-        """The frame is not to keep what was on the stack alive."""
+        """Unbind the parameters of stack slots: the frame must not keep their values alive."""
         self.emit("LOAD_FAST", name)
         self.emit("DELETE_FAST", name)
 
     def push_unless_missing(self, name: str) -> None:
-        """Without a branch where there is a way: each would be another state of all the slots below to follow."""
+        """Without a branch where possible: each adds a state of all slots below to the analysis."""
         if _CAN_PUSH_RAW:
             self.emit("LOAD_FAST_AND_CLEAR", name)
             return
@@ -311,17 +311,17 @@ def _entry(plan: _Plan, start: Label, resume: Label, position: Position | None) 
 
 
 def _may_raise(plan: _Plan, items: range) -> bool:
-    """Can any of the kept items among these lead to a handler?"""
+    """Whether any of the kept items among these can raise."""
     found = ((plan.known.bytecode.instructions[index], index) for index in items if index in plan.kept)
     labels = plan.known.depths.labels
     return any(isinstance(item, Instr) and not cannot_raise(item, index, labels) for item, index in found)
 
 
 def _region_of_resume(plan: _Plan) -> tuple[int, Region] | None:
-    """The region that the first instruction to run is in, and its key.
+    """The region of the first instruction, and its key.
 
-    None if an exception there would show its handler something new: it cannot arise, and the handler is not made for
-    it. A comprehension has such places, while it takes and gives back the slot of a cell.
+    None if the state there differs from that of the region's other exceptions: the instruction cannot raise. This
+    happens while a comprehension saves and restores the slot of a cell.
     """
     items, depths = plan.known.bytecode.instructions, plan.known.depths
     first = next(i for i in range(plan.index, len(items)) if isinstance(items[i], Instr))
@@ -337,7 +337,7 @@ def _region_of_resume(plan: _Plan) -> tuple[int, Region] | None:
 
 
 def _body(plan: _Plan, start: Label, resume: Label) -> tuple[list[Item], list[Region]]:
-    """The instructions that can still run, with regions cut down to them (see Note [RESUME comes last])."""
+    """The reachable instructions, with regions limited to them (see Note [RESUME comes last])."""
     bytecode, kept, depths = plan.known.bytecode, plan.kept, plan.known.depths
     end = Label("resumed")
     out: list[Item] = [end]
@@ -397,21 +397,21 @@ def make_continuation(
     own_cells: bool = False,
     all_locals: bool = False,
 ) -> Continuation:
-    """Code that does what the function does from item `index` (an instruction or a label) on.
+    """Code that resumes the function at item `index` (an instruction or a label).
 
-    `null_slots`: stack positions (0 is the bottom) that hold NULL, all others hold values; None works it out, with
+    `null_slots`: stack positions (0 is the bottom) that hold NULL, all others hold values; None computes it, with
     `maybe_missing` parameters where it depends on the run. `bound`: the locals that are bound now (others start
-    unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Only locals that are
-    still needed become parameters, all of them if the rest may call locals() or its like, or with `all_locals`: then
-    the caller's frame need not keep any, and what they hold dies when it does in the function. Cells and free
-    variables that are still used become free variables.
+    unbound); None passes every live local, `maybe_missing` where some path leaves it unbound. Live locals become
+    parameters; all of them if the rest may call locals() or similar functions, or with `all_locals`: then the caller's
+    frame needs to keep none, and their values die when they do in the function. Cells and free variables in use become
+    free variables.
 
-    With `own_cells` the function's own cells arrive the same way, and those for which it matters are cells of the
-    continuation too: cells that the rest may find empty, since only their owner raises UnboundLocalError, and cells
-    whose slot a comprehension uses (CPython 3.12 on). While one does, the local of that name is the comprehension's
-    variable, and the cell is on the stack. Without `own_cells` such places are refused.
+    With `own_cells` the function's own cells arrive the same way, and some become cells of the continuation: those that
+    the rest may find empty, since only their owner raises UnboundLocalError, and those whose slot a comprehension uses
+    (CPython 3.12 and later; meanwhile the local of that name is the comprehension's variable, and the cell is on the
+    stack). Without `own_cells` such indices are refused.
 
-    Raises `ContinuationError` where `why_no_continuation` has a reason.
+    Raises `ContinuationError` where `why_no_continuation` returns a reason.
     """
     known = analysed(function, "make_continuation")
     problem = _why_not(known, index, own_cells)

@@ -1,4 +1,4 @@
-"""Calling a continuation from generated code."""
+"""The call of a continuation in generated code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def hand_over(
     leave: Callable[[], object] = lambda: None,
     make: Callable[[], object] | None = None,
 ) -> None:
-    """Push what the continuation returns; `load` must push the argument for a parameter.
+    """Push the result of the continuation; `load` must push the argument for a parameter.
 
     The free variables of the continuation are variables of the code generated here, unless `make` pushes the function.
-    `leave` emits what is done when all arguments are on the stack: the caller has no more use for its variables.
+    `leave` emits instructions after all arguments are on the stack, when the caller needs its variables no more.
     """
     codegen.push_callable(make or (lambda: codegen.make_function(continuation.code, continuation.freevars)))
     for parameter in continuation.parameters:

@@ -1,4 +1,4 @@
-"""The cells of a continuation: which it takes over as its own, which are free variables of it."""
+"""The cells of a continuation: its own cell variables and its free variables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from framesmith_bytecode.model.ops import OPS
 class CellPlan:
     """`free`: the cells the caller passes as closure, by the function's names; `freevars`: the continuation's names.
 
-    `own`: cell variables of the function that are cell variables of the continuation too. Each is brought by the free
-    variable that `brought` names, or comes from the stack when a comprehension ends.
+    `own`: cell variables of the function that are cell variables of the continuation too. Each comes from the free
+    variable named by `brought`, or from the stack when a comprehension ends.
     """
 
     own: tuple[str, ...]
@@ -46,14 +46,14 @@ def _used(known: Analyses, kept: Collection[int]) -> list[str]:
 
 
 def _slots_used(known: Analyses, kept: Collection[int]) -> set[str]:
-    """Names whose slot the kept items use as such."""
+    """Names of cells whose slot the kept items use."""
     items = (known.bytecode.instructions[i] for i in known.variable_items if i in kept)
     ops = (item for item in items if isinstance(item, Instr))
     return {item.arg for item in ops if OPS[item.op].operand == "local" or item.op == "MAKE_CELL"}
 
 
 def _found_empty(known: Analyses, kept: Collection[int]) -> set[str]:
-    """The function's own cells that the kept items may find empty: whose cell it is decides about the error."""
+    """The function's own cells that the kept items may find empty: the error depends on the cell's owner."""
     bytecode, found = known.bytecode, known.cells_bound.found
     items = (bytecode.instructions[i] for i in known.variable_items if i in kept)
     reads = [item for item in items if isinstance(item, Instr) and item.op in ("LOAD_DEREF", "DELETE_DEREF")]
@@ -75,7 +75,7 @@ def plan_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bo
 
 
 def why_no_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bool) -> str | None:
-    """Why a continuation at the place could not have the cells it needs, None if it can."""
+    """The reason why a continuation at `index` could not have the cells it needs, or None."""
     bytecode, raw = known.bytecode, known.raw_cells(index)
     stuck = sorted(raw - set(bytecode.cellvars) if own_cells else raw)
     if stuck:

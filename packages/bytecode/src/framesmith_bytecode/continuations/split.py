@@ -1,10 +1,9 @@
-"""Cuts a function in two at an instruction: a prefix that hands over to a continuation, `split`.
+"""Splitting a function at an instruction into a prefix and a continuation that the prefix calls: `split`.
 
-Note [A call that fails while an exception is handled]: a place inside an `except` block has the exception handled
-before on its stack, and the continuation restores it. If the call fails before the continuation runs, as at the
-recursion limit, nobody would, and `sys.exc_info()` would be wrong ever after. So the prefix keeps a copy of what was
-handled before the function handled anything, and restores that when the call raises; after the continuation did, it
-changes nothing.
+Note [A call that fails while an exception is handled]: inside an `except` block the previously handled exception is on
+the stack, and the continuation restores it. If the call fails before the continuation runs, as at the recursion limit,
+`sys.exc_info()` would stay wrong. So the prefix saves the exception that was handled on entry and restores it when the
+call raises; after the continuation did, this changes nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from framesmith_bytecode.writing.encode import encode
 
 
 class Split(NamedTuple):
-    """`prefix` stands in for the function: it runs up to the split point and returns what the continuation returns."""
+    """`prefix` replaces the function: it runs up to the split point and returns the result of the continuation."""
 
     prefix: CodeType
     continuation: Continuation
 
 
 def _load_or_unbound(codegen: Codegen, name: str) -> None:
-    """Push what a local's slot holds, or UNBOUND if it is unbound, and unbind it."""
+    """Push a local, or UNBOUND if it is unbound, and unbind it."""
     missing, done = Label(), Label()
     with codegen.protected(missing):
         codegen.emit("LOAD_FAST_CHECK", name)
@@ -45,7 +44,7 @@ def _load_or_unbound(codegen: Codegen, name: str) -> None:
 
 
 def _never_bound(known: Analyses, index: int) -> set[str]:
-    """Locals that no path binds before it comes to item `index`."""
+    """Locals that no path to item `index` binds."""
     items = known.bytecode.instructions
     comes_again = any(i < index for i in known.kept_items(index))
     before = items if comes_again else items[:index]
@@ -54,7 +53,7 @@ def _never_bound(known: Analyses, index: int) -> set[str]:
 
 
 class _Handover:
-    """Writes what moves the stack into temporaries, calls the continuation and returns its result."""
+    """Emits instructions that move the stack into temporaries, call the continuation and return its result."""
 
     def __init__(self, known: Analyses, continuation: Continuation) -> None:
         kinds = known.depths.kinds(continuation.index)
@@ -63,7 +62,7 @@ class _Handover:
         self.codegen = Codegen.like(known.bytecode)
         self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
         self.handled: str | None = None
-        if HANDLED in kinds:  # a name that says what it holds
+        if HANDLED in kinds:  # a name of its kind
             slot = kinds.index(HANDLED)
             self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
 
@@ -89,7 +88,7 @@ class _Handover:
             codegen.emit("DELETE_FAST", name)
 
     def call(self) -> None:
-        """Push what the continuation returns."""
+        """Push the result of the continuation."""
         hand_over(self.codegen, self.continuation, self.pass_argument)
 
     def call_restoring(self, handled: str) -> None:
@@ -112,9 +111,8 @@ class _Handover:
 def split(function: Bytecode | Analyses, index: int) -> Split:
     """A prefix and a continuation at item `index`; running the prefix equals running the function.
 
-    `Analyses(bytecode)` in place of the bytecode saves work when one function is split at many places.
-    Raises `ContinuationError` where there can be no continuation, an index outside the items
-    included.
+    `Analyses(bytecode)` in place of the bytecode saves work when one function is split often.
+    Raises `ContinuationError` where there is no continuation, for example for an index out of range.
     """
     known = analysed(function, "split")
     bytecode = known.bytecode

@@ -1,1 +1,1 @@
-"""The round trip of whole source trees: what is compared, and the command that counts."""
+"""Round trips of whole source trees: the comparison, and the command that counts failures."""

@@ -1,4 +1,4 @@
-"""Are two functions the same, instruction by instruction? `difference` says where not."""
+"""Comparison of two functions, instruction by instruction: `difference`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER = (
 
 
 def _numbered(bytecode: Bytecode) -> tuple[list[Instr], dict[Label, int]]:
-    """The instructions without labels, and the number of the instruction each label stands before."""
+    """The instructions without labels, and for each label the number of the next instruction."""
     labels: dict[Label, int] = {}
     instructions: list[Instr] = []
     for item in bytecode.instructions:
@@ -32,10 +32,10 @@ def _same_operand(left: Instr, right: Instr, lefts: dict[Label, int], rights: di
 
 
 def difference(left: Bytecode, right: Bytecode) -> str | None:
-    """The first difference in words, None if there is none.
+    """A description of the first difference, None if there is none.
 
-    Compared are the header, every operation with its operand (constants by type and bits, jumps by where they lead) and
-    source range, and the regions. Labels have no identity of their own.
+    Compared are the header, every operation with its operand (constants by type and bits, jumps by their targets) and
+    source range, and the regions. Labels are compared by their indices.
     """
     for field in _HEADER:
         if getattr(left, field) != getattr(right, field):

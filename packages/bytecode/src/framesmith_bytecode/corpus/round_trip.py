@@ -1,4 +1,4 @@
-"""What `decode` and `encode` get wrong about one code object: `round_trip_problem`."""
+"""The round trip of one code object through `decode` and `encode`: `round_trip_problem`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METADATA = (
 
 
 def round_trip_problem(code: CodeType) -> str | None:
-    """What decode, encode and a second decode get wrong about one code object, None if nothing."""
+    """The error of decode, encode and a second decode on one code object, or None."""
     first = decode(code)
     wrong = problems(first)
     if wrong:
@@ -34,15 +34,15 @@ def round_trip_problem(code: CodeType) -> str | None:
 
 
 def _version_difference(code: CodeType, again: CodeType) -> str | None:
-    """Where the bytes differ: `encode` writes what the compiler wrote, down to the hidden instructions.
+    """The first difference in bytes: `encode` writes the compiler's code, implied instructions included.
 
-    Left out are the columns of those, regions of loop exits, which cannot raise, and code compiled without columns:
-    the compiler fuses instructions before they lose their columns, `encode` can only afterwards.
+    Not compared: columns of implied instructions, regions of loop exits, which cannot raise, and code compiled without
+    columns, in which the compiler fuses instructions before it drops their columns, `encode` afterwards.
     """
     if all(position[3] is None for position in code.co_positions()):
         return None
     if _operations(code) == _operations(again) and len(again.co_code) < len(code.co_code):
-        return None  # the compiler left a prefix before a jump that came to need none
+        return None  # the compiler keeps a prefix before a jump that no longer needs it
     if code.co_code != again.co_code:
         return f"co_code changed, from {len(code.co_code)} bytes to {len(again.co_code)}"
     for what, old, new in (("handler", _handlers(code), _handlers(again)), ("line", _lines(code), _lines(again))):
@@ -62,8 +62,8 @@ def _handlers(code: CodeType) -> dict[int, Entry]:
     found = {unit: entry._replace(start=0, end=0) for entry in entries for unit in range(entry.start, entry.end)}
     exits = [unit for unit, op in enumerate(code.co_code[::2]) if found and TABLE.names.get(op) == "END_FOR"]
     for unit in exits:
-        for hidden in range(unit, unit + len(TABLE.for_exit)):
-            found.pop(hidden, None)
+        for implied in range(unit, unit + len(TABLE.for_exit)):
+            found.pop(implied, None)
     return found
 
 

@@ -83,16 +83,17 @@ def check_sources(paths: Iterable[Path], limit: int | None = None, skip: Collect
 def _problem_or_crash(code: CodeType) -> str | None:
     try:
         return round_trip_problem(code)
-    except Exception as error:  # one more failure, which must not end the count of the others
+    except Exception as error:  # one more failure, and the count goes on
         return f"{type(error).__name__}: {error}"
 
 
-#: Directories of installed packages; below the standard library they belong to other environments, or are listed too.
+#: Directories of installed packages; below the standard library they belong to other environments or are listed as
+#: well.
 INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
 def environment() -> dict[str, Path]:
-    """Where the running environment keeps Python files: the standard library, and what is installed."""
+    """Directories of the running environment: the standard library and the installed packages."""
     paths = sysconfig.get_paths()
     found: dict[Path, str] = {}
     for key, name in (("stdlib", "standard library"), ("purelib", "installed"), ("platlib", "installed (platform)")):
@@ -101,7 +102,7 @@ def environment() -> dict[str, Path]:
 
 
 def check_environment() -> Report:
-    """Round-trip all code objects of `environment()`, with a line for each place."""
+    """Round-trip all code objects of `environment()`, with a line for each directory."""
     total = Report()
     for name, path in environment().items():
         start = time.perf_counter()

@@ -1,1 +1,1 @@
-"""What is CPython's own: each version's instruction encoding, and the byte formats of its tables."""
+"""CPython's formats: each version's instruction encoding, and the byte formats of its tables."""

@@ -1,4 +1,4 @@
-"""The line table's byte format (CPython Objects/locations.md): which source range each code unit came from."""
+"""The line table's byte format (CPython Objects/locations.md): the source range of each code unit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _signed_varint(value: int) -> bytes:
 
 
 def _payload(position: Position, delta: int) -> tuple[int, bytes]:
-    """The form's code and bytes for a position whose line is `delta` after the previous one."""
+    """Code and bytes of the entry of a position, `delta` lines after the previous one."""
     line, end_line, column, end_column = position
     if column is None and end_column is None:
         return _NO_COLUMNS, _signed_varint(delta)

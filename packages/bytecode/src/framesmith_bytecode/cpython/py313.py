@@ -68,8 +68,8 @@ TABLE = VersionTable(
     function_attributes=True,
     closure_by_fast=True,
     yield_index=0,
-    # These run Python functions without leaving the interpreter loop, whose way back with an error starts from the
-    # instruction itself and not from behind it (Python/ceval.c, resume_with_error).
+    # These run Python functions inside the interpreter loop; an error in them resumes at the instruction itself, not
+    # after it (Python/ceval.c, resume_with_error).
     errors_look_back=frozenset(
         ("CALL", "CALL_FUNCTION_EX", "BINARY_SUBSCR", "LOAD_ATTR", "LOAD_METHOD", "FOR_ITER", "SEND")
     ),

@@ -1,4 +1,4 @@
-"""Picks the table of the running interpreter: the one place that asks which CPython this is."""
+"""The table of the running interpreter. No other module asks for the version."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def _running_table() -> VersionTable:
 
 TABLE: Final = _running_table()
 
-#: Where a plain call's NULL lies: under the callable (True) or above it (False). See "NULL slots" in the README.
+#: The NULL of a plain call is under the callable (True) or above it (False). See "NULL slots" in the README.
 NULL_FIRST: Final = TABLE.null_first

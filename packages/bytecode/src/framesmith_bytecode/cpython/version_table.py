@@ -1,4 +1,4 @@
-"""What differs between CPython versions, as one record of data; py311.py, py312.py and py313.py are its values."""
+"""The differences between CPython versions as one record; its values are in py311.py, py312.py and py313.py."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Literal
 class VersionTable:
     """The instruction encoding of one CPython version.
 
-    `null_first`: a call's NULL lies under the callable (else above it).
+    `null_first`: the NULL of a call is under the callable (else above it).
     `jumps`: canonical jump -> (forward opcode, backward opcode or None).
     `inverse_jumps`: canonical conditional jump -> the one that jumps on the opposite condition.
-    `for_exit`: what stands at the target of FOR_ITER and is skipped when a loop runs out.
-    `explicit_end_send`: SEND leaves the receiver for END_SEND to drop.
-    `calls`: how keyword names reach CALL. `strings`: how f-strings are formatted.
-    `compare_shift`, `compare_bool_bit`: where COMPARE_OP keeps its operator, and the bit that asks for a bool.
+    `for_exit`: opcodes at the target of FOR_ITER, skipped when the iterator is exhausted.
+    `explicit_end_send`: SEND leaves the receiver on the stack, END_SEND drops it.
+    `calls`: encoding of keyword names of CALL. `strings`: encoding of f-strings.
+    `compare_shift`, `compare_bool_bit`: position of COMPARE_OP's operator, and the bit that converts to bool.
     `attr_method_bit`: LOAD_METHOD is LOAD_ATTR with the low bit set.
     `intrinsics_1`, `intrinsics_2`: canonical operation or helper name -> number.
-    `bool_jumps`: conditional jumps and UNARY_NOT need an exact bool on the stack.
+    `bool_jumps`: conditional jumps and UNARY_NOT require an exact bool on the stack.
     `unchecked_fast`: LOAD_FAST does not check that the local is bound.
     `function_attributes`: MAKE_FUNCTION takes code only, SET_FUNCTION_ATTRIBUTE adds the parts.
     `closure_by_fast`: LOAD_CLOSURE is LOAD_FAST of a cell's slot.
-    `pairs`: (first, second) -> opcode that does two local-variable operations at once.
-    `errors_look_back`: these look for their handler one code unit early when a called function raised.
-    `yield_index`: the operand of YIELD_VALUE where the instruction does not say, None if it has no operand.
+    `pairs`: (first, second) -> opcode of a fused pair of local-variable operations.
+    `errors_look_back`: look up their handler one code unit early when a called function raised.
+    `yield_index`: the default operand of YIELD_VALUE, None if it has no operand.
     """
 
     version: tuple[int, int]

@@ -1,1 +1,1 @@
-"""The canonical form: the operations, and the editable record of a code object that is made of them."""
+"""The canonical form: the operations, and the editable record of a code object."""

@@ -1,4 +1,4 @@
-"""The editable form of a code object: labels, instructions, exception regions, and the record that holds them."""
+"""The editable form of a code object: labels, instructions, exception regions, and their record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Position(NamedTuple):
 
 
 class Label:
-    """A place in the instruction list that jumps and regions refer to; equal only to itself."""
+    """A target of jumps and a bound of regions in the instruction list; equal only to itself."""
 
     __slots__ = ("hint",)
 
@@ -31,7 +31,7 @@ class Label:
         return f"<Label {self.hint or hex(id(self))}>"
 
 
-#: Numbers that the interpreter keeps in C ints are below this.
+#: Upper bound of numbers that the interpreter stores in C ints.
 INT_LIMIT = 1 << 31
 
 
@@ -69,7 +69,7 @@ def _is_function(arg: object) -> bool:
     return isinstance(arg, frozenset) and arg <= {"defaults", "kwdefaults", "annotations", "closure"}
 
 
-#: How many values one instruction can unpack into: UNPACK_EX counts what follows the list in the upper 24 bits.
+#: Most targets of one UNPACK_EX, which counts those after the list in the upper 24 bits.
 MOST_TARGETS = (1 << 23) - 1
 
 OPERAND_RULES: Mapping[Operand, tuple[Callable[[object], bool], str]] = {
@@ -89,7 +89,7 @@ OPERAND_RULES: Mapping[Operand, tuple[Callable[[object], bool], str]] = {
     "function": (_is_function, "a frozenset of defaults, kwdefaults, annotations, closure"),
 }
 
-# Least operand of the counting operations where it is not 0, and greatest where there is one.
+# Least operand of the counting operations, if not 0, and the greatest, if any.
 COUNT_LIMITS: Mapping[str, tuple[int, int | None]] = {
     "COPY": (1, None),
     "SWAP": (2, None),
@@ -108,7 +108,7 @@ COUNT_LIMITS: Mapping[str, tuple[int, int | None]] = {
 
 
 def why_not_instruction(op: str, arg: object) -> str | None:
-    """What is wrong with the pair as an instruction, or None if it is well formed."""
+    """The problem of the pair as an instruction, or None."""
     named: object = op
     row = OPS.get(op) if isinstance(named, str) else None
     if row is None:
@@ -163,7 +163,7 @@ class _InstrFields(NamedTuple):
 class Instr(_InstrFields):
     """One canonical instruction, checked when it is made, immutable, equal only to itself.
 
-    `op` is a key of `OPS`; `arg` is of the kind that row names; `position` is its source range or None.
+    `op` is a key of `OPS`; `arg` is of the kind in that row; `position` is its source range or None.
     """
 
     __slots__ = ()
@@ -200,10 +200,10 @@ class Instr(_InstrFields):
 
 @dataclass(slots=True)
 class Region:
-    """Instructions from `start` up to `end` are protected.
+    """A region of the exception table: instructions from `start` up to `end`.
 
-    An exception cuts the stack to `depth` slots, pushes the offset of the raising instruction if `lasti`, pushes the
-    exception and goes on at `handler`.
+    An exception truncates the stack to `depth` slots, pushes the offset of the raising instruction if `lasti`, pushes
+    the exception and continues at `handler`.
 
     Where regions overlap the inner one (the later start; of equal starts the earlier end; of equal regions the later in
     the list) is in force. `depth=None` means the stack depth at `start`.
@@ -222,7 +222,7 @@ class Region:
 
 
 def why_not_region(region: object) -> str | None:
-    """What is wrong with a row of `Bytecode.regions`, or None if it is well formed."""
+    """The problem of a row of `Bytecode.regions`, or None."""
     if not isinstance(region, Region):
         return f"wants a Region, not {region!r:.80}"
     for part in ("start", "end", "handler"):
@@ -243,7 +243,7 @@ class Bytecode:
     """A code object in editable, canonical form.
 
     `varnames` begins with the arguments in frame order (positional, keyword-only, *args, **kwargs). `consts` and
-    `names` keep their indices through `encode`, which appends what the instructions need besides: the first constant
+    `names` keep their indices through `encode`, which appends others that the instructions need: the first constant
     of a function is its docstring slot. A free variable whose name is also a local's or a cell's is called
     `"x (free)"` here.
     """
@@ -272,7 +272,7 @@ class Bytecode:
 
 
 def expect_bytecode(value: object, taker: str, wanted: str = "a Bytecode") -> None:
-    """Refuse with `TypeError`, in words that help, what is not a `Bytecode`."""
+    """Raise `TypeError`, with a hint, unless the value is a `Bytecode`."""
     if isinstance(value, Bytecode):
         return
     if hasattr(value, "__code__"):
@@ -285,13 +285,13 @@ def expect_bytecode(value: object, taker: str, wanted: str = "a Bytecode") -> No
 
 
 def expect_index(index: object, items: Sequence[object], taker: str) -> None:
-    """Refuse with `TypeError` what cannot be the index of one of the items; their number is for the taker to check."""
+    """Raise `TypeError` unless the value is an int; the caller checks its range."""
     if not isinstance(index, int):
         raise TypeError(f"{taker} takes the index of an item, an int from 0 to {len(items) - 1}, not {index!r:.80}")
 
 
 def expect_names(value: object, what: str, wanted: str = "a list of names") -> list[str]:
-    """The names as a list; `TypeError` for anything else, a single str included."""
+    """The names as a list; raises `TypeError` for other values, a single str included."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         names = list(value)
         if all(map(_is_name, names)):

@@ -1,14 +1,14 @@
 """The canonical instruction set: one row per operation, the same on every supported CPython.
 
-Everything that reads instructions (stack sizes, verifier, liveness, printer, reference page) reads `OPS`;
-everything that knows a CPython version turns version opcodes into these rows and back.
+Analyses, verifier, printer and reference page read `OPS`; decoding and encoding translate between the opcodes of a
+CPython version and these rows.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ class CallShape(NamedTuple):
 
 
 class SuperShape(NamedTuple):
-    """Operand of LOAD_SUPER_ATTR / LOAD_SUPER_METHOD: attribute, and whether `super(cls, self)` was written out."""
+    """Operand of LOAD_SUPER_ATTR / LOAD_SUPER_METHOD: attribute, and whether `super` has explicit arguments."""
 
     name: str
     two_args: bool = False
@@ -39,8 +39,8 @@ class Op:
     """One canonical operation.
 
     `pops` and `pushes` count value-stack slots when control goes on to the next instruction; where they depend on
-    the operand they are functions of it. `peeks` is how deep the operation looks below what it pops. For a branch
-    `jump_pushes` is what is pushed when it is taken.
+    the operand they are functions of it. `peeks`: number of slots read below those it pops. `jump_pushes`: number of
+    slots that a taken branch pushes.
     """
 
     name: str
@@ -167,7 +167,7 @@ _ROWS = (
     Op("RETURN_GENERATOR", "none", 0, 1, "Makes the generator of this frame and returns it; when resumed the "
         "sent value is on the stack."),
     Op("YIELD_VALUE", "index", 1, 1, "Pops and yields; pushes what is sent. The operand is the interpreter's own "
-        "note about the place (handler depth on 3.12, await on 3.13)."),
+        "note (handler depth on 3.12, await on 3.13)."),
     Op("RESUME", "index", 0, 0, "Marks function start (0), after yield (1), yield from (2), await (3)."),
     Op("SEND", "label", 2, 2, "(receiver, value): sends; the yielded value replaces the value. When the receiver "
         "returns, goes to the label, an END_SEND, with (receiver, result).", flow="branch", jump_pushes=2),
@@ -239,7 +239,7 @@ _LEFT_OUT = "nothing: leave it out, encode puts it where it belongs"
 _REGION = "a Region of the Bytecode"
 _KEYWORD_CALL = "CALL with a CallShape(argc, kwnames)"
 
-#: How the interpreter's own operations that never appear here are spelt (see "Never seen" in the README).
+#: The canonical forms of CPython's operations that are not canonical (see "Never seen" in the README).
 SPELT_HERE: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys(("CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "END_FOR", "INTERPRETER_EXIT", "RESERVED",
                      "ENTER_EXECUTOR", "EXIT_INIT_CHECK", "POP_BLOCK"), _LEFT_OUT),
@@ -257,7 +257,7 @@ SPELT_HERE: Mapping[str, str] = MappingProxyType({
     "LOAD_ZERO_SUPER_METHOD": "LOAD_SUPER_METHOD with a SuperShape(name, two_args)",
     "STORE_FAST_MAYBE_NULL": "STORE_FAST",
     **{f"{one}_FAST{between}{other}_FAST": f"{one}_FAST, {other}_FAST"
-       for one, between, other in product(("LOAD", "STORE"), ("_", "__"), ("LOAD", "STORE"))},
+       for one, between, other in itertools.product(("LOAD", "STORE"), ("_", "__"), ("LOAD", "STORE"))},
 })  # fmt: skip
 #: COMPARE_OP of other bytecode tools and older interpreters.
 OTHER_COMPARISONS: Mapping[str, str] = MappingProxyType({
@@ -267,19 +267,19 @@ OTHER_COMPARISONS: Mapping[str, str] = MappingProxyType({
 
 
 def pops(op: str, arg: object) -> int:
-    """Slots taken off the stack by one instruction. KeyError for an operation that there is not."""
+    """Number of slots that one instruction pops. Raises KeyError for an unknown operation."""
     effect = OPS[op].pops
     return effect if isinstance(effect, int) else effect(arg)
 
 
 def pushes(op: str, arg: object) -> int:
-    """Slots put on the stack by one instruction when control goes on to the next one. KeyError as for `pops`."""
+    """Number of slots that one instruction pushes if control goes on to the next one. Raises KeyError as `pops`."""
     effect = OPS[op].pushes
     return effect if isinstance(effect, int) else effect(arg)
 
 
 def required_depth(op: str, arg: object) -> int:
-    """How many slots must be on the stack for the instruction to be legal (what it pops and what it peeks at)."""
+    """Number of slots that the instruction needs on the stack: those that it pops or peeks at."""
     row = OPS[op]
     taken = row.pops if isinstance(row.pops, int) else row.pops(arg)
     peeked = row.peeks if isinstance(row.peeks, int) else row.peeks(arg)

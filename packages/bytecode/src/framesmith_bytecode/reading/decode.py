@@ -1,6 +1,6 @@
 """From `types.CodeType` to the canonical form: `decode`.
 
-Version opcodes with a canonical namesake are read by a table; the rest have a reader each in `READERS`.
+Version opcodes with a canonical namesake are read by a table, the others by a row of `READERS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAMES: Final = TABLE.names
 _EXTENDED_ARG: Final = _OPCODES["EXTENDED_ARG"]
 _new: Final = tuple.__new__
 
-# Kinds of opcodes read without a reader: what becomes of the operand.
+# Opcodes read without a reader, by the meaning of their operand.
 _READER, _NONE, _NUMBER, _CONST, _NAME, _SLOT = range(6)
 _KIND_OF_OPERAND: Final = {"none": _NONE, "count": _NUMBER, "index": _NUMBER, "const": _CONST, "name": _NAME,
                            "local": _SLOT, "deref": _SLOT}  # fmt: skip
@@ -56,7 +56,7 @@ _SEND: Final = _OPCODES["SEND"]
 
 
 def _mark_targets(reader: Reader, body: bytes) -> None:
-    """Make the labels of all jump targets, so that the reading pass can place them as it goes by."""
+    """Make the labels of all jump targets, so that the reading pass can insert them."""
     extended = 0
     unit = 0
     units = len(body) >> 1
@@ -79,7 +79,7 @@ def _mark_targets(reader: Reader, body: bytes) -> None:
 def _read_instructions(reader: Reader, body: bytes) -> None:
     """One pass over the code units; equal positions are shared."""
     ranges = list(reader.code.co_positions())
-    ranges += [(None, None, None, None)] * (len(body) // 2 - len(ranges))  # tools cut line tables short, or away
+    ranges += [(None, None, None, None)] * (len(body) // 2 - len(ranges))  # tools truncate or remove line tables
     shared: dict[tuple[int | None, ...], Position | None] = {(None, None, None, None): None}
     plan, labels, send_targets, out = _PLAN, reader.labels, reader.send_targets, reader.out
     consts, names, slots = reader.consts, reader.names, reader.slots
@@ -133,7 +133,7 @@ def _read_instructions(reader: Reader, body: bytes) -> None:
 
 
 def _check_labels(reader: Reader) -> None:
-    """All that jumps and regions lead to must be a place between two instructions."""
+    """Targets of jumps and bounds of regions must be starts of instructions."""
     missing = set(reader.labels.values()).difference([item for item in reader.out if item.__class__ is Label])
     if missing:
         unit = min(unit for unit, label in reader.labels.items() if label in missing)
@@ -141,7 +141,7 @@ def _check_labels(reader: Reader) -> None:
 
 
 def _read_regions(reader: Reader, entries: list[Entry]) -> list[Region]:
-    """Regions of the table's entries; those that cover no instruction that is left are dropped."""
+    """Regions of the table's entries, without those that cover no canonical instruction."""
     order: dict[Label, int] = {}
     count = 0
     for item in reader.out:
@@ -158,9 +158,9 @@ def _read_regions(reader: Reader, entries: list[Entry]) -> list[Region]:
 
 
 def _separate_locals_from_cells(bytecode: Bytecode) -> None:
-    """Where a comprehension uses a cell's slot for its own variable, a load of the slot is no LOAD_CLOSURE.
+    """Read a load of a cell's slot as LOAD_FAST where a comprehension uses the slot for its own variable.
 
-    Everywhere else it is one, in a pair, too.
+    Elsewhere it is a LOAD_CLOSURE, in a fused pair as well.
     """
     cells = {*bytecode.cellvars, *bytecode.freevars}
     items = bytecode.instructions
@@ -187,7 +187,7 @@ def decode(code: CodeType) -> Bytecode:
     """The canonical form of a code object of the running CPython.
 
     Specialised and instrumented code reads like fresh code (`co_code` undoes both).
-    Raises `TypeError` for anything else and `DecodeError` for code no compiler makes.
+    Raises `TypeError` for other values and `DecodeError` for code that no compiler makes.
     """
     if not isinstance(code, CodeType):
         raise TypeError(f"decode takes a code object, not {type(code).__name__}; a function's is its __code__")

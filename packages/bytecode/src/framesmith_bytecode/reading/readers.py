@@ -1,4 +1,4 @@
-"""What reads one instruction of the running CPython into canonical ones: a `Reader`, and a row of `READERS` each.
+"""Readers of the running CPython's instructions into canonical ones: the state `Reader`, and the table `READERS`.
 
 Opcodes with a canonical namesake and a plain operand need no row: `decode` reads them by a table.
 """
@@ -34,15 +34,15 @@ _PART_BITS: Final = {1 << bit: part for bit, part in enumerate(FUNCTION_PARTS)}
 _new: Final = tuple.__new__
 
 FOR_EXIT: Final = bytes(_OPCODES[name] for name in TABLE.for_exit)
-"""The opcodes at the target of a FOR_ITER, which an exhausted loop skips."""
+"""The opcodes at the target of a FOR_ITER, skipped when the iterator is exhausted."""
 
 
 class DecodeError(ValueError):
-    """The code object holds something no compiler of this CPython makes."""
+    """The code object has an instruction or entry that no compiler of this CPython makes."""
 
 
 class Reader:
-    """The state of decoding one code object; `out` grows, `arg` and `position` are those of the instruction read."""
+    """The state of decoding one code object; `out` grows, `arg` and `position` are those of the current instruction."""
 
     __slots__ = ("arg", "code", "consts", "kwnames", "labels", "names", "out", "position", "send_targets",
                  "slots", "target", "where")  # fmt: skip
@@ -71,7 +71,7 @@ class Reader:
         return label
 
     def end_send(self, label: Label, position: Position | None) -> None:
-        """3.11's SEND drops the receiver when it jumps; control that comes here from above does not."""
+        """3.11's SEND drops the receiver when it jumps; control that falls through to here does not."""
         falls = not isinstance(self.out[-1], Instr) or OPS[self.out[-1].op].flow in ("next", "branch")
         around = Label()
         if falls:
@@ -191,7 +191,7 @@ def _read_make_function(reader: Reader) -> None:
 def _read_function_attribute(reader: Reader) -> None:
     part = _PART_BITS[reader.arg]
     last = reader.out[-1]
-    # Parts are attached from the last pushed to the first: the order MAKE_FUNCTION's operand means.
+    # Parts are attached from the last pushed to the first, as MAKE_FUNCTION's operand defines.
     if isinstance(last, Instr) and last.op == "MAKE_FUNCTION" and last.position == reader.position:
         later = FUNCTION_PARTS.index(part)
         if all(FUNCTION_PARTS.index(have) > later for have in last.arg):

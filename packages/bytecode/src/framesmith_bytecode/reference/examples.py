@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# Empty where no program has it: PRINT_EXPR is what the interactive prompt compiles, and SET_FUNCTION_ATTRIBUTE is read
-# as part of MAKE_FUNCTION.
+# Empty where no program has it: the interactive prompt compiles PRINT_EXPR, and SET_FUNCTION_ATTRIBUTE is read as part
+# of MAKE_FUNCTION.
 EXAMPLES: Final[Mapping[str, str]] = {
     "NOP": "while True:\n  f()",
     "POP_TOP": "f()",
@@ -124,7 +124,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "MATCH_CLASS": "match x:\n  case A(y): f()",
 }
 
-# The first version whose compiler writes the operation, where that is later than the operation can be written.
+# The first version whose compiler emits the operation, where earlier versions can run it.
 WRITTEN_SINCE: Final[Mapping[str, str]] = {
     "LOAD_FAST_CHECK": "3.12",
     "BINARY_SLICE": "3.12",

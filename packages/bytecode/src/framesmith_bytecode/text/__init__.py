@@ -1,1 +1,1 @@
-"""Listings and renderings of a `Bytecode`, for people."""
+"""Listings and renderings of a `Bytecode`."""

@@ -1,4 +1,4 @@
-"""Constants in words for listings: one short line each, the same in every run, never an exception."""
+"""Short texts of constants for listings: one line each, the same in every run, without exceptions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import CodeType
 from typing import Final
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-_DEPTH: Final = 8  # of tuples in tuples, which are cut there
+_DEPTH: Final = 8  # of nested tuples; deeper ones are abbreviated
 
 
 def code_text(code: CodeType) -> str:
-    """A nested code object: its qualified name and line, which tell several lambdas apart."""
+    """A nested code object: its qualified name and line, which distinguishes several lambdas."""
     return f"<code {code.co_qualname}, line {code.co_firstlineno}>"
 
 
@@ -23,7 +23,7 @@ def _full(value: object, depth: int) -> str:
             return "(...)"
         parts = [_full(item, depth - 1) for item in value]
         return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-    if type(value) is frozenset:  # in an order that does not depend on the run's hashes
+    if type(value) is frozenset:  # in an order independent of hashes
         items = ", ".join(sorted(_full(item, depth - 1) for item in value))
         return f"frozenset({{{items}}})" if value else "frozenset()"
     if type(value) is float and repr(value) in ("nan", "inf", "-inf"):
@@ -34,7 +34,7 @@ def _full(value: object, depth: int) -> str:
 
 
 def constant_text(value: object, width: int = 80) -> str:
-    """The value as Python writes it where that fits into `width` characters, else `<type of size: beginning...>`."""
+    """The repr of the value if it fits into `width` characters, else `<type of size: beginning...>`."""
     name = type(value).__qualname__
     try:
         text = _full(value, _DEPTH)

@@ -1,4 +1,4 @@
-"""Expressions as text for `format_python`: one row per operation that only makes a value of the values it pops."""
+"""Expressions as text for `format_python`: one row per operation that only computes a value from those it pops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from framesmith_bytecode.model.ops import FUNCTION_PARTS, OPS, SuperShape
 from framesmith_bytecode.text.constant_text import code_text, constant_text
 
-# How tightly a text binds; an operand that binds less tightly than its place wants goes into parentheses.
+# Precedence of a text; an operand of lower precedence than required goes into parentheses.
 NOT, COMPARE, UNARY, POWER, NUMBER, ATOM = 1, 2, 9, 10, 11, 12
 _BINARY: Final[Mapping[str, int]] = {
     "|": 3, "^": 4, "&": 5, "<<": 6, ">>": 6, "+": 7, "-": 7, "*": 8, "/": 8, "//": 8, "%": 8, "@": 8, "**": POWER,
@@ -29,12 +29,12 @@ class InPlace(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What a stack slot holds, as text that was not written out yet.
+    """The text of a stack slot that was not written out yet.
 
     `pure`: may be written out later, twice or not at all (names of locals, constants, slots). `reads`: the variables
-    and slots it mentions. `items`: what stands between the brackets of a container that only this slot holds.
+    and slots it mentions. `items`: the text between the brackets of a container that only this slot holds.
     `body`: a formatted string without its quotes. `converted`: value and conversion ("r", "s", "a") of a
-    formatted string's field. `inplace`: the operands of an in-place operation. `negated`: the opposite, of a bool.
+    formatted string's field. `inplace`: the operands of an in-place operation. `negated`: the opposite of a bool.
     """
 
     text: str
@@ -54,17 +54,17 @@ NULL: Final = Text("NULL", pure=True)
 
 
 def at_least(part: Text, level: int) -> str:
-    """The text, in parentheses if it binds less tightly than `level`."""
+    """The text, in parentheses if its precedence is below `level`."""
     return part.text if part.level >= level else f"({part.text})"
 
 
 def primary(part: Text) -> str:
-    """As what stands before `.name`, `[key]` or `(arguments)`."""
+    """The text before `.name`, `[key]` or `(arguments)`."""
     return at_least(part, ATOM)
 
 
 def of(parts: list[Text], text: str, level: int = ATOM, **more: Any) -> Text:
-    """A text made of these parts."""
+    """A text that combines these parts."""
     return Text(text, level, reads=frozenset().union(*[part.reads for part in parts]), **more)
 
 
@@ -164,7 +164,7 @@ def _build_set(p: list[Text], n: int) -> Text:
 
 
 def set_display(items: tuple[str, ...], parts: list[Text]) -> Text:
-    """A set written out; the empty one has no display of its own."""
+    """A set written out; an empty one has no display."""
     return of(parts, f"{{{', '.join(items)}}}" if items else "set()", items=items)
 
 
@@ -223,7 +223,7 @@ def _function(p: list[Text], parts: frozenset[str]) -> Text:
 
 
 def super_attribute(p: list[Text], shape: SuperShape) -> Text:
-    """`super(class, self).name` of the three values that lie on the stack."""
+    """`super(class, self).name` of the three values on the stack."""
     return of(p, f"{primary(p[0])}({p[1].text}, {p[2].text}).{shape.name}")
 
 
@@ -240,7 +240,7 @@ def _import(p: list[Text], name: str) -> Text:
 
 
 def generic(op: str, parts: list[Text], arg: object) -> Text:
-    """Any operation as a call of its own name, the operand last."""
+    """Any operation as a call of its name, with the operand last."""
     if op in ("CALL_INTRINSIC_1", "CALL_INTRINSIC_2"):
         op, arg = str(arg), None
     shown = [] if arg is None else [arg if OPS[op].operand in ("local", "deref") else constant_text(arg)]

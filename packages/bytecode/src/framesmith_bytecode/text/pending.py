@@ -1,4 +1,4 @@
-"""The value stack as texts that are not written out yet: `Pending` keeps effects and names in order."""
+"""The value stack as texts not written out yet, with effects and names in order: `Pending`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def slot_name(index: int) -> str:
 
 
 def slot_text(index: int) -> Text:
-    """What was written out into slot `index`."""
+    """The name of slot `index` after it was written out."""
     name = slot_name(index)
     return Text(name, pure=True, reads=frozenset((name,)))
 
@@ -24,8 +24,8 @@ def slot_text(index: int) -> Text:
 class Pending:
     """Texts of the slots, bottom first.
 
-    A text is named (`$2 = ...` is said) before anything changes what it reads, or before a later effect would come
-    first; until then it can still become part of an expression.
+    A text gets a name (`$2 = ...` is written) before a variable that it reads changes, or before a later effect would
+    come first; until then it can become part of an expression.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ class Pending:
         return len(self.slots)
 
     def is_named(self, index: int) -> bool:
-        """Is slot `index` what its name says?"""
+        """Whether slot `index` has been written out under its name."""
         return self.slots[index].text == slot_name(index)
 
     def take(self, n: int) -> list[Text]:
@@ -47,7 +47,7 @@ class Pending:
         return taken
 
     def prepare(self, n: int, changes: Iterable[str] = ()) -> None:
-        """Before a statement that takes n slots and changes these variables and slots."""
+        """Name slots before a statement that takes n slots and changes these variables and slots."""
         changed = frozenset(changes)
         below = self.slots[: len(self.slots) - n]
         self.name(i for i, text in enumerate(below) if not text.pure or text.reads & changed)
@@ -57,11 +57,11 @@ class Pending:
         self.name(i for i, text in enumerate(self.slots) if not text.pure)
 
     def name_all(self, count: int) -> None:
-        """Name the lowest `count` slots, those that hold NULL excepted."""
+        """Name the lowest `count` slots, except those that hold NULL."""
         self.name(i for i, text in enumerate(self.slots[:count]) if text is not NULL)
 
     def name(self, indices: Iterable[int]) -> None:
-        """Name these slots and all that must be named with them, at once where one reads another."""
+        """Name these slots and all that must be named with them, simultaneously where one reads another."""
         wanted = self.closure({i for i in indices if not self.is_named(i)})
         if not wanted:
             return
@@ -78,7 +78,7 @@ class Pending:
             self.slots[i] = slot_text(i)
 
     def closure(self, wanted: set[int]) -> set[int]:
-        """With what reads the names that are given anew, and the effects that come before."""
+        """These slots, those that read the names assigned again, and the effects before them."""
         while True:
             targets = frozenset(map(slot_name, wanted))
             last = max((i for i in wanted if not self.slots[i].pure), default=-1)

@@ -1,4 +1,4 @@
-"""A listing of canonical instructions for people: labels, regions, source lines."""
+"""A listing of canonical instructions with labels, regions and source lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ASYNC: Final = 0x80 | 0x200
 
 
 def label_names(bytecode: Bytecode) -> dict[Label, str]:
-    """L1, L2, ... in order of place; labels standing together share a name."""
+    """L1, L2, ... in order of index; adjacent labels share a name."""
     names: dict[Label, str] = {}
     previous: object = None
     count = 1
@@ -56,7 +56,7 @@ def signature(bytecode: Bytecode) -> str:
 
 
 def headline(bytecode: Bytecode) -> str:
-    """`def name(parameters)`, or what else the code is the body of."""
+    """`def name(parameters)`, or the kind of code that is no function body."""
     name = bytecode.qualname or bytecode.name
     if not bytecode.flags & _NEW_LOCALS:
         return f"body {name}"
@@ -78,7 +78,7 @@ def _depths(bytecode: Bytecode) -> list[int | None]:
         return unknown
     try:
         return stack_depths(bytecode).before
-    except BytecodeError:  # a listing is most wanted of code that is wrong
+    except BytecodeError:  # listings are most useful for unsound code
         return unknown
 
 
@@ -89,10 +89,9 @@ def _shown(index: int, item: object) -> str:
 def format_bytecode(bytecode: Bytecode) -> str:
     """A listing of any `Bytecode`, sound or not: a head with the variables, the items, the regions.
 
-    Columns: source line (where it changes), item index, stack depth before ("-": no path leads here, or the function
-    is unsound), label (each place that jumps or regions name; labels that stand together share one), operation,
-    operand. Then each region: from label, to label, handler, depth (what the stack is cut to), lasti. Raises
-    `TypeError` for anything else than a `Bytecode`.
+    Columns: source line (where it changes), item index, stack depth before ("-": unreachable, or the function is
+    unsound), label (adjacent labels share one), operation, operand. Then each region: from label, to label, handler,
+    depth to which the stack is truncated, lasti. Raises `TypeError` for other values.
     """
     expect_bytecode(bytecode, "format_bytecode")
     labels = label_names(bytecode)

@@ -1,4 +1,4 @@
-"""Code as text that reads like Python, for people: `format_python`."""
+"""Code as text similar to Python: `format_python`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Line(NamedTuple):
 
 
 class _MixedSlots(Exception):
-    """A slot holds NULL on one way to a place, and the object of a method on another."""
+    """A slot holds NULL on one path to a label, and the object of a method on another."""
 
 
 class _Rendering:
-    """Follows the listing once; at labels, all slots that are not NULL have been written out into `$n`."""
+    """One pass over the instructions; at labels, all slots that are not NULL have been written out into `$n`."""
 
     def __init__(self, bytecode: Bytecode, depths: Depths, *, methods_in_full: bool) -> None:
         self.bytecode = bytecode
@@ -38,7 +38,7 @@ class _Rendering:
         self.in_full = methods_in_full
         self.lines: list[_Line] = []
         self.region: int | None = None
-        self.nulls: dict[int, frozenset[int]] = {}  # item of a label -> slots that hold NULL there, in our telling
+        self.nulls: dict[int, frozenset[int]] = {}  # item of a label -> slots that hold NULL there in the rendering
         self.region_of = {index: span.key for span in depths.spans for index in range(span.start, span.end)}
         self.names = label_names(bytecode)
         regions = [bytecode.regions[key] for key in depths.regions]
@@ -74,7 +74,7 @@ class _Rendering:
     # ---- labels ----
 
     def arrive(self, index: int, label: Label, depth: int, falls: bool) -> None:
-        """At a label: slots get their names if another way leads here, or another region begins."""
+        """At a label: name the slots if another path leads here, or another region begins."""
         pending = self.writer.pending
         target = label in self.targets
         if falls and target:
@@ -93,11 +93,11 @@ class _Rendering:
         return [NULL if i in nulls else slot_text(i) for i in range(depth)]
 
     def leave(self, label: Label, depth: int) -> None:
-        """A way to a label with this many slots: all ways must agree about which of them are NULL."""
+        """Add a path to a label with this many slots: all paths must have NULL in the same ones."""
         index = self.depths.labels[label]
         slots = self.writer.pending.slots[:depth]
         nulls = frozenset(i for i, text in enumerate(slots) if text is NULL)
-        if self.in_full:  # only what is NULL on every way
+        if self.in_full:  # only slots that are NULL on every path
             kinds = self.depths.kinds(index)
             for i in sorted(nulls):
                 if kinds[i] != NULL_KIND:
@@ -106,20 +106,20 @@ class _Rendering:
             raise _MixedSlots
 
     def protect(self, index: int, op: str) -> None:
-        """Before an instruction in a region: its handler finds the lowest slots under their names."""
+        """Before an instruction in a region: name the lowest slots, which its handler uses."""
         region = self.region = self.region_of.get(index)
         floor = 0 if region is None else self.depths.regions.get(region, 0)
         if region is not None and floor:
             self.writer.pending.name_all(floor)
             self.leave(self.bytecode.regions[region].handler, floor)
-        if op == "JUMP_NO_INTERRUPT":  # cannot raise; the loops of `await` read better without a `try` around it
+        if op == "JUMP_NO_INTERRUPT":  # cannot raise; loops of `await` are clearer without a `try` around it
             self.writer.pending.name_effects()
             self.region = None
 
     # ---- regions ----
 
     def ending(self, key: int) -> str:
-        """The end of what a region protects: where exceptions go, and with what."""
+        """The end of a region: the target of exceptions, and the slots that they push."""
         region = self.bytecode.regions[key]
         floor = self.depths.regions[key]
         slot = slot_name(floor + region.lasti)
@@ -127,7 +127,7 @@ class _Rendering:
         return f"except: {pushed}; goto {self.names[region.handler]}"
 
     def laid_out(self) -> list[str]:
-        """The lines with `try:` around those that are in a region."""
+        """The lines, with `try:` around those of a region."""
         out: list[str] = []
         labels: list[str] = []
         current: int | None = None
@@ -159,19 +159,19 @@ def _rendering(bytecode: Bytecode, depths: Depths) -> _Rendering:
 
 
 def format_python(bytecode: Bytecode) -> str:
-    """The function as statements with labels and gotos, for people; it is not meant to be run.
+    """The function as statements with labels and gotos, for reading; it cannot be run.
 
-    - `$n` is slot n of the value stack, counted from the bottom; it is mentioned where an expression would not do.
-    - Labels are those of `format_bytecode`. After `try:` ... `except: $0 = exception; goto L2`, an exception of any
-      statement between leaves slots below `$0` as they are, and goes on at L2.
+    - `$n` is slot n of the value stack, counted from the bottom; it is used where an expression does not suffice.
+    - Labels are those of `format_bytecode`. After `try:` ... `except: $0 = exception; goto L2`, an exception of a
+      statement in between keeps slots below `$0` and continues at L2.
     - `x = next($0), or goto L3` is FOR_ITER; `send` with its `or goto` is SEND.
     - `iadd(a, b)` and the like are in-place operators, named as in the `operator` module; `f(x)` is a call; other names
       in lower case are operations (docs/bytecode/instructions.md) with the values they take and their operand.
     - `NULL` is an empty slot; `x = NULL` unbinds x. `cell(x)` is the cell of x. A global whose name is also a
       variable's reads `load_global('x')`, and is set as `globals()['x']`.
 
-    Instructions that no path leads to are counted in the last line, not shown. Raises `BytecodeError` where the
-    function is not sound enough to tell what it does (`format_bytecode` lists any), `TypeError` for anything else.
+    Unreachable instructions are counted in the last line, not shown. Raises `BytecodeError` for unsound functions
+    (`format_bytecode` lists any), `TypeError` for other values.
     """
     expect_bytecode(bytecode, "format_python")
     depths = stack_depths(bytecode)

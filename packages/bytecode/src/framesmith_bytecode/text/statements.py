@@ -1,4 +1,4 @@
-"""Canonical instructions as statements over pending texts: what `format_python` writes between labels."""
+"""Canonical instructions as statements over pending texts: the lines of `format_python` between labels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from framesmith_bytecode.text.expressions import (
 from framesmith_bytecode.text.pending import Pending, slot_name, slot_text
 from framesmith_bytecode.text.variables import DELETES, LOADS, STORES, Variables
 
-# What an instruction that only takes values says of them.
+# Texts of statements that only take values.
 _SIMPLE: Final[Mapping[str, Callable[[list[Text], Any], str]]] = {
     "STORE_ATTR": lambda p, arg: _assignment(f"{primary(p[1])}.{arg}", p[0]),
     "DELETE_ATTR": lambda p, arg: f"del {primary(p[0])}.{arg}",
@@ -43,14 +43,14 @@ _SIMPLE: Final[Mapping[str, Callable[[list[Text], Any], str]]] = {
     "RETURN_VALUE": lambda p, arg: f"return {p[0].text}",
     "RAISE_VARARGS": lambda p, arg: f"raise {' from '.join(part.text for part in p)}".rstrip(),
 }
-# Conditional jumps: what is true where they jump.
+# Conditional jumps: the condition on which they jump.
 _CONDITIONS: Final[Mapping[str, Callable[[Text], str]]] = {
     "POP_JUMP_IF_TRUE": lambda p: p.text,
     "POP_JUMP_IF_FALSE": lambda p: p.negated or f"not {at_least(p, NOT)}",
     "POP_JUMP_IF_NONE": lambda p: f"{at_least(p, COMPARE + 1)} is None",
     "POP_JUMP_IF_NOT_NONE": lambda p: f"{at_least(p, COMPARE + 1)} is not None",
 }
-# What adds to a container below: the statement, of the container and what is added.
+# Additions to a container below: the statement, of the container and the values.
 _ADDITIONS: Final[Mapping[str, Callable[[str, list[Text]], str]]] = {
     "LIST_APPEND": lambda target, p: f"{target}.append({p[0].text})",
     "LIST_EXTEND": lambda target, p: f"{target}.extend({p[0].text})",
@@ -75,9 +75,9 @@ def _assignment(target: str, value: Text) -> str:
 class Statements:
     """Writes statements.
 
-    `items`: the instructions; `say`: takes a line; `leave`: told of each label that a jump leads to, after all slots
-    have been named; `kinds`: what the slots hold before an item; `unbound`: the items that may find a local unbound;
-    `methods_in_full`: give LOAD_METHOD its two slots.
+    `items`: the instructions; `say`: writes a line; `leave`: called with each label that a jump leads to, after all
+    slots have been named; `kinds`: what the slots hold before an item; `unbound`: the items that may find a local
+    unbound; `methods_in_full`: give LOAD_METHOD its two slots.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Statements:
     # ---- looking ahead ----
 
     def following(self, index: int, count: int = 1) -> list[int] | None:
-        """Indices of the next instructions that do something, if no label comes between."""
+        """Indices of the next instructions with an effect, if no label comes between."""
         found: list[int] = []
         while len(found) < count:
             index += 1
@@ -145,7 +145,7 @@ class Statements:
         return found
 
     def next_op(self, index: int) -> tuple[int, str]:
-        """Index and name of the next instruction that does something, -1 and "" if a label comes between."""
+        """Index and name of the next instruction with an effect, -1 and "" if a label comes between."""
         found = self.following(index)
         if found is None:
             return -1, ""
@@ -154,7 +154,7 @@ class Statements:
         return found[0], item.op
 
     def stored_at_once(self, index: int, count: int = 1) -> list[str] | None:
-        """The variables that the next `count` instructions store the top values in, if that is what they do."""
+        """The variables in which the next `count` instructions store the top values, if they do."""
         found = self.following(index, count)
         names = []
         for at in found or ():
@@ -170,14 +170,14 @@ class Statements:
     # ---- statements ----
 
     def statement(self, n: int, text: Callable[[list[Text], Any], str], arg: Any = None) -> None:
-        """Say what is done with the top n."""
+        """Write a statement of the top n."""
         self.pending.prepare(n)
         self.say(text(self.pending.take(n), arg))
 
     def results(self, index: int, n: int, count: int, text: Callable[[list[Text]], str], also: str = "") -> None:
-        """Say that what is made of the top n is put into `count` slots, or the last into the variable it goes to.
+        """Write an assignment of a value of the top n to `count` slots, or to the variable that stores the last.
 
-        `also`: a variable that changes.
+        `also`: another variable that changes.
         """
         base = len(self.pending) - n
         targets = [slot_name(base + i) for i in range(count)]
@@ -211,7 +211,7 @@ class Statements:
             self.say(text.text)
 
     def expression(self, op: str, arg: Any) -> None:
-        """One value made of what is popped; slots that stay get names first."""
+        """One value computed from the popped ones; other slots get names first."""
         taken, kept = pops(op, arg), KEEPS.get(op, 0)
         base = len(self.pending) - taken
         self.pending.name(i for i in range(base, base + kept) if not self.pending.slots[i].pure)
@@ -222,12 +222,12 @@ class Statements:
         self.results(index, pops(op, arg), pushes(op, arg), lambda parts: generic(op, parts, arg).text)
 
     def take_variable(self, index: int, op: str, arg: str) -> None:
-        """LOAD_FAST_AND_CLEAR, MAKE_CELL: these change a variable."""
+        """LOAD_FAST_AND_CLEAR, MAKE_CELL, which change a variable."""
         name = self.variables.text(op, arg)
         self.results(index, 0, pushes(op, arg), lambda parts: f"{op.lower()}({name})", name)
 
     def yield_value(self, index: int, op: str, arg: int | None) -> None:
-        """The operand is the interpreter's own note."""
+        """The operand is a note for the interpreter."""
         self.results(index, 1, 1, lambda parts: f"yield {parts[0].text}")
 
     def reraise(self, index: int, op: str, arg: int) -> None:
@@ -262,12 +262,12 @@ class Statements:
             self.pending.swap(arg)
 
     def to_bool(self, index: int, op: str, arg: None) -> None:
-        """Tests of truth need no mention of it."""
+        """Conversion to bool is implied by tests of truth."""
         if self.next_op(index)[1] not in _TRUTH_TESTS:
             self.pending.slots.append(EXPRESSIONS[op](self.pending.take(1), arg))
 
     def end_send(self, index: int, op: str, arg: None) -> None:
-        """The receiver, which this drops, is under the result."""
+        """Drops the receiver, which is under the result."""
         if not self.pending.slots[-2].pure:
             self.pending.name_effects()
         self.pending.slots.append(self.pending.take(2)[1])
@@ -275,7 +275,7 @@ class Statements:
     # ---- calls ----
 
     def load_method(self, index: int, op: str, arg: Any) -> None:
-        """A method with its object, as one text and NULL; or, where that could be told apart, as two slots."""
+        """A method with its object, as one text and NULL or, where the difference is visible, as two slots."""
         n = pops(op, arg)
         if self.methods_in_full:
             self.results(index, n, 2, lambda parts: generic(op, parts, arg).text)

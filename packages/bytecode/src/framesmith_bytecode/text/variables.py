@@ -1,4 +1,4 @@
-"""Names of variables in renderings: two variables never read alike."""
+"""Names of variables in renderings: two variables never have the same one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Variables:
         return f"slot({shown})" if name in self.cells and not op.endswith("_DEREF") else shown
 
     def load(self, op: str, name: str, *, certain: bool) -> Text:
-        """What an instruction loads; `certain`: a local that is bound, so that loading it cannot raise."""
+        """The text of a load; `certain`: a local that is bound, so that the load cannot raise."""
         text = self.text(op, name)
         if op == "LOAD_CLOSURE":
             return Text(text.replace("slot(", "cell(", 1), pure=True, reads=frozenset((text,)))
-        if text.endswith("]"):  # which would not look among builtins, and not raise NameError
+        if text.endswith("]"):  # which does not look up builtins nor raise NameError
             return Text(f"{op.lower()}({name!r})", reads=frozenset((text,)))
         return Text(text, pure=op == "LOAD_FAST" and certain, reads=frozenset((text,)))

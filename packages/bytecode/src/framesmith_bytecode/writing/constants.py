@@ -1,4 +1,4 @@
-"""Indices of constants: equal constants share one only if nothing can tell them apart."""
+"""Indices of constants: equal constants share one only if they are interchangeable."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def constant_key(value: object) -> Hashable:
 
 
 def same_constant(left: object, right: object) -> bool:
-    """Are the constants interchangeable? Code objects are compared as code objects compare."""
+    """Whether the constants are interchangeable. Code objects are compared by `==`."""
     if isinstance(left, CodeType) and isinstance(right, CodeType):
         return left == right
     return constant_key(left) == constant_key(right)
 
 
 class ConstantPool:
-    """The `co_consts` being built: begins with given constants at their indices, grows as others are asked for."""
+    """The `co_consts` being built: begins with the given constants and grows by those requested."""
 
     __slots__ = ("_by_id", "_by_key", "values")
 
@@ -47,7 +47,7 @@ class ConstantPool:
         self._by_key: dict[Hashable, int] | None = None
 
     def index(self, value: object) -> int:
-        """Index of the constant, which is added if it is not there."""
+        """Index of the constant, which is added if missing."""
         known = self._by_id.get(id(value))
         if known is not None:
             return known

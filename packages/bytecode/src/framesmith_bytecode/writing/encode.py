@@ -24,7 +24,7 @@ _BACKWARD: Final = frozenset(number for name, number in TABLE.opcodes.items() if
 
 
 def _prefixes(arg: int) -> int:
-    """How many EXTENDED_ARG an operand needs."""
+    """Number of EXTENDED_ARG prefixes of an operand."""
     return 0 if arg < 0x100 else 1 if arg < 0x10000 else 2 if arg < 0x1000000 else 3
 
 
@@ -35,7 +35,7 @@ def _is_lost(arg: object, low: Lowered) -> bool:
 def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
     """Operand, size in code units and offset of every instruction (one more offset for the end).
 
-    Jumps start small and grow until everything fits; sizes never shrink, so this ends.
+    Jumps start small and grow until all fit; sizes never shrink, so this terminates.
     """
     units, labels = low.units, low.labels
     args = [arg if isinstance(arg, int) else 0 for _, arg, _ in units]
@@ -45,7 +45,7 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
             sizes[index] += _prefixes(arg)
     try:
         jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
-    except KeyError:  # in code that no path reaches, or stack_depths would have said so
+    except KeyError:  # in unreachable code, or stack_depths would have raised
         items = low.bytecode.instructions
         lost = next(i for i, item in enumerate(items) if isinstance(item, Instr) and _is_lost(item.arg, low))
         raise BytecodeError(
@@ -103,7 +103,7 @@ def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list
     for span in depths.spans:
         region = low.bytecode.regions[span.key]
         depth = depths.regions.get(span.key, region.depth)
-        if depth is None:  # no path enters the region, and it does not say
+        if depth is None:  # no path enters the region, and it has no depth
             continue
         start, end = offsets[at[span.start]], offsets[at[span.end]]
         if start < end:
@@ -114,8 +114,8 @@ def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list
 def encode(bytecode: Bytecode) -> CodeType:
     """A code object for the running CPython.
 
-    Stack size, jumps, caches, fused instructions, prologue and tables are worked out anew. Raises `BytecodeError`
-    where the instructions could not run safely, `TypeError` for what is no `Bytecode`.
+    Stack size, jumps, caches, fused instructions, prologue and tables are computed. Raises `BytecodeError` for
+    instructions that cannot run safely, `TypeError` for other values.
     """
     expect_bytecode(bytecode, "encode")
     check_types(bytecode)
@@ -124,7 +124,7 @@ def encode(bytecode: Bytecode) -> CodeType:
     low = lower(bytecode, depths)
     args, sizes, offsets = _settle(low)
     grown = len(low.consts.values) > len(bytecode.consts)
-    consts = tuple(low.consts.values) if grown else bytecode.consts  # which functions may share
+    consts = tuple(low.consts.values) if grown else bytecode.consts  # functions may share it
     return CodeType(
         bytecode.argcount,
         bytecode.posonlyargcount,

@@ -49,7 +49,7 @@ def _place_run(low: Lowered) -> None:
     leaving = [low.loop_exits[label] for label in low.run if label in low.loop_exits]
     if leaving:
         for label in takewhile(lambda label: label not in low.loop_exits, low.run):
-            if not low.is_jump_target([label]):  # it bounds a region, and may do so before the exit
+            if not low.is_jump_target([label]):  # it bounds a region and may precede the exit
                 low.labels[label] = len(low.units)
         around = Label()
         if low.run_falls and TABLE.for_exit:
@@ -59,7 +59,7 @@ def _place_run(low: Lowered) -> None:
     for label in low.run:
         low.labels.setdefault(label, len(low.units))
     low.barrier = len(low.units)
-    # A label that only bounds a region leaves what is known of the stack's top; other paths come to the rest.
+    # A label that only bounds a region keeps the facts about the stack's top; other labels join paths.
     if not low.bytecode.regions or low.is_jump_target(low.run):
         low.last_op = ""
 
@@ -108,7 +108,7 @@ def _lower_items(low: Lowered) -> None:
 
 
 def lower(bytecode: Bytecode, depths: Depths) -> Lowered:
-    """Translate all instructions; raises `BytecodeError` for what the running CPython cannot express."""
+    """Translate all instructions; raises `BytecodeError` for instructions that the running CPython cannot express."""
     low = Lowered(bytecode, depths)
     _prologue(low)
     _lower_items(low)

@@ -19,11 +19,11 @@ Unit: TypeAlias = tuple[int, int | Label, Position | None]
 
 
 class Lowered:
-    """State of lowering one function; `index` is the item being written, `last_op` the operation before it.
+    """State of lowering one function; `index`: the current item, `last_op`: the operation before it.
 
-    `run` are the labels directly before the item, `run_falls` says whether control falls into them from above.
-    `loop_exits` and `send_exits` map the target of a FOR_ITER or SEND to where that instruction really jumps.
-    `tail` are exits of loops that leave backward; they are written after everything else.
+    `run`: the labels directly before the item; `run_falls`: control falls through into them. `loop_exits`,
+    `send_exits`: the target of a FOR_ITER or SEND -> the label to which that instruction jumps. `tail`: exits of loops
+    that leave backward, written at the end.
     """
 
     def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
@@ -53,7 +53,7 @@ class Lowered:
         self.units.append((_CODES[name], arg, position))
 
     def name_index(self, name: str) -> int:
-        """Index in `co_names`, which grows if need be."""
+        """Index in `co_names`; the name is added if missing."""
         index = self.name_indices.get(name)
         if index is None:
             index = self.name_indices[name] = len(self.names)
@@ -79,7 +79,7 @@ class Lowered:
         return BytecodeError(f"{self.bytecode.name}: {describe(self.bytecode.instructions, self.index)}: {problem}")
 
     def previous(self, name: str, position: Position | None, back: int = 1) -> bool:
-        """Is the unit `back` places ago this opcode, at this position, with no label since?"""
+        """Whether the unit `back` units ago is this opcode at this position, with no label since."""
         at = len(self.units) - back
         if at < self.barrier or at < 0:
             return False
@@ -87,7 +87,7 @@ class Lowered:
         return opcode == _CODES[name] and where == position
 
     def is_jump_target(self, labels: list[Label]) -> bool:
-        """Does anything but a SEND lead to one of the labels?"""
+        """Whether another instruction than SEND leads to one of the labels."""
         if self._jump_targets is None:
             self._jump_targets = {region.handler for region in self.bytecode.regions}
             self._jump_targets.update(

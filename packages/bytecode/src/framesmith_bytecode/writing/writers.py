@@ -1,6 +1,6 @@
-"""How each canonical operation without an opcode of its own is written for the running CPython: `WRITERS`.
+"""Writers of canonical operations without an opcode of their own in the running CPython: `WRITERS`.
 
-Pairs that decode split are fused again when they carry the same position and no label parts them.
+Pairs split by decoding are fused again if they have the same position and no label between them.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _to_bool(low: Lowered, arg: None, position: Position | None) -> None:
 
 
 def _is_length_test(low: Lowered) -> bool:
-    """Does a comparison of GET_LEN with a constant stand before? The compiler knows that its result is a bool."""
+    """Whether a comparison of GET_LEN with a constant precedes: the compiler knows that its result is a bool."""
     tail = [unit[0] for unit in low.units[low.barrier :][-3:]]
     return tail == [_CODES["GET_LEN"], _CODES["LOAD_CONST"], _CODES["COMPARE_OP"]]
 
@@ -185,7 +185,7 @@ def _jump(op: str) -> Writer:
             low.put(forward, label, position)
         elif backward is not None:
             low.put(backward, label, position)
-        else:  # this CPython jumps backward only unconditionally
+        else:  # this CPython has unconditional backward jumps only
             around = Label()
             low.put(TABLE.jumps[_INVERSE[op]][0], around, position)
             low.put("JUMP_BACKWARD", label, position)
@@ -213,7 +213,7 @@ def _end_send(low: Lowered, arg: None, position: Position | None) -> None:
     if TABLE.explicit_end_send:
         low.put("END_SEND", 0, position)
         return
-    # SEND of 3.11 drops the receiver itself, so it goes past this; whoever else comes here does not.
+    # SEND of 3.11 drops the receiver itself and jumps behind this; other paths to here do not.
     sends = [label for label in low.run if label in low.send_exits]
     if not sends or low.run_falls or low.is_jump_target(low.run):
         low.put("SWAP", 2, position)
@@ -241,7 +241,7 @@ def _flag(op: str) -> Writer:
 
 
 def _names_position(low: Lowered, shape: Any, position: Position | None) -> Position | None:
-    """Where a call's keyword names come from: as the compiler has it, from the method's name if that is on the line."""
+    """The position of a call's keyword names: the method's name if it is on the same line, as in the compiler."""
     before, items = low.depths.before, low.bytecode.instructions
     depth = before[low.index]
     if depth is None or position is None:

@@ -1,5 +1,5 @@
 # ruff: noqa: PIE800, PIE804, PLE1132, RUF021, F401 - what looks odd here is what the compiler must be fed
-"""Functions with every kind of place that a function can be cut at, and arguments to run them with: `PROGRAMS`."""
+"""Functions with every kind of item at which a function can be split, and their arguments: `PROGRAMS`."""
 
 import sys
 

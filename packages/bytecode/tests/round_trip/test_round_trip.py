@@ -219,7 +219,7 @@ def test_positions_survive_edge_cases():
 
 
 @pytest.mark.parametrize("first", ["LOAD_FAST", "LOAD_CLOSURE"])
-def test_loads_of_cells_read_alike_in_pairs_and_alone(first):
+def test_loads_of_cells_decode_equally_in_pairs_and_alone(first):
     loads = [Instr(first, "c"), Instr("POP_TOP"), Instr("LOAD_FAST", "x"), Instr("LOAD_FAST", "c")]
     items = [*loads, Instr("POP_TOP"), Instr("POP_TOP"), Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
     again = decode(encode(Bytecode("f", items, argcount=2, flags=3, varnames=["x", "c"], cellvars=["c"])))

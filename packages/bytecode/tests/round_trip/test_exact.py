@@ -1,4 +1,4 @@
-"""`encode` writes what the compiler wrote, down to the instructions that `decode` hides; spoilt code is refused."""
+"""`encode` writes the compiler's code, instructions removed by `decode` included; malformed code is refused."""
 
 from types import CodeType
 
@@ -35,7 +35,7 @@ def test_bytes_are_the_compilers(name):
         assert again.co_consts is code.co_consts
 
 
-def test_a_difference_in_bytes_is_told(monkeypatch):
+def test_a_difference_in_bytes_is_reported(monkeypatch):
     source = "with a:\n b"
     code = compile(source, "name", "exec")
     monkeypatch.setattr("framesmith_bytecode.corpus.round_trip.difference", lambda *_: None)
@@ -59,7 +59,7 @@ BEYOND = write_exception_table([Entry(1, 2, 999, 0, False)])
 
 
 def spoilt(**changes):
-    """A function's code with something of it replaced."""
+    """A function's code with some fields replaced."""
     code = compile("def f(a):\n  for b in a: a.c(b, 1)\n  return (lambda: d)(*a)", "name", "exec").co_consts[0]
     return code.replace(**{name: change(getattr(code, name)) for name, change in changes.items()})
 

@@ -1,4 +1,4 @@
-"""Runs whatever `encode` accepts in a child process, so that a crash of the interpreter is seen and its seed known."""
+"""Runs encoded functions in a child process, which reports the seed if the interpreter crashes."""
 
 import gc
 import mmap
@@ -83,7 +83,7 @@ def _globals() -> dict[str, object]:
 
 
 def _argument(name: str, chance: random.Random) -> object:
-    """A value for a variable; those that only a compiler can name are what it promises they are."""
+    """A value for a variable; those that only a compiler can name have the kind of their name."""
     promised = {".0": iter([1, (2,), None]), ".type_params": (), ".defaults": (1,), ".kwdefaults": {"c": 1}}
     return promised[name] if name in promised else chance.choice(_values(chance))
 
@@ -113,7 +113,7 @@ def _drive(result: Any, chance: random.Random) -> None:
 
 
 def execute(code: CodeType, chance: random.Random) -> str:
-    """Call a function of the code a few times; what it did the last time, one of OUTCOMES."""
+    """Call a function of the code a few times; returns the outcome of the last call, one of OUTCOMES."""
     namespace = _globals()
     function = FunctionType(code, namespace, "fuzz", None, _cells(code.co_freevars, chance) or None)
     outcome = "returned"
@@ -147,7 +147,7 @@ def _limited(one: Callable[[int], str], seed: int) -> str:
 
 
 def _child(one: Callable[[int], str], seeds: range, progress: mmap.mmap) -> None:
-    """Work through the seeds, noting which one is at hand and how the others ended."""
+    """Run the seeds, recording the current one and the outcomes of the others."""
     sys.stdout = open(os.devnull, "w")
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,8 +1,8 @@
-"""Runs CPython's own tests with every imported or compiled function cut in two: a script, not a test.
+"""Runs CPython's own tests with every imported or compiled function split in two: a script, not a test.
 
 `python split_run.py [--plain] [--seed N] test_grammar test_with ...` prints one JSON line per module as
-regression_run.py does, and at the end one with the counts: functions seen, cut, and left whole by reason. Where a
-function is cut depends on the seed and on its name and line only.
+regression_run.py does, and at the end one with the counts: functions seen, split, and refused by reason. The index
+of a split depends on the seed and on the name and line of the function.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import CodeType
 import regression_run
 
 _GENERATORS, _FUNCTION = 0x20 | 0x80 | 0x200, 0x03
-#: A function that names one of these counts the frames above it: the prefix would be one more.
+#: A function that names one of these depends on the number of frames, to which the prefix adds one.
 COUNTS_FRAMES = frozenset(
     ("_getframe", "_getframemodulename", "_caller", "currentframe", "stack", "warn", "warn_explicit", "extract_stack",
      "findCaller", "_is_internal_frame", "_deprecated", "getrefcount")
@@ -25,7 +25,7 @@ COUNTS_FRAMES = frozenset(
 
 
 class Splitter:
-    """Replaces every function's code by the prefix of a split at one place."""
+    """Replaces every function's code by the prefix of one split."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -47,15 +47,15 @@ class Splitter:
         return code
 
     def cut(self, code: CodeType) -> CodeType:
-        """The prefix that stands in for the function, or the function where the place is refused."""
+        """The prefix that replaces the function, or the function if the split is refused."""
         from framesmith_bytecode import Analyses, decode, split, why_no_continuation
 
         known = Analyses(decode(code))
-        places = [index for index, depth in enumerate(known.depths.before) if depth is not None]
-        chosen = zlib.crc32(f"{self.seed} {code.co_qualname} {code.co_firstlineno}".encode()) % len(places)
-        reason = why_no_continuation(known, places[chosen], own_cells=True)
+        indices = [index for index, depth in enumerate(known.depths.before) if depth is not None]
+        chosen = zlib.crc32(f"{self.seed} {code.co_qualname} {code.co_firstlineno}".encode()) % len(indices)
+        reason = why_no_continuation(known, indices[chosen], own_cells=True)
         self.counts[reason or "cut"] += 1
-        return code if reason else split(known, places[chosen]).prefix
+        return code if reason else split(known, indices[chosen]).prefix
 
 
 def main() -> None:

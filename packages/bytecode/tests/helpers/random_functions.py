@@ -1,18 +1,10 @@
-"""Random functions, cut at every place: prefix and continuation do what the function does, in the same order."""
+"""Random functions as source text, and the observable outcome of running one."""
 
 from __future__ import annotations
 
 import random
 import textwrap
-from collections import Counter
 from types import FunctionType
-
-import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-
-from framesmith_bytecode import Analyses, decode, split, verify, why_no_continuation
-from framesmith_bytecode.analyses.slots import CELL
 
 NAMES = ["v0", "v1", "v2", "a", "b"]
 
@@ -199,7 +191,7 @@ EFFECTS: list[object] = []
 
 
 class Mortal:
-    """Its death is an effect."""
+    """An object whose death is an effect."""
 
     def __init__(self, tag):
         self.tag = tag
@@ -246,7 +238,7 @@ def number(value):
 
 
 def outcome(function):
-    """Everything one can observe of running the function."""
+    """All observable effects of running the function."""
     results = []
     for arguments in ((1,), ([3, 0], 5, 6), (None, 0)):
         EFFECTS.clear()
@@ -265,36 +257,6 @@ def outcome(function):
     return results
 
 
-def lived_on(effects):
-    """Did something outlive the run, in a cycle of an exception that is kept and its frame?"""
-    return sum(effect[0] == "born" for effect in effects) != sum(effect[0] == "died" for effect in effects)
-
-
-def last_deaths_sorted(effects):
-    """An argument that is a cell dies with the prefix's frame, behind other locals."""
-    end = len(effects)
-    while end and effects[end - 1][0] == "died":
-        end -= 1
-    return effects[:end] + sorted(effects[end:])
-
-
-def keeps_a_cell(known, index):
-    """Is a comprehension under way that has a cell for its variable? Both halves keep that cell."""
-    return any(kind & CELL for kind in known.depths.kinds(index))
-
-
-def agree(found, expected, *, deaths=True):
-    """All that can be observed is the same; deaths, unless they are left to the garbage collector."""
-    for one, other in zip(found, expected, strict=True):
-        effects = [run[1] for run in (one, other)]
-        if not deaths or lived_on(other[1]):
-            effects = [[effect for effect in run if effect[0] != "died"] for run in effects]
-        effects = list(map(last_deaths_sorted, effects))
-        if effects[0] != effects[1] or one[::2] != other[::2]:
-            return False
-    return True
-
-
 def compiled(source: str) -> FunctionType:
     import warnings
 
@@ -304,77 +266,3 @@ def compiled(source: str) -> FunctionType:
         warnings.simplefilter("ignore")
         exec(compile(source, "<random>", "exec"), namespace)
     return namespace["target"]
-
-
-REFUSED: Counter[str] = Counter()
-AGAIN: Counter[str] = Counter()
-
-
-def split_again(prefix, code, chance):
-    """The prefix with its continuation cut in two as well; and does that keep a cell?"""
-    known = Analyses(decode(code))
-    index = chance.choice([index for index, depth in enumerate(known.depths.before) if depth is not None])
-    reason = why_no_continuation(known, index, own_cells=True)
-    AGAIN[reason or "cut"] += 1
-    if reason is not None:
-        return prefix, False
-    second = split(known, index).prefix
-    whole = prefix.replace(co_consts=tuple(second if item is code else item for item in prefix.co_consts))
-    return whole, keeps_a_cell(known, index)
-
-
-def check_splits(source: str, chance: random.Random, most: int) -> int:
-    function = compiled(source)
-    bytecode = decode(function.__code__)
-    known = Analyses(bytecode)
-    expected = outcome(function)
-    reached = known.depths.before
-    places = [index for index, depth in enumerate(reached) if depth is not None]
-    done = 0
-    for index in chance.sample(places, min(most, len(places))):
-        reason = why_no_continuation(known, index, own_cells=True)
-        if reason is not None:
-            REFUSED[reason] += 1
-            continue
-        done += 1
-        prefix, continuation = split(known, index)
-        keeps = again_keeps = keeps_a_cell(known, index)
-        if done % 8 == 0:
-            verify(decode(prefix))
-            verify(continuation.bytecode)
-            prefix, again_keeps = split_again(prefix, continuation.code, chance)
-        halved = FunctionType(prefix, function.__globals__, "target", function.__defaults__)
-        halved.__kwdefaults__ = function.__kwdefaults__
-        same = agree(outcome(halved), expected, deaths=not (keeps or again_keeps))
-        assert same, f"differs when cut at {index} {bytecode.instructions[index]}:\n{source}"
-    return done
-
-
-def test_random_functions_cut_anywhere(long_run):
-    total = 0
-    wanted = 100_000 if long_run else 3_000
-    seed = 0
-    while total < wanted:
-        chance = random.Random(seed)
-        total += check_splits(Writer(chance).function(), chance, 40)
-        seed += 1
-    print(f"{total:,} splits of {seed:,} functions, places refused: {dict(REFUSED)}")
-    print(f"of these {AGAIN.total():,} cut in three: {dict(AGAIN)}")
-    assert not REFUSED
-    assert AGAIN["cut"] > 0.9 * AGAIN.total()
-
-
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink]
-)
-@given(st.randoms(use_true_random=False))
-def test_hypothesis_functions_cut_anywhere(chance):
-    check_splits(Writer(chance).function(), random.Random(0), 12)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_programs_are_worth_it(seed):
-    """Random programs must run a while: most have effects, and not all end the same way."""
-    outcomes = [outcome(compiled(Writer(random.Random(1000 * seed + i)).function())) for i in range(60)]
-    assert sum(any(effects for _, effects, _ in runs) for runs in outcomes) > 40
-    assert {runs[0][0][0] for runs in outcomes} == {"returned", "raised"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("regression_run.py")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "regression_run.py"
 QUICK = [
     "test_grammar",
     "test_scope",
@@ -17,7 +17,7 @@ QUICK = [
     "test_super",
     "test_listcomps",
 ]
-#: Language, then what leans on it; then what looks at code, lines, frames and tracebacks.
+#: Language, then libraries; then tests that inspect code, lines, frames and tracebacks.
 LONG = [*QUICK, "test_generators", "test_coroutines", "test_exceptions", "test_contextlib", "test_named_expressions",
         "test_dictcomps", "test_setcomps", "test_type_params", "test_descr", "test_functools", "test_itertools",
         "test_dataclasses", "test_enum", "test_typing", "test_asyncio",
@@ -43,7 +43,7 @@ def outcomes(*arguments):
 
 
 def differences(plain, again):
-    """Modules whose tests did not end alike."""
+    """Modules with different outcomes."""
     return [name for name, row in plain.items() if {key: again[name][key] for key in row} != row]
 
 
@@ -53,7 +53,7 @@ def test_same_outcomes_reencoded(long_run):
     plain, again = outcomes("--plain", *names), outcomes(*names)
     assert set(plain) == set(again)
     functions = max(row["reencoded"] for row in again.values())
-    for name in differences(plain, again):  # some tests of threads and sockets fail now and then: once more, both ways
+    for name in differences(plain, again):  # some tests of threads and sockets are flaky: run both once more
         print(f"{name} differed and is run again")
         plain |= outcomes("--plain", name)
         again |= outcomes(name)

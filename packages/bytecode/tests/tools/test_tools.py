@@ -1,4 +1,4 @@
-"""Coverage, profilers, tracers and debuggers tell the same of re-encoded functions."""
+"""Coverage, profilers, tracers and debuggers report the same for re-encoded functions."""
 
 import bdb
 import cProfile
@@ -36,7 +36,7 @@ def line_coverage(case):
 
 
 def line_profile(case):
-    """How often each line of each function ran, and through how many callers."""
+    """Counts of runs of each line of each function, and of callers."""
     hits = Counter()
 
     def local(frame, event, value):
@@ -80,8 +80,8 @@ class Stepper(bdb.Bdb):
 
     def stopped(self, what, frame, extra=None):
         if frame.f_code.co_filename == FILE:
-            places = [f.f_lineno for f, _ in self.get_stack(frame, None)[0] if f.f_code.co_filename == FILE]
-            self.stops.append((what, frame.f_code.co_qualname, frame.f_lineno, places, extra))
+            positions = [f.f_lineno for f, _ in self.get_stack(frame, None)[0] if f.f_code.co_filename == FILE]
+            self.stops.append((what, frame.f_code.co_qualname, frame.f_lineno, positions, extra))
         command = self.commands[self.turn % len(self.commands)]
         self.turn += 1
         if command == "step" or frame.f_code.co_filename != FILE:
@@ -105,7 +105,7 @@ class Stepper(bdb.Bdb):
 
 
 def debugger(case):
-    """What a debugger stops at with several ways of stepping, and with breakpoints on the first lines."""
+    """Stops of a debugger with several ways of stepping, and with breakpoints on the first lines."""
     first = case.__code__.co_firstlineno
     stops = []
     ways = (["step"], ["next"], ["step", "next"], ["step", "step", "return"], ["step", "until"])

@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F821 - what looks odd here is what the compiler must be fed
-"""More of `PROGRAMS`: functions that define functions and classes, import, and look at their locals."""
+"""More of `PROGRAMS`: functions that define functions and classes, import, and read their locals."""
 
 import sys
 

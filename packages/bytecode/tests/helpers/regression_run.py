@@ -1,7 +1,8 @@
 """Runs CPython's own tests with every imported or compiled function decoded and encoded: a script, not a test.
 
 `python regression_run.py [--plain] test_grammar test_with ...` prints one JSON line per module: tests run and the
-ids of those that failed. `--plain` runs without re-encoding, to compare with. Modules this CPython lacks are left out.
+ids of those that failed. `--plain` runs without re-encoding, to compare with. Modules that this CPython lacks are
+skipped.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def reencode(code):
 
 
 def install(transform: Callable[[CodeType], CodeType] = reencode) -> None:
-    """Transform what is imported from source, and what `compile` makes."""
-    # What decoding uses must be there before it is used.
+    """Transform modules imported from source and results of `compile`."""
+    # The modules of decoding must be imported before it is installed.
     importlib.import_module("framesmith_bytecode.nested")
     plain_compile = builtins.compile
     loader = importlib.machinery.SourceFileLoader

@@ -1,4 +1,4 @@
-"""What tools see of running code: recorders of every event of settrace, setprofile and sys.monitoring."""
+"""Recorders of every event of settrace, setprofile and sys.monitoring."""
 
 from __future__ import annotations
 

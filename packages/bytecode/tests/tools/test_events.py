@@ -108,7 +108,7 @@ def test_events_disabled_where_seen(name):
     both(name, lambda run: monitoring_events(run, {1: ["LINE"], 2: ["LINE", "BRANCH"]}, once=("LINE",)))
 
 
-def test_a_recorder_tells_a_moved_line():
+def test_a_recorder_reports_a_moved_line():
     def move(bytecode):
         for index, item in enumerate(bytecode.instructions):
             if bytecode.name == "case_for_and_while" and isinstance(item, Instr) and item.op == "RETURN_VALUE":

@@ -135,7 +135,7 @@ def stand_in(free: int) -> CodeType:
 
 
 def trusts_its_caller(code: CodeType) -> bool:
-    """Does the compiler alone call this, and never with anything but what it promises?
+    """Whether only the compiler calls this, with arguments of known kinds.
 
     A comprehension's function trusts that it is given an iterator. The verifier trusts it, too; a mutated caller need
     not keep that promise.

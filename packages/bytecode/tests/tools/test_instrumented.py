@@ -1,4 +1,4 @@
-"""Code reads the same fresh, specialised, traced, monitored, from inside, and afterwards; what is encoded is clean."""
+"""Code decodes equally when fresh, specialised, traced or monitored, inside and afterwards; encoded code is clean."""
 
 import sys
 from contextlib import ExitStack
@@ -48,7 +48,7 @@ def numbered(bytecode):
 
 
 class Fresh:
-    """What code objects read like before anything has run, and what they are encoded to."""
+    """Code objects decoded before they have run, and encoded again."""
 
     def __init__(self, module=MODULE):
         self.readings = {}
@@ -57,7 +57,7 @@ class Fresh:
             self.readings[key(code)] = reading, numbered(reading), encode(reading), pure(encode(reading))
 
     def check(self, code):
-        """Is this what is read now, and is what that is encoded to clean?"""
+        """Compare with the current decoding, and check that encoded code is not instrumented."""
         reading = decode(code)
         fresh, instructions, encoded, adaptive = self.readings[key(code)]
         assert difference(fresh, reading) is None
@@ -72,7 +72,7 @@ class Fresh:
 
 
 def pure(code):
-    """The adaptive form of code that has not run, which the compiler's opcodes alone, or fused ones, may be in."""
+    """The adaptive form of code that has not run, which may contain the compiler's opcodes and fused ones only."""
     instructions = code.co_code[::2]
     unit = 0
     while unit < len(instructions):
@@ -121,7 +121,7 @@ def test_specialised_much():
 @pytest.mark.parametrize("warm", [0, 20])
 @pytest.mark.parametrize("name", CASES)
 def test_while_traced(name, warm):
-    """The tracer itself reads the traced code at every event of a new place."""
+    """The tracer itself decodes the traced code at every new event and code object."""
     case = load(MODULE)[name]
     for _ in range(warm):
         case()
@@ -131,9 +131,9 @@ def test_while_traced(name, warm):
         if frame.f_code.co_filename != FILE:
             return None
         frame.f_trace_opcodes = True
-        place = frame.f_code, event
-        if place not in seen:
-            seen.add(place)
+        key = frame.f_code, event
+        if key not in seen:
+            seen.add(key)
             FRESH.check(frame.f_code)
         return trace
 
@@ -259,7 +259,7 @@ def settrace_here(run):
 
 @needs_monitoring
 @pytest.mark.parametrize("names", EVENT_SETS, ids=IDS)
-def test_what_was_read_while_monitored_runs_alike(names):
+def test_code_decoded_while_monitored_runs_equally(names):
     """A copy made of instrumented code is not instrumented, and tools see the same of it."""
     for name in CASES[:8]:
         plain, other = load(MODULE)[name], load(MODULE)[name]
@@ -272,7 +272,7 @@ def test_what_was_read_while_monitored_runs_alike(names):
         assert monitoring_events(other, everything) == monitoring_events(plain, everything)
 
 
-def test_a_spoilt_reading_is_told():
+def test_a_wrong_decoding_is_reported():
     case = load(MODULE)["case_for_and_while"]
     check_all(case)
     reading = decode(case.__code__)

@@ -1,6 +1,6 @@
-"""Runs what `format_python` wrote, line by line, to see that it says what the function does.
+"""An interpreter of the text of `format_python`, line by line, for comparison with the function.
 
-Each line means what the docstring of `format_python` says. Functions only: no generators, no class bodies.
+The docstring of `format_python` defines the lines. Functions only: no generators, no class bodies.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def compiled(text: str, mode: str) -> CodeType:
 
 
 class Ambiguous(Exception):
-    """Two nested functions that differ read alike (lambdas on one line)."""
+    """Two different nested functions have the same text (lambdas on one line)."""
 
 
 class Result:

@@ -1,4 +1,4 @@
-"""What one can observe of running a function, and cutting a function at each of its places."""
+"""The observable outcome of running a function, and splits of a function at each of its items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EFFECTS: list[object] = []
 
 
 def say(value=None, *more, **named):
-    """An effect, with the exception that is being handled meanwhile."""
+    """An effect, with the exception being handled."""
     EFFECTS.append((shown(value), shown(more), shown(named), type(sys.exc_info()[1])))
     return value
 
@@ -42,7 +42,7 @@ class Manager:
 
 
 class Mortal:
-    """Its death is an effect."""
+    """An object whose death is an effect."""
 
     def __init__(self, name):
         self.name = name
@@ -83,9 +83,9 @@ class Box:
 
 
 def shown(value, depth=0):
-    """A value as something that compares by what it is, not by who."""
+    """A representation of a value that compares by its contents, not by identity."""
     if isinstance(value, BaseException):
-        return told(value)
+        return described(value)
     if isinstance(value, (list, tuple)):
         return type(value), [shown(item, depth + 1) for item in value] if depth < 6 else "..."
     if isinstance(value, (set, frozenset)):
@@ -97,12 +97,12 @@ def shown(value, depth=0):
     return type(value).__qualname__
 
 
-def told(error, depth=0):
+def described(error, depth=0):
     """An exception with its causes, contexts and members."""
     if error is None or depth > 6:
         return None
-    members = [told(member, depth + 1) for member in getattr(error, "exceptions", ())]
-    around = told(error.__cause__, depth + 1), told(error.__context__, depth + 1), error.__suppress_context__
+    members = [described(member, depth + 1) for member in getattr(error, "exceptions", ())]
+    around = described(error.__cause__, depth + 1), described(error.__context__, depth + 1), error.__suppress_context__
     return type(error).__name__, shown(error.args) if not members else error.message, *around, members
 
 
@@ -126,27 +126,27 @@ def lines(error, function, handovers):
 
 
 def observe(function, arguments, handovers=None):
-    """Result or exception (with the lines it came by), and the effects in their order."""
+    """Result or exception (with its lines), and the effects in order."""
     EFFECTS.clear()
     try:
         result = ("returned", shown(function(*arguments())))
     except Exception as error:
-        result = ("raised", told(error), lines(error, function, handovers or {}))
+        result = ("raised", described(error), lines(error, function, handovers or {}))
     assert sys.exc_info() == (None, None, None)
     return result, list(EFFECTS)
 
 
 def like(function, code):
-    """The function with another code."""
+    """A copy of the function with another code."""
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 
 
 def split_everywhere(function, runs, *, step=1, again=0):
-    """Cut at every `step`-th place, compare; with `again` every so many continuations are cut again at as many places.
+    """Split at every `step`-th item and compare; with `again`, split every `again`-th continuation at as many items.
 
-    Returns the places refused, with the reasons.
+    Returns the refused indices with their reasons.
     """
     known = Analyses(decode(function.__code__))
     expected = [observe(function, arguments) for arguments in runs]
@@ -168,7 +168,7 @@ def split_everywhere(function, runs, *, step=1, again=0):
 
 
 def split_twice(function, runs, expected, prefix, code, step):
-    """Cut the continuation of a prefix as well, at every so many places."""
+    """Split the continuation of a prefix as well, at every `again`-th item."""
     known = Analyses(decode(code))
     for index, depth in enumerate(known.depths.before):
         if depth is None or index % step or why_no_continuation(known, index, own_cells=True):

@@ -1,6 +1,6 @@
-"""Random instruction lists: what `encode` accepts never brings down the interpreter that runs it.
+"""Random instruction lists: code accepted by `encode` never crashes the interpreter.
 
-Everything else is refused with our own error. Functions run in a child process (see fuzz_execute.py).
+Other lists are refused with `BytecodeError`. Functions run in a child process (see fuzz_execute.py).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ COMMON = [
 
 
 def balanced(chance):
-    """A list that keeps the stack's depth in order: what is wrong with it, if anything, is what the slots hold."""
+    """A list with consistent stack depths; only kinds of slots may be wrong."""
     items, depth, open_labels, handlers = [], 0, [], []
     for _ in range(chance.randrange(4, 40)):
         for label, at in list(open_labels):
@@ -203,7 +203,7 @@ def attempt(chance, generate):
         return "refused"
     assert isinstance(code, CodeType)
     again = decode(code)
-    if None not in stack_depths(again).before:  # what no path leads to may come out otherwise, say, run off the end
+    if None not in stack_depths(again).before:  # unreachable items may change, for example run off the end
         assert difference(again, decode(encode(again))) is None
     if chance.random() < 0.05:
         assert format_bytecode(again)

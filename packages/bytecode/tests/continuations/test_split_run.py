@@ -1,4 +1,4 @@
-"""CPython's own tests pass and fail as without it when every function is cut in two."""
+"""CPython's own tests pass and fail as without it when every function is split in two."""
 
 import json
 import subprocess
@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("split_run.py")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "split_run.py"
 QUICK = ["test_with", "test_exception_group", "test_scope"]
 LONG = [*QUICK, "test_grammar", "test_patma", "test_exceptions", "test_except_star", "test_contextlib", "test_super",
         "test_listcomps", "test_functools", "test_itertools", "test_dataclasses", "test_enum", "test_descr",
         "test_collections", "test_raise", "test_fractions", "test_named_expressions"]  # fmt: skip
-#: Tests that look at what a cut changes by its nature; parts of their names.
+#: Parts of names of tests that inspect details which a split changes by design.
 LOOKS_INSIDE = (
-    "test_funcdef ",  # at the names of locals
-    "TestTracing.",  # at each line that a trace function sees
-    "PEP626Tests.",  # at the last frame of a traceback only
-    "test_exit_exception_traceback ",  # at the frames of a traceback
+    "test_funcdef ",  # names of locals
+    "TestTracing.",  # lines seen by a trace function
+    "PEP626Tests.",  # last frame of a traceback
+    "test_exit_exception_traceback ",  # frames of a traceback
     "TestTracebackType.test_attrs",  # the same
-    "test_name_error_with_custom_exceptions ",  # at the lines of a traceback
-    "ClassPropertiesAndMethods.test_slots",  # at how many objects there are
+    "test_name_error_with_custom_exceptions ",  # lines of a traceback
+    "ClassPropertiesAndMethods.test_slots",  # number of objects
 )
 
 
@@ -33,7 +33,7 @@ def rows(*arguments):
     return found[:-1], found[-1]["counts"]
 
 
-def test_same_outcomes_cut_in_two(long_run):
+def test_same_outcomes_split_in_two(long_run):
     pytest.importorskip("test.test_grammar", reason="this CPython came without its tests")
     names = LONG if long_run else QUICK
     plain, _ = rows("--plain", *names)

@@ -1,4 +1,4 @@
-"""Every public function refuses wrong input where it arrives: what was wrong, what was expected, what is nearest."""
+"""Every public function refuses wrong input with a message: the input, the expected kind, the nearest choice."""
 
 import opcode
 
