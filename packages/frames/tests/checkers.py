@@ -1,4 +1,4 @@
-"""Checkers made for tests: capsules of check_abi.h through ctypes, and checkers that give inputs."""
+"""Checkers for tests: capsules of check_abi.h through ctypes, and checkers with inputs."""
 
 import ctypes
 
@@ -23,7 +23,7 @@ new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Extracting:
-    """A checker without the capsule that gives what `find(args, function)` returns."""
+    """A checker without the capsule that returns the result of `find(args, function)`."""
 
     def __init__(self, find):
         self.find = find
@@ -33,7 +33,7 @@ class Extracting:
 
 
 class NativeExtracting:
-    """The same through the capsule; `find` raises nothing, since ctypes cannot pass an exception on."""
+    """The same through the capsule; `find` must not raise, since ctypes cannot propagate exceptions."""
 
     def __init__(self, find):
         def check(this, args, count, function, extracted):

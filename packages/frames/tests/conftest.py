@@ -1,4 +1,4 @@
-"""Fixtures: a clean hook around every test, both ways of replacing a frame, and a callback made from pairs."""
+"""Fixtures: a clean hook around every test, entries run in place and as functions, a callback made from pairs."""
 
 import gc
 import sys
@@ -22,7 +22,7 @@ def raise_it(error: BaseException, frame: frames.FrameInfo) -> None:
 
 @pytest.fixture(autouse=True)
 def no_collection_callbacks() -> Iterator[None]:
-    """Keep what test tools let run at each garbage collection (hypothesis does) from being offered in between."""
+    """Remove callbacks of garbage collection (hypothesis has one), which would be offered."""
     kept, gc.callbacks[:] = list(gc.callbacks), []
     yield
     gc.callbacks[:] = [*kept, *gc.callbacks]
@@ -47,7 +47,7 @@ def either_way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class Replacing:
-    """A callback that replaces functions by others and skips the rest; it notes every name it was asked about."""
+    """A callback that replaces functions by others and skips the rest; records the names of offered functions."""
 
     def __init__(self, pairs: dict[Any, Any], check: Callable[..., bool], complete: bool) -> None:
         self.codes = {original.__code__: new.__code__ for original, new in pairs.items()}

@@ -1,7 +1,7 @@
 """A PEP 523 frame hook with a per-code cache and native dispatch.
 
-A callback set for a thread is asked about every Python function called on it; what it answers is cached on the code
-object, and later calls run the cached code wherever its check says that it applies.
+Every Python function called on a thread is offered to the thread's callback; its answer is cached on the code object,
+and later calls to which the answer's check applies run the cached code.
 """
 
 from framesmith_frames._hook import (

@@ -11,7 +11,7 @@ _R = TypeVar("_R")
 
 @final
 class Entry:
-    """Code to run in place of a frame wherever its check says that it applies."""
+    """Code to run in place of a frame to which its check applies."""
 
     check: Check
     code: CodeType
@@ -30,7 +30,7 @@ class Entry:
 
 @final
 class SKIP:
-    """Answer: run this code eagerly, do not ask again (until a reset), nor, with `recursive`, for what it calls."""
+    """Answer: run this code eagerly until a reset; with `recursive`, the functions that it calls as well."""
 
     reason: str
     quiet: bool
@@ -39,7 +39,7 @@ class SKIP:
 
 @final
 class RUN_ONCE:
-    """Answer: run this call eagerly, ask again at the next."""
+    """Answer: run this call eagerly and offer the next one."""
 
     reason: str
     quiet: bool
@@ -48,7 +48,7 @@ class RUN_ONCE:
 
 @final
 class FrameInfo:
-    """A call about to run, as the callback sees it."""
+    """A call about to run: the argument of callbacks."""
 
     code: CodeType
     function: FunctionType
@@ -60,7 +60,7 @@ class FrameInfo:
 
 @final
 class CompiledFunction(Generic[_P, _R]):
-    """A function dispatched to the entries of the one it wraps, natively; `callback` makes new entries."""
+    """A native callable that dispatches to the entries of the function it wraps; `callback` makes new ones."""
 
     __wrapped__: Callable[_P, _R]
     __name__: str

@@ -1,4 +1,4 @@
-"""Switching the hook on and off for a block of code, on this thread only."""
+"""Context managers that switch the hook on and off, on this thread only."""
 
 from types import TracebackType
 
@@ -10,7 +10,7 @@ class activated:
     """Context manager: `callback` is this thread's frame callback inside the block; then the previous one comes back.
 
     Frames already running are not offered, so the block's own function is not. Entries belong to the callback that
-    made them and die with it, unless `cache` (see `new_cache`) names another place for them.
+    made them and die with it, unless `cache` (see `new_cache`) names a cache that callbacks share.
     """
 
     __slots__ = ("_cache", "_callback", "_previous")

@@ -1,4 +1,4 @@
-"""The types of what callers hand to the hook: callbacks, checkers and error handlers."""
+"""Types of the callables that users pass to the hook: callbacks, checkers, error handlers, reports."""
 
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
@@ -15,32 +15,32 @@ class NativeCheck(Protocol):
 
 
 Check: TypeAlias = Callable[[tuple[Any, ...], FunctionType], bool] | NativeCheck
-"""Says whether an entry applies to the arguments (in `co_varnames` order) of a call to a function."""
+"""Returns whether an entry applies to the arguments (in `co_varnames` order) of a call to a function."""
 
 
 class ExtractingCheck(Protocol):
-    """A checker that finds an entry's inputs while it checks: their tuple, or None where the entry does not apply."""
+    """A checker that returns the tuple of an entry's inputs, or None where the entry does not apply."""
 
     def extract(self, args: tuple[Any, ...], function: FunctionType, /) -> tuple[Any, ...] | None: ...
 
 
 InputsCheck: TypeAlias = ExtractingCheck | NativeCheck
-"""What `Entry(..., inputs=True)` takes for its check."""
+"""The check of `Entry(..., inputs=True)`."""
 
 FrameCallback: TypeAlias = Callable[[FrameInfo], Entry | SKIP | RUN_ONCE]
-"""Asked about a call for which no entry applies."""
+"""Called for a call to which no entry applies."""
 
 Diversion: TypeAlias = Callable[[FrameCallback, FunctionType], FrameCallback | None]
-"""What to use in place of a callback for a call of a function: the same, another, or None: the call runs eagerly."""
+"""Returns the callback to use for a call of a function: the same, another, or None (the call runs eagerly)."""
 
 ErrorHandler: TypeAlias = Callable[[BaseException, FrameInfo], object]
-"""Told of an exception of a callback or checker. What it raises propagates, as though the call had not begun.
+"""Called with an exception of a callback or checker. Its own exceptions propagate in place of the call.
 
-If it returns, the call runs eagerly; an `Entry` (without inputs) runs in its place, this once and unchecked.
+If it returns, the call runs eagerly; an `Entry` (without inputs) runs in its place, once and unchecked.
 """
 
 OnEager: TypeAlias = Callable[[FunctionType, str], object]
-"""Told of a call of a compiled function that runs eagerly, and why; what it raises reaches the caller."""
+"""Called with a compiled function whose call runs eagerly, and the reason; its exceptions reach the caller."""
 
 HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
-"""A code object, or a Python function, method, CompiledFunction or without_hook; nothing else that can be called."""
+"""A code object, or a Python function, method, CompiledFunction or without_hook; no other callable."""

@@ -1,4 +1,4 @@
-"""Where pickles of wrapped functions come back to."""
+"""Unpickling of wrapped functions."""
 
 from typing import TypeVar
 
@@ -6,5 +6,5 @@ T = TypeVar("T")
 
 
 def restore(function: T) -> T:
-    """The function a wrapper was pickled as: the one it wrapped."""
+    """Return the wrapped function, as which a wrapper was pickled."""
     return function

@@ -1,4 +1,4 @@
-"""What the hook has counted for one code object."""
+"""Counts of the hook for one code object."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from framesmith_frames.contracts import HasCode
 class CodeStats(NamedTuple):
     """Counts since the last reset.
 
-    `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls let through because of a
-    skip mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the very call they were made
-    for. `errors`: exceptions of callbacks and checkers. `filtered`: calls that the callback was not asked about,
-    because they reach nothing that it is interested in. `reason`: the latest reason given by SKIP, RUN_ONCE or skip().
+    `hits`: calls that ran an entry. `misses`: calls for which no entry applied. `skips`: calls that ran
+    eagerly because of a skip mark. `run_once`: answers of RUN_ONCE. `rejected`: new entries whose check refused the
+    call for which they were made. `errors`: exceptions of callbacks and checkers. `filtered`: calls that ran eagerly
+    because of the interest filter. `reason`: that of the latest SKIP, RUN_ONCE or skip().
     """
 
     hits: int

@@ -9,15 +9,16 @@ from framesmith_frames.activation import activated
 
 Observer: TypeAlias = Callable[[FrameInfo], object]
 
-_NEXT_TIME = RUN_ONCE("watched")
-_LEFT_OUT = SKIP("left out by watch(only=...)")
+_OBSERVED = RUN_ONCE("observed")
+_REJECTED = SKIP("rejected by watch(only=...)")
 
 
 class watch:
     """Context manager: calls `observer(FrameInfo)` as each function starts; without one, `calls` lists their names.
 
-    `only` chooses code objects; it is asked once for each that it leaves out. The code that runs is the original, even
-    where a compiler has made entries, and what the observer calls is not seen. Its exceptions go to the error handler.
+    `only` selects code objects; it is called once for each that it rejects. The original code runs, even where a
+    compiler has made entries. Functions that the observer calls are not observed. Its exceptions go to the error
+    handler.
     """
 
     def __init__(self, observer: Observer | None = None, *, only: Callable[[CodeType], bool] | None = None) -> None:
@@ -37,12 +38,12 @@ class watch:
 
     def _see(self, frame: FrameInfo) -> RUN_ONCE | SKIP:
         if self._only is not None and not self._only(frame.code):
-            return _LEFT_OUT
+            return _REJECTED
         if self._observer is None:
             self.calls.append(frame.code.co_qualname)
         else:
             self._observer(frame)
-        return _NEXT_TIME
+        return _OBSERVED
 
 
 for _function in (watch.__init__, watch.__enter__, watch.__exit__):

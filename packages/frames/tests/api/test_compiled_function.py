@@ -1,4 +1,4 @@
-"""CompiledFunction: to everybody a function; a call runs the entry that applies, without the hook if it is complete."""
+"""CompiledFunction looks like a function; a call runs the entry that applies, without the hook if it is complete."""
 
 import copy
 import functools

@@ -13,7 +13,7 @@ import framesmith_frames as frames
 
 
 class Refused(Exception):
-    """What `refuse` raises."""
+    """Raised by `refuse`."""
 
 
 def refuse(function: Any, reason: str) -> None:
@@ -72,21 +72,21 @@ def test_answers_are_refused_each_time(name: str) -> None:
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers_are_reported_once(name: str) -> None:
     callback, reason = ANSWERS[name]
-    told: list[str] = []
-    compiled = frames.CompiledFunction(make(), callback, on_eager=lambda function, why: told.append(why))
+    reported: list[str] = []
+    compiled = frames.CompiledFunction(make(), callback, on_eager=lambda function, why: reported.append(why))
     assert [compiled(-1) for _ in range(3)] == [-2] * 3
-    assert len(told) == 1 and told[0].startswith(reason)
+    assert len(reported) == 1 and reported[0].startswith(reason)
 
 
-def test_quiet_answers_are_nobodys_affair() -> None:
+def test_quiet_answers_are_not_reported() -> None:
     for answer in (frames.SKIP("so", quiet=True), frames.RUN_ONCE("so", quiet=True)):
         for refuses in (False, True):
             compiled = frames.CompiledFunction(make(), lambda frame: answer, on_eager=refuse, refuses=refuses)
             assert [compiled(1), compiled(1)] == [2, 2]
 
 
-def test_who_asks_for_it_hears_that_a_call_returned() -> None:
-    """Not of one that raises; what is raised then reaches the caller, behind the call."""
+def test_returned_is_called_after_the_call() -> None:
+    """Not called if the call raises; its own exception reaches the caller."""
     log: list[str] = []
 
     def body() -> None:
@@ -117,14 +117,14 @@ def test_who_asks_for_it_hears_that_a_call_returned() -> None:
     assert log == ["ran"]
 
 
-def test_what_hears_of_a_return_is_called() -> None:
+def test_returned_must_be_callable() -> None:
     assert frames.RUN_ONCE("so").returned is None
     assert frames.RUN_ONCE("so", returned=list).returned is list
     with pytest.raises(TypeError, match="returned is a callable or None, not int"):
         frames.RUN_ONCE("so", returned=1)  # type: ignore[arg-type]
 
 
-def test_what_hears_of_a_return_may_reset() -> None:
+def test_returned_may_reset() -> None:
     function = make()
     answer = frames.RUN_ONCE("so", returned=frames.reset)
     compiled = frames.CompiledFunction(function, lambda frame: answer)
@@ -220,28 +220,30 @@ def test_on_a_c_stack_that_is_nearly_full() -> None:
 
 
 def test_what_was_computed_inside_is_enough() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def callback(frame: frames.FrameInfo) -> Any:
         return entry_for(frame.function) if frame.code is inner.__code__ else frames.SKIP("the outer one")
 
     inner = make()
-    compiled = frames.CompiledFunction(make(lambda: inner(1)), callback, on_eager=lambda *why: told.append("told"))
-    assert compiled(1) == compiled(1) == 2 and not told
+    compiled = frames.CompiledFunction(
+        make(lambda: inner(1)), callback, on_eager=lambda *why: reported.append("reported")
+    )
+    assert compiled(1) == compiled(1) == 2 and not reported
 
 
 def test_entries_that_compute_nothing() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     for refuses in (False, True):
         function = make()
         compiled = frames.CompiledFunction(
             function,
             lambda frame: entry_for(frame.function, eager="only a break"),
-            on_eager=lambda function, why: told.append(why),
+            on_eager=lambda function, why: reported.append(why),
             refuses=refuses,
         )
         assert [compiled(1), compiled(1)] == [200, 200]
-    assert told == ["only a break"]  # it is no eager frame, and so is not refused
+    assert reported == ["only a break"]  # it is no eager frame, and so is not refused
     function = make()
     nothing = entry_for(function, eager="")
     compiled = frames.CompiledFunction(function, lambda frame: nothing, on_eager=refuse)
@@ -252,14 +254,14 @@ def test_a_report_that_raises_and_a_reset() -> None:
     compiled = frames.CompiledFunction(make(), lambda frame: frames.SKIP("so"), on_eager=refuse)
     with pytest.raises(Refused):
         compiled(1)
-    told: list[str] = []
+    reported: list[str] = []
     compiled = frames.CompiledFunction(
-        make(), lambda frame: frames.SKIP("so"), on_eager=lambda function, why: told.append(why)
+        make(), lambda frame: frames.SKIP("so"), on_eager=lambda function, why: reported.append(why)
     )
     for _ in range(2):
         assert compiled(1) == compiled(1) == 2
         frames.reset()
-    assert told == ["so", "so"]
+    assert reported == ["so", "so"]
 
 
 def test_errors_of_the_call_itself_go_first() -> None:

@@ -44,7 +44,7 @@ def test_compiled_entries_are_seen_as_the_original(replacing):
     assert seen.calls == ["outer", "inner", "inner"]
 
 
-def test_two_watches_leave_out_different_things():
+def test_two_watches_reject_different_code():
     with frames.watch(only=lambda code: code is not inner.__code__) as first:
         outer()
     with frames.watch(only=lambda code: code is not outer.__code__) as second:

@@ -95,7 +95,7 @@ def test_run_once_is_asked_every_time():
 
 
 def test_a_skip_after_entries_keeps_the_entries():
-    """As a callback does that has compiled often enough."""
+    """As a callback does at its limit of entries."""
     by_type = ByType()
 
     def callback(frame):
@@ -162,7 +162,7 @@ def test_a_callback_without_weak_references_shares_a_cache():
     assert frames.stats(target).misses == 1
 
 
-def test_caches_are_kept_apart():
+def test_caches_are_separate():
     def answering(answer):
         return lambda frame: answer if frame.code is target.__code__ else frames.SKIP("other")
 
@@ -261,7 +261,7 @@ def test_reset_while_the_code_and_its_check_run():
     assert results == ("replaced",) * 3
 
 
-def test_an_entry_made_during_a_reset_is_used_once_and_not_kept():
+def test_an_entry_made_during_a_reset_is_used_once_and_dropped():
     def callback(frame):
         frames.reset()
         return frames.Entry(lambda args, function: True, one.__code__)
@@ -370,7 +370,7 @@ def test_flat_code_is_what_a_compiled_function_runs():
     seen = []
     entry = frames.Entry(lambda args, function: True, packed.__code__)
     made = frames.CompiledFunction(packed, lambda frame: entry)
-    made(1)  # the call that asks runs in its frame
+    made(1)  # the call that is offered runs in its frame
     sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code))
     try:
         made(1, 2, key=3)

@@ -1,4 +1,4 @@
-"""Nothing is kept: reference counts, live objects and memory stay flat in loops over every path."""
+"""No leaks: reference counts, live objects and memory stay flat in loops over every path."""
 
 import gc
 import sys
@@ -196,7 +196,7 @@ def test_without_hook_in_a_cycle_is_collected():
 
 
 def test_the_globals_of_a_dropped_module_are_collected(replacing):
-    """The cached entry holds no function, and so no globals."""
+    """A cached entry holds no function and so no globals."""
 
     class Marker:
         pass

@@ -1,4 +1,4 @@
-"""Resets, and other codes, while a call is under way: by finalizers of garbage, by diversions, by the call itself."""
+"""Resets and changes of code during a call: by finalizers, by diversions, by the call itself."""
 
 import gc
 
@@ -85,7 +85,7 @@ def test_a_reset_while_an_entry_is_added(collecting):
             frames.reset(original)
 
 
-def test_a_reset_while_a_diversion_is_asked():
+def test_a_reset_inside_a_diversion():
     def original(x):
         return 1
 

@@ -1,4 +1,4 @@
-"""Entries with inputs: the check's tuple arrives in the first local after the arguments, and belongs to the code."""
+"""Entries with inputs: the check's tuple is the first local after the arguments, and belongs to the code."""
 
 import gc
 import itertools
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 
 class Thing:
-    """Something that can be watched dying."""
+    """An object with weak references."""
 
 
 def plain(a, b=2):
@@ -36,7 +36,7 @@ def own_cell(a, b=2):
     return "eager"
 
 
-# In place of each: the first local after the arguments is `found`, which only the check can have bound.
+# Entries of these: the first local after the arguments is `found`, bound by the check alone.
 
 
 def make(source, free=()):
@@ -71,7 +71,7 @@ def answering(original, entry, checker, complete=False):
 
 @pytest.fixture(params=[Extracting, NativeExtracting])
 def checker(request):
-    """Makes a checker, through the method or through the capsule, that gives what a function returns."""
+    """Makes a checker, with the method or the capsule, that returns the result of a function."""
     return request.param
 
 
@@ -155,7 +155,7 @@ def test_entries_with_and_without_inputs_mix(checker, calling):
         assert calling(plain, callback, 2) == "without"
 
 
-# ---- the door ----
+# ---- construction ----
 
 
 def test_code_without_a_local_for_the_inputs_is_refused():
@@ -183,14 +183,14 @@ def test_a_check_that_extracts_nothing_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [True, ["in"], type("Sub", (tuple,), {})(("in",))])
-def test_what_is_no_tuple_is_reported(checker, calling, wrong):
+def test_a_wrong_extraction_is_reported(checker, calling, wrong):
     seen = []
     frames.set_error_handler(lambda error, frame: seen.append(str(error)))
     assert calling(plain, answering(plain, PLAIN, checker(lambda *_: wrong)), 1) == "eager"
     assert seen and "must return a tuple of them, not " + type(wrong).__name__ in seen[0]
 
 
-# ---- errors, and who holds what ----
+# ---- errors and references ----
 
 
 def test_an_error_of_the_check_is_reported_and_the_call_runs_eagerly(calling):
@@ -228,7 +228,7 @@ def test_an_exception_of_the_code_lets_the_inputs_go(checker, calling, complete)
 
 
 def test_the_code_lets_go_by_deleting(checker, calling):
-    """After `del found` nothing of the hook's holds the inputs, though the frame lives on."""
+    """After `del found` the hook does not hold the inputs, while the frame goes on."""
     seen = []
     things = []
     entry = make(
@@ -254,7 +254,7 @@ def test_the_code_lets_go_by_deleting(checker, calling):
 
 
 def test_deleting_is_enough_in_a_nested_call(checker):
-    """Each frame's inputs go when its own code deletes them, whatever calls lie inside."""
+    """Each frame's inputs die when its own code deletes them, also with nested calls."""
     seen, things = [], {}
     namespace = {
         "seen": seen,
@@ -353,7 +353,7 @@ def test_recursion_gives_each_frame_its_own_inputs(checker, calling):
 
 
 def test_threads_call_and_reset_at_once(checker):
-    """Every call sees the inputs of its own arguments, whatever another thread resets or calls."""
+    """Every call sees the inputs of its own arguments, while other threads reset and call."""
     callback = answering(plain, PLAIN, checker(lambda args, _: (args[0],)))
     compiled = frames.CompiledFunction(plain, callback)
     wrong, stop, interval = [], time.monotonic() + 1.0, sys.getswitchinterval()
@@ -381,7 +381,7 @@ def test_threads_call_and_reset_at_once(checker):
 
 
 def test_a_tracer_that_reads_the_locals(checker, calling):
-    """A debugger sees the inputs as the local they are in, and does not change what the code computes."""
+    """A debugger sees the inputs as a local and does not change results."""
     seen = []
 
     def tracer(frame, event, argument):

@@ -99,7 +99,7 @@ def test_we_leave_first_from_below(other):
 
 
 def test_each_below_the_other(other):
-    """The other one forgets that it is below us and installs itself again: a frame would go round for ever."""
+    """The other one installs itself again although it is below ours: without a check frames would loop."""
     other.on()
     frames.set_callback(asks)
     other.on()

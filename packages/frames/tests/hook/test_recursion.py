@@ -43,7 +43,7 @@ def test_endless_recursion_is_a_recursion_error(replacing):
 
 
 @pytest.mark.usefixtures("either_way")
-def test_endless_recursion_through_the_slow_way(replacing):
+def test_endless_recursion_of_entries_run_as_functions(replacing):
     def worse(n):
         return endless(n + 1)
 

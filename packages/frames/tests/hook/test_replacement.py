@@ -1,4 +1,4 @@
-"""What runs in place of a frame, with which arguments, globals, closure, and how it looks from outside."""
+"""Code that runs in place of a frame: its arguments, globals, closure, and its appearance in tracebacks."""
 
 import sys
 import traceback
@@ -125,7 +125,7 @@ def test_methods_classmethods_and_super(replacing):
     assert run(callback, Derived().name) == "new base"
 
 
-def test_what_replaced_code_calls_is_offered_and_it_itself_is_not(replacing):
+def test_callees_of_replaced_code_are_offered_and_the_code_is_not(replacing):
     def helper():
         return 1
 
@@ -284,7 +284,7 @@ def test_a_replaced_init(replacing):
     def init(self, x):
         self.x = x + 1
 
-    # Called from C: a call site that CPython 3.13 has specialised enters __init__ without asking any frame hook.
+    # Called from C: a call site that CPython 3.13 has specialised enters __init__ without any frame hook.
     with frames.activated(replacing({Point.__init__: init})):
         assert [point.x for point in map(Point, [1, 2])] == [2, 3]
 

@@ -82,7 +82,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_a_signal_while_a_callback_runs():
-    """Its handler's exception reaches the program from the call, and the next call is as if nothing had been."""
+    """The signal handler's exception reaches the caller, and the next call is not affected."""
     frames.set_error_handler(None)
 
     class Alarm(BaseException):

@@ -94,7 +94,7 @@ def test_many_short_threads(replacing):
 
 
 def make_callback(kinds):
-    """Compiles one entry for each type of argument, slowly enough for other threads to come between."""
+    """Compiles one entry for each type of argument, slowly enough for other threads to interleave."""
 
     def callback(frame):
         if frame.code is not target.__code__:
@@ -107,7 +107,7 @@ def make_callback(kinds):
 
 
 def test_compile_call_and_reset_at_once(switching_often):
-    """Every result is right whatever another thread resets; the eager result is never seen on an active thread."""
+    """Results are right while another thread resets; an active thread never gets the eager result."""
     kinds = {
         int: lambda x: ("int", x),
         str: lambda x: ("str", x),
@@ -160,7 +160,7 @@ def test_compiled_functions_under_reset(switching_often):
 
 
 def test_dropping_the_code_another_thread_runs():
-    """The entry, its code and the original code all go while a thread is inside."""
+    """The entry, its code and the original code are dropped while a thread runs them."""
     inside, leave = threading.Event(), threading.Event()
     namespace = {"inside": inside, "leave": leave}
     exec(

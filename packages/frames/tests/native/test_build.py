@@ -1,4 +1,4 @@
-"""The build: an extension from nothing, and a sentence naming what to install where that cannot be."""
+"""The build of the extension, and its messages where a compiler or headers are missing."""
 
 import importlib.util
 import shutil

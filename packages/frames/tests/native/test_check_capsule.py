@@ -10,7 +10,7 @@ import framesmith_frames as frames
 
 
 class Checker:
-    """Compares the arguments with a tuple; answers `broken` if that is set."""
+    """Compares the arguments with a tuple; returns `broken` if that is set."""
 
     def __init__(self, expected, version=1, name=NAME, broken=None):
         def check(this, args, count, function, extracted):
@@ -60,7 +60,7 @@ def test_a_native_checker_decides(complete):
 
 
 class Forgetful(NativeExtracting):
-    """Answers 1 and hands out nothing; or 0, and leaves something behind."""
+    """Returns 1 without a tuple, or 0 with one."""
 
     def __init__(self, answer):
         left = ("left", "behind")
@@ -90,7 +90,7 @@ def test_one_without_inputs_is_reported():
     assert seen == ["a checker of an entry with inputs must return a tuple of them, not nothing"]
 
 
-def test_what_a_miss_leaves_behind_is_dropped():
+def test_a_tuple_of_a_miss_is_dropped():
     checker = Forgetful(0)
     entry = frames.Entry(checker, with_local.__code__, inputs=True)
     with frames.activated(lambda frame: entry if frame.code is original.__code__ else frames.SKIP("")):

@@ -1,4 +1,4 @@
-"""`divert_by`: a setting of the program sends calls another way. `SKIP(recursive=True)`: the hook is off in calls."""
+"""`divert_by`: calls diverted by a setting of the program. `SKIP(recursive=True)`: the hook is off in callees."""
 
 import sys
 import threading
@@ -27,7 +27,7 @@ def always(args, function):
 
 
 def giving(function, complete=True):
-    """A callback that answers with this function's code, and counts how often it is asked."""
+    """A callback that answers with this function's code, and counts its calls."""
 
     def callback(frame):
         callback.asked += 1
@@ -41,7 +41,7 @@ def giving(function, complete=True):
 
 @pytest.fixture
 def judged():
-    """The values that were judged; a value that can be called is the diversion."""
+    """The values passed to `judge`; a callable value is the diversion."""
     values = []
 
     def judge(value):
@@ -200,7 +200,7 @@ def skipping(recursive):
 
 
 @pytest.mark.parametrize("recursive", [True, False])
-def test_a_skip_says_whether_the_calls_are_left_out_too(recursive):
+def test_a_recursive_skip_includes_callees(recursive):
     callback = skipping(recursive)
     inner = "eager" if recursive else "first"
     with frames.activated(callback):
@@ -226,7 +226,7 @@ def test_compiled_functions_inside_are_compiled():
     assert found == [(("first", x, 1), ("eager", x, 1)) for x in (1, 2)]
 
 
-def test_a_skip_tells_of_its_calls():
+def test_a_skip_has_the_attribute_recursive():
     assert frames.SKIP("why", recursive=True).recursive and not frames.SKIP("why").recursive
     with pytest.raises(TypeError):
         frames.RUN_ONCE("why", recursive=True)

@@ -10,7 +10,7 @@ import framesmith_frames as frames
 
 
 class Log:
-    """An error handler that notes and goes on."""
+    """An error handler that records and returns."""
 
     def __init__(self):
         self.seen = []
@@ -77,7 +77,7 @@ def test_without_a_handler_the_error_is_unraisable(monkeypatch):
     assert reported == [(ZeroDivisionError, appending)]
 
 
-#: What runs while an error is reported, as the program sets it up, and how often the error is reported.
+#: Code that runs while an error is reported, and the number of reports.
 REPORTING = {
     "the source lines of a traceback": ("pass", 2),
     "a stream written in Python": (
@@ -147,7 +147,7 @@ REPORTING = {
 
 
 @pytest.mark.parametrize("what", REPORTING)
-def test_reporting_an_error_is_not_asked_about(what):
+def test_calls_inside_a_report_are_not_offered(what):
     prepare, times = REPORTING[what]
     program = f"""
 import atexit, sys, traceback
@@ -186,7 +186,7 @@ def test_an_interrupt_of_a_callback_reaches_the_caller(interrupt):
     assert appending(values) == 1
 
 
-def test_what_the_handler_raises_reaches_the_caller():
+def test_exceptions_of_the_handler_reach_the_caller():
     class Strict(Exception):
         pass
 
@@ -304,12 +304,12 @@ async def coroutine():
 
 
 @pytest.mark.parametrize("function", [generator, coroutine])
-def test_generator_code_is_refused_at_the_door(function):
+def test_generator_code_is_refused_at_construction(function):
     with pytest.raises(ValueError, match="generator's or a coroutine's"):
         frames.Entry(two, function.__code__)
 
 
-def test_module_code_and_bad_checks_are_refused_at_the_door():
+def test_module_code_and_bad_checks_are_refused_at_construction():
     with pytest.raises(ValueError, match="not a function's"):
         frames.Entry(two, compile("x = 1", "module", "exec"))
     with pytest.raises(TypeError, match="check must be callable"):
@@ -324,23 +324,23 @@ class WrongCapsule:
     __framesmith_check__ = 7
 
 
-def test_a_wrong_capsule_is_refused_at_the_door():
+def test_a_wrong_capsule_is_refused_at_construction():
     with pytest.raises(ValueError, match=r'must be a capsule named "framesmith.check.v1" with version 1'):
         frames.Entry(WrongCapsule(), two.__code__)
 
 
 @pytest.mark.parametrize("setter", [frames.set_callback, frames.set_error_handler])
-def test_what_cannot_be_called_is_refused(setter):
+def test_values_that_are_not_callable_are_refused(setter):
     with pytest.raises(TypeError, match="expected a callable or None, not int"):
         setter(3)
 
 
-def test_activated_refuses_what_cannot_be_called():
+def test_activated_refuses_values_that_are_not_callable():
     with pytest.raises(TypeError, match="expected a callable or None, not int"):
         frames.activated(3)
 
 
-def test_an_error_in_flight_is_not_disturbed(replacing):
+def test_the_current_exception_is_not_disturbed(replacing):
     """A destructor or `except` block that runs replaced code keeps the exception being handled."""
 
     def replacement(values, *rest):

@@ -1,4 +1,4 @@
-"""Which calls are offered to the callback, and what it sees of them."""
+"""The calls that are offered to the callback, and their FrameInfo."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import framesmith_frames as frames
 
 
 class Watching:
-    """Notes what it is asked about and lets everything run."""
+    """Records offered calls and lets them run."""
 
     def __init__(self):
         self.frames = []
@@ -21,7 +21,7 @@ class Watching:
         return [frame.code.co_name for frame in self.frames]
 
 
-def test_what_the_callback_sees():
+def test_the_frame_info():
     outer = 3
 
     def function(a, /, b, *rest, c, **more):

@@ -61,7 +61,7 @@ def test_calls_are_no_longer_watched_when_nothing_was_found_in_several():
         for _ in range(20):
             program()
         assert frames.hook_state()["on_top"]
-    # Watched: four calls to trust it, and the closer looks at calls 8 and 16.
+    # Watched: four calls before it is trusted, and the deep searches at calls 8 and 16.
     assert states == [index in (1, 2, 3, 4, 8, 16) for index in range(1, 21)]
 
 
