@@ -30,7 +30,7 @@ LAYERS: dict[str, int] = {
     "framesmith": 3,
 }
 
-#: What Framesmith replaces; no source file of ours may import it.
+#: Modules that Framesmith replaces; no source file of ours may import them.
 FORBIDDEN: tuple[str, ...] = (
     "torch._dynamo",
     "torch._inductor",
@@ -75,12 +75,12 @@ def requirement_name(requirement: str) -> str:
 
 
 def import_names(requirements: list[str]) -> frozenset[str]:
-    """What requirement strings let a file import."""
+    """Return the import names of requirement strings."""
     return frozenset(import_name(requirement_name(requirement)) for requirement in requirements)
 
 
 def test_group(root: Path) -> frozenset[str]:
-    """What the `test` dependency group of the pyproject in this folder lets tests import."""
+    """Return the import names of the `test` dependency group of the pyproject in this folder."""
     groups = tomllib.loads((root / "pyproject.toml").read_text()).get("dependency-groups", {})
     return import_names(groups.get("test", []))
 

@@ -39,7 +39,7 @@ def parsed(source: Path) -> ast.Module:
 
 
 def public_names(package: str) -> list[str]:
-    """What `__all__` of a package lists, but for its version."""
+    """Return the names of a package's `__all__`, without its version."""
     for node in parsed(facade(package)).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return [name for name in ast.literal_eval(node.value) if name != "__version__"]
@@ -82,7 +82,7 @@ def users(package: str) -> dict[str, list[str]]:
 
 
 def definition(module: str, name: str) -> Definition | None:
-    """What defines a name of a module, which may import it from another module of its package."""
+    """Return the definition of a name of a module, which may import it from another module of its package."""
     distribution, *inner = module.split(".")
     path = facade(distribution.removeprefix("framesmith_")).parent.joinpath(*inner)
     for node in parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).body:
@@ -97,7 +97,7 @@ def definition(module: str, name: str) -> Definition | None:
 
 
 def targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    """What an assignment assigns to."""
+    """Return the targets of an assignment."""
     return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
@@ -139,7 +139,7 @@ def is_open(member: Definition) -> bool:
     return any(not name.startswith("_") or name in ("__init__", "__new__", "__call__") for name in names)
 
 
-def told(node: Definition | None) -> set[str]:
+def named_in(node: Definition | None) -> set[str]:
     """The words of the docstrings of a definition and of its public methods: they name the exceptions."""
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
         return set()
@@ -148,7 +148,7 @@ def told(node: Definition | None) -> set[str]:
         if isinstance(node, ast.ClassDef)
         else []
     )
-    return words(ast.get_docstring(node) or "").union(*map(told, inside))
+    return words(ast.get_docstring(node) or "").union(*map(named_in, inside))
 
 
 @cache
@@ -161,7 +161,7 @@ def handed_out(package: str) -> dict[str, str]:
     while pending:
         giver = pending.pop(0)
         given = signature(nodes[giver]) & nodes.keys()
-        given |= {name for name in told(nodes[giver]) & nodes.keys() if is_exception(nodes[name])}
+        given |= {name for name in named_in(nodes[giver]) & nodes.keys() if is_exception(nodes[name])}
         for name in sorted(given - known):
             found[name] = giver
             known.add(name)

@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 460.0
 #: Seconds of a step's own end: its processes finish what they have begun, and write.
 ENDING = 15.0
-#: Where there may be tests of the cuda backend, and by which words in their names those are known that need a device.
+#: Folders with tests of the cuda backend, and words in the names of tests that need a device.
 TESTS = ("packages/backends/tests", "integration_tests")
 ON_DEVICE = ("real_device", "on_a_gpu")
 WITHOUT_DEVICE = ("packages/backends/tests/test_cuda.py", "packages/backends/tests/launch/test_cuda*.py")
 #: Characters of a failed step and of all tables that are printed; the rest is in the files.
 TAIL, PRINTED = 1500, 11500
 #: So many failed tests are named, and as many reasons given.
-MOST_TOLD = 8
+MOST_PRINTED = 8
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ def has(module: str) -> bool:
 
 
 def pytest(files: list[str], chosen: str) -> list[str]:
-    """Tests by several processes where xdist is there, each named as it ends, so that a log cut off tells something."""
+    """Tests by several processes where xdist is there, each named as it ends, so that a log cut off has results."""
     spread = ["-n", str(min(os.cpu_count() or 1, 14))] if has("xdist") else []
     patience = ["--timeout", "120"] if has("pytest_timeout") else []
     return [sys.executable, "-m", "pytest", "-vv", "--tb=short", "-rfE", *spread, *patience, *files, "-k", chosen]
 
 
 def command(step: Step, device: str, out: Path, seconds: float, workers: int) -> list[str]:
-    """What a step runs, where it has so many seconds."""
+    """Return the command of a step that has so many seconds."""
     if step.name == "machine":
         return [sys.executable, "-m", "torch.utils.collect_env"]
     if step.name == "cuda-tests":
@@ -134,13 +134,13 @@ def run(name: str, arguments: list[str], out: Path, seconds: float) -> tuple[int
 
 
 def end_of(name: str, status: int, said: str) -> str:
-    """What of a log is printed: the whole result of tests, and how a failure looked."""
+    """Return the printed part of a log: the result of tests, and the text of failures."""
     lines = said.splitlines()
     if name in ("cuda-tests", "without-gpu"):
-        told = [line for line in lines if re.search(r"(?<![\w.])(FAILED|ERROR)(?!\w)", line)]
+        failed = [line for line in lines if re.search(r"(?<![\w.])(FAILED|ERROR)(?!\w)", line)]
         why = [line for line in lines if line.startswith("E  ")]  # not there where the step was cut off
         last = lines[-1] if lines and status != 124 else f"passed so far: {said.count(' PASSED')}"
-        return "\n".join([*(line[:180] for line in dict.fromkeys([*told[:MOST_TOLD], *why[:MOST_TOLD]])), last])
+        return "\n".join([*(line[:180] for line in dict.fromkeys([*failed[:MOST_PRINTED], *why[:MOST_PRINTED]])), last])
     if name == "machine":
         wanted = ("PyTorch version", "Python version", "GPU 0", "CUDA runtime", "Nvidia driver", "[pip3] triton")
         return "\n".join(line[:100] for line in lines if line.startswith(wanted))
@@ -148,7 +148,7 @@ def end_of(name: str, status: int, said: str) -> str:
 
 
 def tables(out: Path) -> str:
-    """What the suites found, in few lines."""
+    """Return the results of the suites, in few lines."""
     sys.path.insert(0, str(ROOT))
     from benchmarks.harness.summary import kernels_table, models_table, seconds_lines
     from benchmarks.harness.timing import Row
@@ -206,11 +206,11 @@ def main() -> int:
         print("\n".join(said[-2:]), flush=True)
         failed += status != 0
     try:
-        told = tables(out)
+        found = tables(out)
     except Exception as error:
-        told = f"gpu_check: no tables: {type(error).__name__}: {error}"
-    (out / "tables.txt").write_text("\n".join([*said, told]) + "\n")
-    print(told[-PRINTED:], flush=True)
+        found = f"gpu_check: no tables: {type(error).__name__}: {error}"
+    (out / "tables.txt").write_text("\n".join([*said, found]) + "\n")
+    print(found[-PRINTED:], flush=True)
     return failed
 
 
