@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.utils._pytree import tree_leaves
 
-#: How far results may be off, relatively and absolutely; those of other types are the same.
+#: Relative and absolute tolerances; results of other types are equal.
 TOLERANCES = {
     torch.float32: (1e-4, 1e-5),
     torch.bfloat16: (3e-2, 3e-2),
@@ -31,7 +31,7 @@ def in_float64(x: object) -> object:
 
 
 def differing(one: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tensor:
-    """Where two tensors of a type differ by more than its tolerances, the absolute one times `scale`."""
+    """Return where two tensors of a type differ by more than its tolerances, the absolute one times `scale`."""
     relative, absolute = TOLERANCES.get(one.dtype, (0.0, 0.0))
     if one.is_floating_point() and one.itemsize == 1:  # with which nothing is computed
         one, other = one.float(), other.float()
@@ -39,7 +39,7 @@ def differing(one: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Ten
 
 
 def check_norms(given: list[torch.Tensor], expected: list[torch.Tensor], near: float | None, by_chance: float) -> None:
-    """An AssertionError where all results together are not as near to those expected as told, by their norms.
+    """An AssertionError where all results together are not as near to those expected, by their norms.
 
     Without `near`, results are random: their norms alone are compared, and may differ by `by_chance`.
     """
@@ -48,11 +48,11 @@ def check_norms(given: list[torch.Tensor], expected: list[torch.Tensor], near: f
         raise AssertionError(f"{mine}, eager {theirs}"[:300])
     size = joint_norm(expected)
     if near is None:
-        apart, allowed = abs(joint_norm(given) - size), by_chance * size
+        off, allowed = abs(joint_norm(given) - size), by_chance * size
     else:
-        apart, allowed = distance(given, expected), near * size
-    if not apart <= allowed + 1e-6:
-        raise AssertionError(f"results are {apart:.3g} off where eager's norm is {size:.3g}, allowed {allowed:.3g}")
+        off, allowed = distance(given, expected), near * size
+    if not off <= allowed + 1e-6:
+        raise AssertionError(f"results are {off:.3g} off where eager's norm is {size:.3g}, allowed {allowed:.3g}")
 
 
 def distance(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
@@ -73,7 +73,7 @@ def joint_norm(results: list[torch.Tensor]) -> float:
 def check(
     given: list[torch.Tensor], expected: list[torch.Tensor], precise: Callable[[], list[torch.Tensor]], scale: float
 ) -> None:
-    """An AssertionError that tells the first result which is neither the expected one nor `precise()`'s.
+    """An AssertionError with the first result which is neither the expected one nor `precise()`'s.
 
     Where elements of the expected one are not `precise()`'s either, such will do if a result is off by up to twice as
     much, all in all.

@@ -54,7 +54,7 @@ def wrap(name: str, fn: Callable[..., Any], **settings: Any) -> Callable[..., An
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells torch.compile before each call that results of earlier ones are no longer wanted."""
+    """Marks a step for torch.compile before each call that results of earlier ones are no longer wanted."""
     import torch
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def settings_of(name: str, **ours: Any) -> dict[str, Any]:
-    """How a candidate is called where many programs are compiled in one process, each for its own sizes and kept."""
+    """Return a candidate's call where many programs are compiled in one process, each for its own sizes and kept."""
     if name == "eager":
         return {}
     if REPLAYING.get(name, name) == "framesmith":

@@ -1,4 +1,4 @@
-"""One case for all its candidates: compiled anew, timed, counted and printed. The suites with a registry share it."""
+"""One case for all its candidates: compiled again, timed, counted and printed. The suites with a registry share it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.harness.candidates import NAMES
 from benchmarks.harness.operators_called import FIGURE, operators_called
 from benchmarks.harness.timing import Row, Step, compare, print_rows
 
-#: How often each candidate is timed, if nothing else is asked for.
+#: Rounds of each candidate, by default.
 ROUNDS = 11
 
 
@@ -19,7 +19,7 @@ def measure(
     case: str, names: Iterable[str], prepare: Callable[[str], Step], *, rounds: int, target: float = 0.05
 ) -> list[Row]:
     """Rows of a case. `prepare` gives a candidate's step; what it raises is the reason in the candidate's row."""
-    torch.compiler.reset()  # code is compiled anew in each case, and its compilations are counted
+    torch.compiler.reset()  # code is compiled again in each case, and its compilations are counted
     framesmith.reset()
     steps: dict[str, Step] = {}
     refused: list[Row] = []
@@ -39,6 +39,6 @@ def measure(
 
 
 def print_operators(rows: Iterable[Row]) -> None:
-    """What each candidate's step calls."""
+    """Print the operators that each candidate's step calls."""
     calls = "  ".join(f"{row.figures[FIGURE]} {row.candidate}" for row in rows if FIGURE in row.figures)
     print(f"    {FIGURE}: {calls}", flush=True)

@@ -1,4 +1,4 @@
-"""How many operators of torch's a step calls, as the profiler sees them: those that other operators call left out."""
+"""Operators of torch's that a step calls, as the profiler sees them, without those that other operators call."""
 
 from __future__ import annotations
 

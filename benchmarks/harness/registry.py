@@ -1,4 +1,4 @@
-"""What the registries of models and kernels share: types, and the choice of rows. Needs no torch."""
+"""Types and selection of rows, shared by the registries of models and kernels. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPES = ("float32", "bfloat16", "float64", "complex64", "int64")
 
 
 class Listed(Protocol):
-    """What a row of a registry has at least."""
+    """A row of a registry."""
 
     @property
     def name(self) -> str: ...

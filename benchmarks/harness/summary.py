@@ -1,4 +1,4 @@
-"""What a suite's rows come to: the mean ratio to torch.compile, where framesmith is slower, what could not be run."""
+"""Summaries of a suite's rows: mean ratio to torch.compile, slower cases, cases that could not run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import statistics
 
 from benchmarks.harness.timing import Row, geometric_mean, readable
 
-#: Ratios up to this one are not told apart from 1.
+#: Ratios up to this one count as 1.
 NOTABLE = 1.03
 
 #: A figure of rows: the first call's milliseconds, compilation included, while other processes compile.
 FIRST_CALL = "first call, ms"
 #: A figure of rows: the share, in hundredths, of the bandwidth of a copy.
 SHARE = "share of a copy, %"
-#: Whose ratios are told first: framesmith in a mode, and who it is to beat.
+#: Ratios that come first: framesmith in a mode, and its competitor.
 RIVALS = (
     ("framesmith", "torch.compile"),
     ("framesmith", "eager"),
@@ -67,7 +67,7 @@ def ratio_lines(rows: list[Row], label: str) -> list[str]:
 
 
 def loss_lines(rows: list[Row], most: int) -> list[str]:
-    """Where framesmith in a mode is slower than torch.compile in the same one, or than eager; worst first."""
+    """Return the cases where framesmith is slower than torch.compile in the same mode, or than eager; worst first."""
     lines = []
     for ours, other in RIVALS:
         worst = slower_than(other, [row for row in rows if row.candidate == ours])
@@ -97,7 +97,7 @@ def first_call_lines(rows: list[Row]) -> list[str]:
 
 
 def models_table(rows: list[Row], most: int = 12) -> list[str]:
-    """What `gpu_models` found, in few lines."""
+    """Return the results of `gpu_models`, in few lines."""
     lines = [line for mode in ("inference", "training") for line in ratio_lines(of_mode(rows, mode), mode)]
     for mode in ("inference", "training"):
         lines += [f"{mode}: {line}" for line in loss_lines(of_mode(rows, mode), most)]
@@ -105,7 +105,7 @@ def models_table(rows: list[Row], most: int = 12) -> list[str]:
 
 
 def kernels_table(rows: list[Row], most: int = 12) -> list[str]:
-    """What `large_kernels` found: of each case all candidates' share of the bandwidth of a copy."""
+    """Return the results of `large_kernels`: for each case all candidates' shares of a copy's bandwidth."""
     shown = {(row.case, row.candidate): row.figures[SHARE] for row in rows if SHARE in row.figures}
     names = list(dict.fromkeys(name for _, name in shown))
     lines = [*ratio_lines(rows, "kernels"), f"{SHARE}: {', '.join(names)}"]
@@ -122,6 +122,6 @@ def seconds_lines(rows: list[Row]) -> list[str]:
     """A line for each case: all candidates' times."""
     lines = []
     for case in dict.fromkeys(row.case for row in rows):
-        told = (f"{row.candidate} {row.reason or readable(row.seconds)}" for row in rows if row.case == case)
-        lines.append(f"{case:<28} {'  '.join(told)}")
+        figures = (f"{row.candidate} {row.reason or readable(row.seconds)}" for row in rows if row.case == case)
+        lines.append(f"{case:<28} {'  '.join(figures)}")
     return lines

@@ -22,15 +22,15 @@ def _slot(kind: type) -> Any:
     """The type's `tp_alloc`, as a number that can be changed: the one place that holds CPython's own function."""
     usual = ctypes.cast(ctypes.pythonapi.PyType_GenericAlloc, ctypes.c_void_p).value
     words = (ctypes.c_void_p * (_TYPE_BYTES // ctypes.sizeof(ctypes.c_void_p))).from_address(id(kind))
-    places = [at for at, word in enumerate(words) if word == usual]
-    if len(places) != 1:
+    slots = [at for at, word in enumerate(words) if word == usual]
+    if len(slots) != 1:
         raise RuntimeError(f"{kind.__name__} is not made by PyType_GenericAlloc")
-    return ctypes.c_void_p.from_buffer(words, places[0] * ctypes.sizeof(ctypes.c_void_p))
+    return ctypes.c_void_p.from_buffer(words, slots[0] * ctypes.sizeof(ctypes.c_void_p))
 
 
 @contextmanager
 def counted_objects(kind: type = torch.Tensor) -> Iterator[list[int]]:
-    """How many objects of exactly this type are made meanwhile, in the one item of the list."""
+    """Count objects of exactly this type that are made meanwhile, in the one item of the list."""
     slot, count = _slot(kind), [0]
     usual = slot.value
     make = _ALLOCATE(usual)
@@ -55,7 +55,7 @@ def tensor_objects(step: Step) -> int:
 
 
 def peak_bytes(step: Step) -> int:
-    """The most bytes that the step's own tensors hold at once, as torch's allocator tells the profiler.
+    """The most bytes that the step's own tensors hold at once, as torch's allocator reports to the profiler.
 
     What was alive before and is freed meanwhile (gradients of the step before) counts neither before nor after.
     """

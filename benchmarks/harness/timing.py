@@ -44,7 +44,7 @@ def in_fresh_process(code: str) -> str:
     """The last line that the program prints in an interpreter of its own.
 
     Python keeps what it makes of source files there, as it does of an installed package: without, each process would
-    translate an editable checkout anew, and a first call would be measured with that in it.
+    translate an editable checkout again, and a first call would be measured with that in it.
 
     Raises:
         RuntimeError: The program failed; the end of what it said.
@@ -58,7 +58,7 @@ def in_fresh_process(code: str) -> str:
 
 
 def iterations_for(step: Step, target: float) -> int:
-    """How many steps fill about `target` seconds; runs the step a few times to find out."""
+    """Return the number of steps that fill about `target` seconds; runs the step a few times to find out."""
     count = 1
     while True:
         start = time.perf_counter()

@@ -187,7 +187,7 @@ def timed(one: Prepared, end: float) -> list[Row]:
 
 @dataclass(frozen=True)
 class Limits:
-    """How many processes, and the seconds from now of both deadlines."""
+    """The number of processes, and the seconds from now of both deadlines."""
 
     workers: int = 10
     prepare: float = 170.0
@@ -257,17 +257,17 @@ def start_worker(order: Order, number: int) -> subprocess.Popen[bytes]:
 
 
 def rows_in(folder: Path) -> list[Row]:
-    """What the workers have written."""
+    """Return the rows and notes that the workers have written."""
     return [Row(**row) for file in sorted(folder.glob("worker-*.json")) for row in json.loads(file.read_text())]
 
 
 def lost(folder: Path, rows: list[Row], statuses: list[int]) -> list[Row]:
-    """Rows for cases that a worker took and never told of, and for workers that failed before they took one."""
-    told = {row.case for row in rows}
+    """Rows for cases that a worker took without a row, and for workers that failed before they took one."""
+    reported = {row.case for row in rows}
     notes = [json.loads(text) for file in sorted(folder.glob("case-*")) if (text := file.read_text())]
     found = []
     for note in notes:
-        if note["case"] not in told:
+        if note["case"] not in reported:
             reason = f"worker {note['worker']} ended with status {statuses[note['worker']]}"
             found.append(cannot(note["case"], note["candidate"], reason))
     known = {note["worker"] for note in notes}

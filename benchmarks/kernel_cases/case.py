@@ -1,4 +1,4 @@
-"""What a kernel's case is, and makers of its inputs."""
+"""The case of a kernel, and makers of its inputs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ COUNT = 1 << 19
 #: Every eighth argument, in turn: the tiny ones are normal and subnormal in float32.
 SPECIAL = (-math.inf, math.inf, math.nan, 0.0, -0.0, 1e30, -1e30, 1e-30, -1e-30, 1e-42, -1e-42, 88.8, -104.0, 1.0, -1.0)
 
-#: Where the ordinary arguments of a function of one argument lie.
+#: The range of ordinary arguments of a function of one argument.
 UNARY: dict[str, tuple[Callable[..., Tensor], float, float]] = {
     "exp": (torch.exp, -10, 10),
     "exp2": (torch.exp2, -10, 10),

@@ -68,11 +68,11 @@ def neighbours(x: Tensor, index: Tensor, source: Tensor) -> Tensor:
 
 
 def per_row(repeated: bool) -> Make:
-    """A matrix, places in each of its rows, and what goes there."""
+    """A matrix, indices into each of its rows, and values."""
 
     def make(dtype: torch.dtype) -> Inputs:
-        places = torch.randint(0, 256, (2048, 512)) if repeated else torch.rand(2048, 256).argsort(1)
-        return torch.randn(2048, 256).to(dtype), places, torch.randn(places.shape).to(dtype)
+        indices = torch.randint(0, 256, (2048, 512)) if repeated else torch.rand(2048, 256).argsort(1)
+        return torch.randn(2048, 256).to(dtype), indices, torch.randn(indices.shape).to(dtype)
 
     return make
 

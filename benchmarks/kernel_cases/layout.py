@@ -1,4 +1,4 @@
-"""Windows of images, and elements that change their places."""
+"""Windows, padding, permutations and other movement of elements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from benchmarks.kernel_cases.case import Case, Inputs, Tensor, group, normal
 
-IMAGES = (8, 32, 64, 64)
+NCHW = (8, 32, 64, 64)
 MATRIX = (1024, 1024)
 HEADS = (4, 8, 256, 64)
 
@@ -36,8 +36,8 @@ def grid_sample(x: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(x, grid, align_corners=False)
 
 
-def image_and_grid(dtype: torch.dtype) -> Inputs:
-    return torch.randn(IMAGES).to(dtype), (torch.rand(8, 64, 64, 2) * 2 - 1).to(dtype)
+def pixels_and_grid(dtype: torch.dtype) -> Inputs:
+    return torch.randn(NCHW).to(dtype), (torch.rand(8, 64, 64, 2) * 2 - 1).to(dtype)
 
 
 def cat(x: Tensor, y: Tensor) -> Tensor:
@@ -114,16 +114,16 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 
 LAYOUT = (
     *group(
-        "images",
-        Case("max_pool", max_pool, normal(IMAGES)),
-        Case("max_pool_backward", max_pool, normal(IMAGES), backward=True),
-        Case("avg_pool", avg_pool, normal(IMAGES)),
-        Case("avg_pool_backward", avg_pool, normal(IMAGES), backward=True),
-        Case("pooled_mean", pooled_mean, normal(IMAGES)),
+        "windows",
+        Case("max_pool", max_pool, normal(NCHW)),
+        Case("max_pool_backward", max_pool, normal(NCHW), backward=True),
+        Case("avg_pool", avg_pool, normal(NCHW)),
+        Case("avg_pool_backward", avg_pool, normal(NCHW), backward=True),
+        Case("pooled_mean", pooled_mean, normal(NCHW)),
         Case("bilinear", bilinear, normal((8, 16, 64, 64))),
         Case("bilinear_backward", bilinear, normal((8, 16, 64, 64)), backward=True),
         Case("nearest", nearest, normal((8, 16, 64, 64))),
-        Case("grid_sample", grid_sample, image_and_grid),
+        Case("grid_sample", grid_sample, pixels_and_grid),
     ),
     *group(
         "layout",
@@ -131,15 +131,15 @@ LAYOUT = (
         Case("stack", stack, normal(MATRIX, MATRIX)),
         Case("split", split, normal((1024, 2048))),
         Case("split_backward", split, normal((1024, 2048)), backward=True),
-        Case("pad", pad, normal(IMAGES)),
-        Case("pad_reflect", reflect, normal(IMAGES)),
+        Case("pad", pad, normal(NCHW)),
+        Case("pad_reflect", reflect, normal(NCHW)),
         Case("roll", roll, normal(MATRIX)),
         Case("flip", flip, normal(MATRIX)),
         Case("evens", evens, normal((1024, 2048))),
         Case("evens_and_odds", evens_and_odds, normal((1024, 2048))),
         Case("transpose_and_add", transpose_and_add, normal(MATRIX, MATRIX)),
         Case("heads_together", heads_together, normal(HEADS)),
-        Case("channels_last", channels_last, normal(IMAGES)),
+        Case("channels_last", channels_last, normal(NCHW)),
         Case("lower_triangle", lower_triangle, normal(MATRIX)),
         Case("repeat_and_add", repeat_and_add, normal((256, 1024), MATRIX)),
         Case("shift", shift, normal(MATRIX)),

@@ -45,8 +45,8 @@ def outer(row: Tensor, column: Tensor) -> Tensor:
 
 
 def two_results(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    product = x * y
-    return product.sigmoid(), product.tanh()
+    scaled = x * y
+    return scaled.sigmoid(), scaled.tanh()
 
 
 def lerp_and_addcmul(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def float64_statistics(x: Tensor) -> Tensor:
     return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
 
 
-def complex_product(x: Tensor, y: Tensor) -> Tensor:
+def complex_mul(x: Tensor, y: Tensor) -> Tensor:
     return x * y + x
 
 
@@ -114,7 +114,7 @@ POINTWISE = (
         "types",
         Case("chain", float64_chain, normal(FLAT, FLAT), ("float64",)),
         Case("standardized", float64_statistics, normal(MATRIX), ("float64",)),
-        Case("product", complex_product, complex_numbers, ("complex64",)),
+        Case("complex_mul", complex_mul, complex_numbers, ("complex64",)),
         Case("rotation", complex_rotation, normal((1 << 19, 2), (1 << 19,)), ("float32",)),
         Case("hash", integer_hash, integers, ("int64",)),
         Case("division", integer_division, integers, ("int64",)),

@@ -1,4 +1,4 @@
-"""Reductions of columns and of whole tensors, the places of extremes, scans, and orders."""
+"""Reductions of columns and of whole tensors, the indices of extremes, scans, and orders."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def log_sum_exp(x: Tensor) -> Tensor:
     return torch.logsumexp(x, 1)
 
 
-def products(x: Tensor) -> Tensor:
+def prod(x: Tensor) -> Tensor:
     return x.prod(1)
 
 
@@ -111,7 +111,7 @@ def logcumsumexp(x: Tensor) -> Tensor:
 
 
 def doubling_scan(x: Tensor, decay: Tensor) -> Tensor:
-    """h[t] = decay[t] * h[t - 1] + x[t] in log2(length) steps, each joining neighbours twice as far apart."""
+    """h[t] = decay[t] * h[t - 1] + x[t] in log2(length) steps, each joining neighbours at twice the distance."""
     width = 1
     while width < x.shape[1]:
         x = torch.cat([x[:, :width], x[:, width:] + decay[:, width:] * x[:, :-width]], 1)
@@ -188,7 +188,7 @@ REDUCTIONS = (
         Case("row_norms", row_norms, normal(MATRIX)),
         Case("log_sum_exp", log_sum_exp, normal(MATRIX)),
         Case("log_sum_exp_backward", log_sum_exp, normal(MATRIX), backward=True),
-        Case("products", products, positive((8192, 64)), SINGLE),
+        Case("prod", prod, positive((8192, 64)), SINGLE),
         Case("any_and_all", any_and_all, normal(MATRIX)),
     ),
     *group(

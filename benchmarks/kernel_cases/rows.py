@@ -10,7 +10,7 @@ from benchmarks.kernel_cases.case import SINGLE, Case, Inputs, Tensor, group, no
 from benchmarks.models.programs import gelu_layer_norm, softmax_rows
 
 ROWS_OF = (2048, 1024)
-IMAGES = (16, 64, 32, 32)
+NCHW = (16, 64, 32, 32)
 HEADS = (4, 8, 128, 64)
 
 
@@ -75,8 +75,8 @@ def batch_norm_with_statistics(x: Tensor, mean: Tensor, variance: Tensor) -> Ten
     return F.batch_norm(x, mean, variance, training=True)
 
 
-def images_and_statistics(dtype: torch.dtype) -> Inputs:
-    return torch.randn(IMAGES).to(dtype), torch.zeros(64, dtype=dtype), torch.ones(64, dtype=dtype)
+def channels_and_statistics(dtype: torch.dtype) -> Inputs:
+    return torch.randn(NCHW).to(dtype), torch.zeros(64, dtype=dtype), torch.ones(64, dtype=dtype)
 
 
 def cross_entropy(x: Tensor, target: Tensor) -> Tensor:
@@ -135,12 +135,12 @@ ROWS = (
         Case("normalize_backward", normalize, normal(ROWS_OF), backward=True),
     ),
     *group(
-        "image_norms",
-        Case("group_norm", group_norm, normal(IMAGES, (64,), (64,))),
-        Case("group_norm_backward", group_norm, normal(IMAGES, (64,), (64,)), backward=True, scale=100),
-        Case("batch_norm", batch_norm, normal(IMAGES, (64,), (64,))),
-        Case("batch_norm_backward", batch_norm, normal(IMAGES, (64,), (64,)), backward=True, scale=100),
-        Case("batch_norm_with_statistics", batch_norm_with_statistics, images_and_statistics, SINGLE),
+        "channel_norms",
+        Case("group_norm", group_norm, normal(NCHW, (64,), (64,))),
+        Case("group_norm_backward", group_norm, normal(NCHW, (64,), (64,)), backward=True, scale=100),
+        Case("batch_norm", batch_norm, normal(NCHW, (64,), (64,))),
+        Case("batch_norm_backward", batch_norm, normal(NCHW, (64,), (64,)), backward=True, scale=100),
+        Case("batch_norm_with_statistics", batch_norm_with_statistics, channels_and_statistics, SINGLE),
     ),
     *group(
         "losses",

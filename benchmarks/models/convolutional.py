@@ -29,7 +29,7 @@ class Residual(nn.Module):
 
 
 def resnet18() -> Built:
-    """ResNet-18's blocks and widths on images of 64 pixels."""
+    """ResNet-18's blocks and widths on 64 x 64 pixels."""
     layers: list[nn.Module] = [conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     inside = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
@@ -67,7 +67,7 @@ class UNet(nn.Module):
 
 
 def unet() -> Built:
-    """Segmentation of images of 64 pixels."""
+    """Segmentation of 64 x 64 pixels."""
     return UNet(), {"x": torch.randn(4, 3, 64, 64)}
 
 

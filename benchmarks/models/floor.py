@@ -1,6 +1,6 @@
-"""A floor for each model: FLOPs over the best measured product, plus bytes of what must move over measured bandwidth.
+"""A floor for each model: FLOPs over the best measured matmul, plus bytes of what must move over measured bandwidth.
 
-Bytes are the inputs, parameters, buffers and the result, in training the parameters' gradients, and of what products,
+Bytes are the inputs, parameters, buffers and the result, in training the parameters' gradients, and of what matmuls,
 convolutions and attention give, tensors that no cache holds: written and read once. What lies between these could stay
 in registers.
 """
@@ -29,13 +29,13 @@ def best_time(step: Callable[[], object], times: int = 8) -> float:
 
 @functools.cache
 def peak(dtype: str) -> float:
-    """FLOPs per second of the best large product: torch's own (MKL in float32) and oneDNN's linear."""
+    """FLOPs per second of the best large matmul: torch's own (MKL in float32) and oneDNN's linear."""
     side = 1024 if chosen() == "cpu" else 8192
     with building():
         a, b = (torch.randn(side, side, dtype=DTYPES[dtype]) for _ in range(2))
     ways: list[Callable[[], object]] = [lambda: a @ b, lambda: torch.nn.functional.linear(a, b)]
     if chosen() == "cpu" and torch.backends.mkldnn.is_available():
-        # oneDNN's own product, packed weights not included
+        # oneDNN's own matmul, packed weights not included
         ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
     return float(2 * side**3 / min(best_time(way) for way in ways))
 
@@ -51,7 +51,7 @@ def bandwidth() -> float:
 
 @functools.cache
 def cache() -> int:
-    """Bytes of the last cache before memory, as Linux and CUDA tell them; elsewhere a usual size."""
+    """Bytes of the last cache before memory, as Linux and CUDA report them; elsewhere a usual size."""
     if chosen() == "cuda":
         return int(torch.cuda.get_device_properties().L2_cache_size)
     sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]

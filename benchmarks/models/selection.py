@@ -1,4 +1,4 @@
-"""Which models or kernels, candidates, modes and types a run measures, and where finished rows are kept."""
+"""The models or kernels, candidates, modes and types that a run measures; finished rows are stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.models.zoo import MODES, Model, select
 
 @dataclass(frozen=True)
 class Selection:
-    """What the command line asked for; `keep` is called with each case's rows as they come."""
+    """The selection of the command line; `keep` is called with each case's rows as they come."""
 
     only: str = "*"
     candidates: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ def t5() -> Built:
 
 
 def vit() -> Built:
-    """Patches of images of 128 pixels."""
+    """Patches of 128 x 128 pixels."""
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(**STACK, image_size=128, patch_size=16)
@@ -77,7 +77,7 @@ def whisper() -> Built:
 
 
 def clip() -> Built:
-    """A text tower and an image tower."""
+    """A text tower and a vision tower."""
     from transformers import CLIPConfig, CLIPModel
 
     text = {**STACK, "vocab_size": WORDS, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
@@ -86,7 +86,7 @@ def clip() -> Built:
 
 
 class HandAttention(nn.Module):
-    """Causal attention written out: a softmax of a product."""
+    """Causal attention written out: a softmax of a matmul."""
 
     def __init__(self) -> None:
         super().__init__()

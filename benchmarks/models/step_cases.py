@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass
 class Step:
-    """A training step on a batch, and the parts of it that a program may compile apart.
+    """A training step on a batch, and the parts of it that a program may compile separately.
 
     `parts` are its functions by the names under which `whole` calls them; `state` gives what a step changes.
     """
@@ -349,7 +349,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def new_step(name: str, how: str, compile: Compile) -> tuple[Callable[[torch.Tensor], Any], Step]:
-    """A new step, and its state: compiled `whole`, or its parts `apart`."""
+    """A new step, and its state: compiled `whole`, or its parts `separate`."""
     torch.manual_seed(0)
     case = CASES[name]()
     if how == "whole":

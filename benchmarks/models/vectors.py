@@ -1,4 +1,4 @@
-"""Models without images or transformers: perceptrons, recurrences, experts, graphs, recommenders, flows."""
+"""Models without convolutions or transformers: perceptrons, recurrences, experts, graphs, recommenders, flows."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def graph() -> Built:
 
 
 class Recommender(nn.Module):
-    """Embedding bags and dense features, all pairs of their products, a perceptron."""
+    """Embedding bags and dense features, all pairs of their dot products, a perceptron."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,8 +195,8 @@ class Variational(nn.Module):
     def forward(self, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         mean, spread = self.code(F.relu(self.down(x))).chunk(2, -1)
         made = self.up(mean + noise * torch.exp(0.5 * spread))
-        apart = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(-1).mean()
-        return F.binary_cross_entropy_with_logits(made, x, reduction="sum") / x.shape[0] + apart
+        divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(-1).mean()
+        return F.binary_cross_entropy_with_logits(made, x, reduction="sum") / x.shape[0] + divergence
 
 
 def variational() -> Built:

@@ -24,7 +24,7 @@ from integration_tests.harness.sweeps import LONG
 ROOT = Path(__file__).parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: The kinds of kernels whose traffic is to be the least; without FRAMESMITH_LONG these of them.
-PLAIN = ("pointwise", "elementary", "special", "reductions", "columns", "rows", "image_norms", "losses", "updates")
+PLAIN = ("pointwise", "elementary", "special", "reductions", "columns", "rows", "channel_norms", "losses", "updates")
 SOME = ("columns", "losses")
 
 

@@ -1,4 +1,4 @@
-"""What a call costs when the graph does next to nothing: whole calls through eager backends, and dispatch alone."""
+"""The time of a call whose graph does next to nothing: whole calls through eager backends, and dispatch alone."""
 
 from __future__ import annotations
 

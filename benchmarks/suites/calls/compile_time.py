@@ -69,7 +69,7 @@ def first_call(case: str, candidate: str, device: str, caches: str, **settings: 
 
 
 def keep_caches_in(folder: Path) -> None:
-    """Point framesmith at a cache folder that has what was measured of products, once for the machine."""
+    """Point framesmith at a cache folder that has the measured matmuls, once for the machine."""
     from framesmith_backends import storage
 
     known, mine = storage.folder(), folder / "framesmith"

@@ -1,4 +1,4 @@
-"""What checking many inputs costs: tensors, Python scalars, a dict, sizes that vary.
+"""The time of guards over many inputs: tensors, Python scalars, a dict, sizes that vary.
 
 Whole calls through eager backends with next to no work in the graph, and dispatch alone.
 """

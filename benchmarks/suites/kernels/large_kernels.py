@@ -1,6 +1,6 @@
 """Kernels that memory bounds, at sizes that fill a large GPU: 100 to 600 MB go through each, many times its caches.
 
-What is timed is the device's own time, and told as a share of the bandwidth that a copy reaches there. Compiling is
+The device's own time is measured, and reported as a share of the bandwidth that a copy reaches there. Compiling is
 shared among processes, timing is not. On a CPU the same cases are 64 times smaller.
 """
 
@@ -26,23 +26,23 @@ from benchmarks.models.programs import softmax_rows
 from benchmarks.models.selection import Selection
 from benchmarks.suites.kernels import kernels
 
-#: What the leading sizes are divided by.
+#: The divisor of leading sizes.
 DIVISORS = {"cpu": 64, "cuda": 1}
 ROUNDS, TARGET = 15, 0.004
 #: As in `gpu_models`; what replaying saves is not the device's own time.
 CANDIDATES = ("eager", "framesmith", "torch.compile")
 
 
-def places(lines: int, width: int, many: int) -> Make:
-    """A matrix and, for each of its rows, places in it."""
+def indices(lines: int, width: int, many: int) -> Make:
+    """A matrix and, for each of its rows, indices in it."""
     return lambda dtype: (torch.randn(lines, width).to(dtype), torch.randint(0, width, (lines, many)))
 
 
-def places_and_values(lines: int, width: int, many: int) -> Make:
+def indices_and_values(lines: int, width: int, many: int) -> Make:
     """The same, and what goes there."""
 
     def make(dtype: torch.dtype) -> Inputs:
-        return *places(lines, width, many)(dtype), torch.randn(lines, many).to(dtype)
+        return *indices(lines, width, many)(dtype), torch.randn(lines, many).to(dtype)
 
     return make
 
@@ -57,7 +57,7 @@ def cases(divisor: int) -> tuple[Case, ...]:
     flat = ((1 << 25) // divisor,)
     matrix, wide = (16384 // divisor, 2048), (16384 // divisor, 4096)
     weights = (2048,), (2048,)
-    images = (64 // divisor, 64, 128, 128)
+    pixels = (64 // divisor, 64, 128, 128)
     heads = ((64 // divisor, 2048, 128),) * 2
     scores = scores_and_targets(4096 // divisor, 32000)
     table = words((131072 // divisor, 512), (65536 // divisor,))
@@ -90,19 +90,19 @@ def cases(divisor: int) -> tuple[Case, ...]:
         Case("softmax_backward", softmax_rows, normal(matrix), backward=True),
         Case("added_layer_norm", rows.added_layer_norm, normal(matrix, matrix, *weights)),
         Case("dropout", pointwise.dropout, normal(flat), random=True),
-        Case("batch_norm", rows.batch_norm, normal(images, *channels)),
-        Case("batch_norm_backward", rows.batch_norm, normal(images, *channels), backward=True, scale=1000),
-        Case("group_norm", rows.group_norm, normal(images, *channels)),
-        Case("group_norm_backward", rows.group_norm, normal(images, *channels), backward=True, scale=1000),
-        Case("max_pool", layout.max_pool, normal(images)),
-        Case("max_pool_backward", layout.max_pool, normal(images), backward=True),
+        Case("batch_norm", rows.batch_norm, normal(pixels, *channels)),
+        Case("batch_norm_backward", rows.batch_norm, normal(pixels, *channels), backward=True, scale=1000),
+        Case("group_norm", rows.group_norm, normal(pixels, *channels)),
+        Case("group_norm_backward", rows.group_norm, normal(pixels, *channels), backward=True, scale=1000),
+        Case("max_pool", layout.max_pool, normal(pixels)),
+        Case("max_pool_backward", layout.max_pool, normal(pixels), backward=True),
         Case("rotary", layout.rotary, normal(*heads, (2048, 128), (2048, 128))),
         Case("flex_attention", rows.flex_causal, normal(*[(64 // divisor, 16, 1024, 64)] * 3)),
         Case("argmax_rows", reductions.argmax_rows, normal(wide)),
         Case("cumsum", reductions.cumsum, normal(matrix), scale=100),
         Case("cat", layout.cat, normal(matrix, matrix)),
-        Case("gather", indexing.gather, places(16384 // divisor, 1024, 1024)),
-        Case("scatter_add", indexing.scatter_add, places_and_values(16384 // divisor, 1024, 1024)),
+        Case("gather", indexing.gather, indices(16384 // divisor, 1024, 1024)),
+        Case("scatter_add", indexing.scatter_add, indices_and_values(16384 // divisor, 1024, 1024)),
         Case("adam_at_once", updates.adam_at_once, updates.lists(shapes)),
     )
 

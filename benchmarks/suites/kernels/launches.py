@@ -1,4 +1,4 @@
-"""What launching a CUDA kernel costs beside what the driver itself takes: here a driver that does nothing."""
+"""Launch overhead of a CUDA kernel beside the driver's own time: here a driver that does nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StandIn:
 
 
 def never(*values: object) -> None:
-    """Where the run goes that has no native entry."""
+    """The Python path of a run without a native entry."""
     raise RuntimeError("the run was not launched natively")
 
 

@@ -3,8 +3,8 @@
 Memory is read and written in sectors of 32 bytes. A program asks for every sector that it touches, whatever it needs of
 it: what is read across rows shows. Counted once are what a program holds from one pass to the next, or over the rows
 that it takes in turn; what it reads again while all programs at work fit into the cache; what programs beside each
-other read of a tensor at two places of their code; and what many programs read alike, if that is small. The least is
-every sector in which there is an element of those read, or written, once.
+other read of a tensor at two positions of their code; and small reads that many programs share. The least is every
+sector with an element that is read or written, once.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Access:
 
 
 def why_not_modelled(kernel: Kernel) -> str | None:
-    """What keeps the kernel from being modelled, or None."""
+    """Return the reason why the kernel is not modelled, or None."""
     if any(isinstance(v.size, Sym) for v in (*kernel.outer, *kernel.row)):
-        return "sizes that change"
+        return "dynamic shapes"
     if math.prod(int(v.size) for v in (*kernel.outer, *kernel.row)) > MOST_POINTS:
         return "too many points"
     if any(index.picked(one.ix) for p in kernel.passes for one in accesses(p)):
-        return "places that data tell"
+        return "data-dependent indices"
     return None
 
 
@@ -93,7 +93,7 @@ def loops_of_programs(kernel: Kernel) -> list[Var]:
 
 @dataclass(frozen=True)
 class Group:
-    """What a program reads, or writes, of a buffer by the same outer loops: sectors in common are asked for once."""
+    """Accesses of a program to a buffer by the same outer loops: sectors in common are asked for once."""
 
     buffer: str
     written: bool
@@ -140,9 +140,9 @@ def _parts(var: Var, tile: Tile) -> int:
 
 
 def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]) -> int:
-    """Bytes of the sectors that all programs ask for; what they ask for alike counts once if it is small."""
+    """Bytes of the sectors that all programs ask for; what they share counts once if it is small."""
     loops = loops_of_programs(kernel)
-    alike = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
+    shared = math.prod(_parts(v, tile) for v in loops if v not in group.outer)
     different = math.prod(_parts(v, tile) for v in loops if v in group.outer)
     inner = range(1, max(different - 1, 1))
     differ = _has_tails(kernel, tile) or any(access.guard is not None for access in found)
@@ -152,21 +152,21 @@ def _requested(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access]
     start = max(different - BESIDE, 0) // 2
     beside = range(start, min(start + BESIDE, different))
     once = int((ends + typical * len(inner)) * _shared(kernel, tile, group, found, beside)) * SECTOR
-    return once if once <= SMALL else once * alike
+    return once if once <= SMALL else once * shared
 
 
 def _shared(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], programs: range) -> float:
-    """What of the sectors that those programs ask for is left where what two accesses have in common counts once."""
+    """Return the share of those programs' sectors that is left when common ones of two accesses count once."""
     if len(found) == 1 or group.written:
         return 1.0
     asked = sum(_asked(kernel, tile, group, found, at) for at in programs)
-    apart, touched = 0, []
+    separate, touched = 0, []
     for access in found:
         sectors = [_sectors(kernel, tile, group, [access], at) for at in programs]
-        apart += sum(some.size for some in sectors)
+        separate += sum(some.size for some in sectors)
         touched.append(np.unique(np.concatenate(sectors)))
     together = np.unique(np.concatenate(touched)).size / max(sum(some.size for some in touched), 1)
-    return min(1.0, apart * together / max(asked, 1))
+    return min(1.0, separate * together / max(asked, 1))
 
 
 def _some(programs: range, many: int) -> Sequence[int]:
@@ -180,7 +180,7 @@ def _has_tails(kernel: Kernel, tile: Tile) -> bool:
 
 
 def _asked(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], number: int) -> int:
-    """How many sectors one program touches."""
+    """Return the number of sectors that one program touches."""
     return int(_sectors(kernel, tile, group, found, number).size)
 
 
@@ -195,7 +195,7 @@ def _sectors(kernel: Kernel, tile: Tile, group: Group, found: Sequence[Access], 
     touched = []
     for access in found:
         inner = {v: np.arange(int(v.size)) for v in (*kernel.down, *kernel.row) if v in access.variables}
-        touched.append(_places(access, outer | inner) * access.size // SECTOR)
+        touched.append(_offsets(access, outer | inner) * access.size // SECTOR)
     return np.unique(np.concatenate(touched))
 
 
@@ -204,28 +204,28 @@ def _least(kernel: Kernel, found: Sequence[Access]) -> int:
     total = 0
     for buffer, written in sorted({(a.buffer, a.written) for a in found}):
         mine = [a for a in found if (a.buffer, a.written) == (buffer, written)]
-        places = [_all_places(kernel, a) * a.size // SECTOR for a in mine]
-        touched = np.zeros(max((int(p.max()) for p in places if p.size), default=-1) + 1, dtype=bool)
-        for some in places:
+        offsets = [_all_offsets(kernel, a) * a.size // SECTOR for a in mine]
+        touched = np.zeros(max((int(p.max()) for p in offsets if p.size), default=-1) + 1, dtype=bool)
+        for some in offsets:
             touched[some] = True
         total += int(touched.sum()) * SECTOR
     return total
 
 
-def _all_places(kernel: Kernel, access: Access) -> np.ndarray:
-    return _places(access, {v: np.arange(int(v.size)) for v in (*kernel.outer, *kernel.row) if v in access.variables})
+def _all_offsets(kernel: Kernel, access: Access) -> np.ndarray:
+    return _offsets(access, {v: np.arange(int(v.size)) for v in (*kernel.outer, *kernel.row) if v in access.variables})
 
 
-def _places(access: Access, ranges: Values) -> np.ndarray:
-    """Places of the points where the guard holds."""
+def _offsets(access: Access, ranges: Values) -> np.ndarray:
+    """Offsets of the points where the guard holds."""
     values = dict(zip(ranges, np.meshgrid(*ranges.values(), indexing="ij", sparse=True), strict=True))
-    places = _of_index(access.ix, values)
+    offsets = _of_index(access.ix, values)
     if access.guard is not None:
         holds = _of_value(access.guard, values)
         if holds is not None:
-            places, holds = np.broadcast_arrays(places, holds)
-            return places[holds]
-    return np.asarray(places).reshape(-1)
+            offsets, holds = np.broadcast_arrays(offsets, holds)
+            return offsets[holds]
+    return np.asarray(offsets).reshape(-1)
 
 
 def _of_index(ix: Ix, values: Values) -> np.ndarray:
@@ -242,7 +242,7 @@ def _of_index(ix: Ix, values: Values) -> np.ndarray:
 
 
 def _of_value(e: Expr, values: Values) -> np.ndarray | None:
-    """What is computed from places alone; None for what data tell."""
+    """Return the value computed from loop variables; None for a data-dependent one."""
     if isinstance(e, Const):
         return np.asarray(e.value)
     if isinstance(e, Index):

@@ -29,7 +29,7 @@ def encoder() -> torch.nn.Module:
 
 
 def step(candidate: str, kind: str, **settings: Any) -> Callable[[torch.Tensor], Any]:
-    """What is done with one batch."""
+    """Run one batch."""
     model = encoder().train(kind == "training")
     run = wrap(candidate, model, **settings)
 

@@ -25,7 +25,7 @@ from benchmarks.models.zoo import BOTH, MODELS, MODES, Model, make_step
 
 #: Those that compile fast first: the deadline may cut the others off.
 CANDIDATES = ("eager", "framesmith", "framesmith reduce-overhead", "torch.compile", "torch.compile reduce-overhead")
-#: How many of the registry's models come first.
+#: The number of the registry's models that come first.
 FIRST = 20
 #: Steps before one is compared: replaying compilers run once, record once, and replay.
 STEPS = 3
@@ -34,19 +34,19 @@ ROUNDS, TARGET = 5, 0.02
 NEAR = {"float32": 2e-2, "bfloat16": 2e-1}
 #: The same where eager differs from itself with another seed.
 NEAR_BY_CHANCE = 0.25
-#: What is further from eager mode's results may be so much further from float64 than these are.
+#: Results further from eager mode's may be so much further from float64 than these are.
 AS_PRECISE = 1.5
 
 
 def in_order(selection: Selection) -> list[tuple[Model, str, str]]:
     """The cases asked for: the first models' inference, their training, the rest's; float32 of what has both last."""
     wanted = list(selection.cases())
-    places = {row.name: position for position, row in enumerate(MODELS)}
+    ranks = {row.name: position for position, row in enumerate(MODELS)}
 
     def rank(case: tuple[Model, str, str]) -> tuple[int, int, int]:
         row, mode, dtype = case
         second = row.dtypes == BOTH and dtype == "float32"
-        place = places[row.name]
+        place = ranks[row.name]
         return 2 if second else int(place >= FIRST), MODES.index(mode), place
 
     return sorted(wanted, key=rank)
@@ -126,7 +126,7 @@ class Measured:
 
 
 def differ(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]], near: float) -> bool:
-    """Whether results are further apart than that."""
+    """Whether results differ by more than that."""
     try:
         for mine, theirs in zip(one, other, strict=True):
             check_norms(mine, theirs, near, NEAR_BY_CHANCE)

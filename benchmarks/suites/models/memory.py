@@ -1,4 +1,4 @@
-"""What a step of a whole model asks for, and what compiling it leaves behind: bytes, tensors, operators called.
+"""Resources of a step of a whole model, and memory that compiling it leaves behind: bytes, tensors, operators called.
 
 Each candidate runs in a process of its own, a copy of one in which everything that all of them need is imported.
 Nothing is timed: two run at a time, and torch.compile finds what it has compiled on this machine before.
@@ -66,7 +66,7 @@ def figures(model: str, mode: str, dtype: str, candidate: str) -> dict[str, int]
 
 
 def _answer(there: Connection, case: tuple[str, str, str, str]) -> None:
-    """What a process does: send the figures, or why there are none."""
+    """Run a process: send the figures, or the reason for none."""
     try:
         there.send(figures(*case))
     except Exception as error:
@@ -112,7 +112,7 @@ def print_case(rows: list[Row]) -> None:
 
 
 def print_summary(rows: list[Row]) -> None:
-    """Where framesmith has more of something than torch.compile, by ratio; the most that compiling adds."""
+    """Print the cases where framesmith needs more than torch.compile, by ratio; the most that compiling adds."""
     by_case: dict[str, dict[str, Row]] = {}
     for row in rows:
         if not row.reason:

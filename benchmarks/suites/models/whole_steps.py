@@ -1,4 +1,4 @@
-"""Training steps with `backward()` inside: the first three and the steady state, whole and as parts compiled apart."""
+"""Training steps with `backward()` inside: the first three and the steady state, whole and as separate parts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from benchmarks.models.step_cases import BATCH, CASES, new_step
 FIRST = 3
 #: Steps in a measurement of the steady state, and rounds of such measurements.
 STEPS, ROUNDS = 20, 60
-HOW = ("eager", "apart", "whole")
+HOW = ("eager", "separate", "whole")
 
 
 def compiled(how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What is done with each function of a step."""
+    """Return the treatment of each function of a step."""
     return (lambda function: function) if how == "eager" else framesmith.compile
 
 
 def first_steps(name: str, how: str) -> tuple[Callable[[], object], float]:
     """A step whose first calls are over, and the seconds that the first three took."""
     framesmith.reset()
-    step, _ = new_step(name, "apart" if how == "apart" else "whole", compiled(how))
+    step, _ = new_step(name, "separate" if how == "separate" else "whole", compiled(how))
     x = torch.rand(BATCH, requires_grad=name == "gradient penalty")
     begun = time.perf_counter()
     for _ in range(FIRST):
