@@ -24,9 +24,7 @@ from framesmith_guards.torch_adapter import no_dispatch
 
 
 def is_dense(size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether the elements fill memory without gaps or overlaps, in some order of the dimensions; for symbols, whether
-    that is known.
-    """
+    """Whether the elements fill memory in some order of the dimensions; for symbols, whether that is known."""
     if any(map(is_symbolic, (*size, *stride))):
         return _dense_order(size, stride) is not None or any(equal(length, 0) for length in size)
     expected = 1
@@ -116,9 +114,7 @@ def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 
 def span(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Return the bytes (first, one past the last) of the storage that a strided tensor occupies; equal without
-    elements.
-    """
+    """Return the bytes (first, one past the last) that a strided tensor occupies; equal without elements."""
     return spanned(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size())
 
 
@@ -196,7 +192,6 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 def share_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two strided tensors are views of one storage."""
     return storage_id(first) == storage_id(second)
 
 
@@ -335,9 +330,7 @@ def _element_offsets(size: Sequence[int], stride: Sequence[int], offset: int) ->
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return strided tensors of the same contents and strides, which share memory as the given ones do; without
-    history.
-    """
+    """Return copies of strided tensors with their strides and shared memory; without history."""
     storages: dict[int, torch.UntypedStorage] = {}
     copied = []
     for tensor in tensors:

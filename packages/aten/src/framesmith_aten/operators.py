@@ -67,7 +67,6 @@ def is_view(op: Any) -> bool:
 
 
 def asks_device(op: Any) -> bool:
-    """Whether this is torch's question for a tensor's device, asked where an exception ends the process."""
     return op is torch.ops.prim.device.default
 
 
@@ -124,7 +123,6 @@ def applied_to_each(op: Any) -> OpOverloadPacket | None:
 
 @functools.cache
 def returns_tensors(op: Any) -> bool:
-    """Whether a tensor is among the results."""
     return isinstance(op, OpOverload) and any("Tensor" in str(result.type) for result in op._schema.returns)
 
 
@@ -155,9 +153,7 @@ def is_effect(op: Any) -> bool:
 
 @functools.cache
 def acts_elsewhere(op: Any) -> bool:
-    """Whether the operator takes neither tensors nor numbers and returns nothing: on fakes it would act as on real
-    data.
-    """
+    """Whether the operator has no operands and no result: on fakes it would act as on real data."""
     if not isinstance(op, OpOverload) or op._schema.returns:
         return False
     return not any(kind in str(argument.type) for argument in op._schema.arguments for kind in _OF_TENSORS)
@@ -294,7 +290,6 @@ def _names(op: OpOverload) -> tuple[str, ...]:
 
 @functools.cache
 def written_arguments(op: OpOverload) -> tuple[str, ...]:
-    """Return the names of arguments that the schema declares as written."""
     declared = op._schema.arguments
     return tuple(a.name for a in declared if a.alias_info is not None and a.alias_info.is_write)
 

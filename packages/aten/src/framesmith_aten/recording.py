@@ -96,9 +96,9 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode, active over a fake tensor mode, that records the effects of each operator before it runs.
 
     Raises KernelRefuses at an operator that eager mode refuses, too; torch's DataDependentOutputException at one that
-    returns a value beside tensors; its DynamicOutputShapeException at one whose result has an unknown number of
-    dimensions; TraceUnsupported at one whose writes cannot be traced; RecordingFailed where recording failed. Earlier
-    operators have run. Other errors are the operators' own.
+    returns a value beside tensors; its DynamicOutputShapeException at one whose result has an unknown rank;
+    TraceUnsupported at one whose writes cannot be traced; RecordingFailed where recording failed. Earlier operators
+    have run.
     """
 
     def __init__(self, presumed: list[tuple[torch.SymBool, bool]] | None = None) -> None:

@@ -24,7 +24,6 @@ UNKNOWN: Final = 2
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether a value is a symbolic scalar."""
     return type(value) in SYMBOLIC
 
 

@@ -1,6 +1,4 @@
-"""Names of torch that this package uses and that may move between releases: see Note [Needs] in
-`framesmith_guards.needs`.
-"""
+"""Names of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
 
 from __future__ import annotations
 

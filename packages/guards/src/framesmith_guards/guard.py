@@ -95,7 +95,6 @@ class Guard:
 
     @property
     def origin(self) -> GuardSource:
-        """The start of the guarded path."""
         return origin_of(self.source)
 
     @property
@@ -151,7 +150,6 @@ class GuardsSet:
         self._debug_stacks = debug_stacks
 
     def add(self, guard: Guard) -> bool:
-        """Add a guard; False if an equal one was there, whose stacks remain."""
         if guard in self._guards:
             return False
         self._guards[guard] = None

@@ -74,8 +74,6 @@ class Entry(Generic[R]):
 
 @dataclass(frozen=True)
 class _Call:
-    """A call to explain."""
-
     locals: tuple[object, ...]
     function: FunctionType
 
@@ -124,7 +122,6 @@ class Specialized(Generic[P, R]):
 
     @property
     def entries(self) -> tuple[Entry[R], ...]:
-        """The remembered results, newest first."""
         return tuple(self._entries)
 
     def clear(self) -> None:

@@ -188,9 +188,7 @@ def _follows(expr: sympy.Basic, ranges: dict[Any, Any]) -> bool:
 
 
 def _settled(symbols: _Symbols) -> Iterator[tuple[ShapeExpr, Location | None]]:
-    """Return the known values of computed numbers (see `framesmith_aten.fakes.symbols.computed_number`), or of inputs
-    by them.
-    """
+    """Return the known values of computed numbers (`framesmith_aten.fakes.symbols`), or of inputs by them."""
     met = [symbol for symbol in symbols.shape_env.replacements if symbol.name in symbols.sources]
     for symbol in [*symbols.computed, *met]:
         known = symbols.shape_env.replace(symbol)

@@ -63,9 +63,7 @@ def check_operands(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> N
 
 
 def _is_hit(written: torch.Tensor, other: torch.Tensor, together: bool) -> bool:
-    """Whether `other` may be read after the write; `together`: they have one position in two lists, or are not in
-    lists.
-    """
+    """Whether `other` may be read after the write; `together`: at one position of two lists, or outside lists."""
     return is_read_late(written, other) if together else may_overlap(written, other)
 
 
@@ -80,7 +78,6 @@ class Shown:
 
     @classmethod
     def by(cls, tensor: torch.Tensor) -> Shown:
-        """Return the layout of `tensor`."""
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
     @property
@@ -180,7 +177,6 @@ class Overlaps:
         self._storages.add(storage_id(tensor))
 
     def note(self, result: Any) -> None:
-        """Add the tensors of a result."""
         for tensor in tensors_in(result):
             self._first.setdefault(storage_id(tensor), weakref.ref(tensor))
             if has_symbols(tensor) and tensor.layout is torch.strided:

@@ -37,9 +37,7 @@ def why_not_plain(tensor: torch.Tensor) -> str | None:
 
 
 def why_no_fake(tensor: torch.Tensor) -> str | None:
-    """Return the kind of a tensor of which torch makes no fake, or of which it is a view; None where torch makes one
-    (also of sparse tensors).
-    """
+    """Return the kind of a tensor, or of its base, of which torch makes no fake; None otherwise (sparse too)."""
     if tensor.is_nested or tensor.is_mkldnn or tensor.is_quantized:
         return why_not_plain(tensor)
     if unstable.is_functional_tensor(tensor):

@@ -493,9 +493,7 @@ def _few(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of at most two elements per dimension: some kernels check operands of more than one element
-    alone.
-    """
+    """Return at most two elements per dimension: some kernels check only operands of several elements."""
     with _real():
         return torch.zeros(_few(tensor), dtype=tensor.dtype, device=tensor.device)
 

@@ -62,7 +62,6 @@ class LightNode(SymNode):
         return self._known
 
     def with_shape_env(self, shape_env: Any) -> LightNode:
-        """Return the number in another ShapeEnv, or in none."""
         return LightNode(self._expr, shape_env, self.pytype, self._hint, self.constant, self.fx_node)
 
     def truediv(self, other: SymNode) -> SymNode:

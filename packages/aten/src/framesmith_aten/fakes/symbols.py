@@ -87,8 +87,6 @@ def _unrecorded(member: Any) -> Any:
 
 
 def _remembering(name: str, method: FunctionType, learns: bool) -> Any:
-    """Return `method` with a memo in each ShapeEnv: see Note [What a ShapeEnv remembers]."""
-
     def remembering(self: Any, *args: Any, **kwargs: Any) -> Any:
         version = self._version_counter if learns else None
         known = self.remembered.get(name)
@@ -178,9 +176,7 @@ def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
-    """Return a ShapeEnv, made without importing torch._dynamo if nothing has imported it yet. Equal sizes share a
-    symbol.
-    """
+    """Return a ShapeEnv without importing torch._dynamo. Equal sizes share a symbol."""
     if not unstable.has("ShapeEnv"):
         return ShapeEnv()  # raises MissingNeed, which names it
     options: dict[str, Any] = {"specialize_zero_one": specialize_zero_one, "duck_shape": True}
@@ -367,12 +363,10 @@ def hint_of(number: Any) -> Any:
 
 
 def has_unbacked_length(tensor: torch.Tensor) -> bool:
-    """Whether a size of the tensor is unbacked."""
     return None in map(hint_of, tensor.shape)
 
 
 def type_of(number: Any) -> type:
-    """Return the Python type of a number, symbolic or not."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         given: type = number.node.pytype
         return given
@@ -380,7 +374,6 @@ def type_of(number: Any) -> type:
 
 
 def expr_of(number: Any) -> sympy.Basic:
-    """Return a number as a sympy expression."""
     if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
         return number.node.expr
     return sympy.Float(number) if type(number) is float else sympy.Integer(int(number))

@@ -1,6 +1,4 @@
-"""Graph modules that release their text: FX keeps the text of every module, for tracebacks, as long as the process
-runs.
-"""
+"""Graph modules that release their text, which FX keeps for tracebacks as long as the process runs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from framesmith_aten.torch_adapter import unstable
 
 
 def new_module(root: torch.nn.Module | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
-    """Return a module that runs the graph, with the attributes of `root` that it names."""
     _spell_powers(graph)
     return _forgetting(fx.GraphModule(root, graph))
 

@@ -19,7 +19,6 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 def value_of(argument: Any) -> Any:
-    """Return an argument of a node with nodes replaced by their values."""
     return fx.node.map_arg(argument, lambda node: node.meta["val"])
 
 
@@ -58,7 +57,6 @@ def view_source(node: fx.Node) -> fx.Node | None:
 
 
 def view_root(node: fx.Node) -> fx.Node:
-    """Return the node that owns the memory of `node`."""
     while (source := view_source(node)) is not None:
         node = source
     return node

@@ -35,9 +35,7 @@ def writing_operator(target: Any) -> OpOverload | None:
 
 
 def check(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise TraceUnsupported where the twin of a writing operator would differ from it in this call, and for any
-    operator that returns a view of an argument.
-    """
+    """Raise TraceUnsupported where the twin would differ from the operator, or a result is a view of an argument."""
     _returned_arguments(op)
     if not is_mutable(op):
         return
@@ -66,9 +64,7 @@ def run_functionally(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 @functools.cache
 def functional_form(op: OpOverload, counts: tuple[int, ...]) -> OpOverload:
-    """Return the twin for calls that write to `counts` tensors of each of `written_arguments`; defined at the first
-    call.
-    """
+    """Return the twin for calls that write to `counts` tensors of each written argument, defined on demand."""
     # Numbered, because an operator can be deleted and another of its name be defined.
     name = f"{op.namespace}_{op._opname}_{op._overloadname}_{next(_serial)}"
     _library().define(name + _schema(op, sum(counts)))  # type: ignore[no-untyped-call]
@@ -119,7 +115,6 @@ def _on_copies(op: OpOverload) -> Callable[..., Any]:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a tensor, or of the tensors of a list; None stays."""
     if isinstance(value, (list, tuple)):
         return [_copy(item) for item in value]
     return value.clone() if isinstance(value, torch.Tensor) else value

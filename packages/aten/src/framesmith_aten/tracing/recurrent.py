@@ -48,7 +48,6 @@ def recorded(*args: Any, **kwargs: Any) -> Any:
 
 
 def derived(*args: Any, **kwargs: Any) -> Any:
-    """Decompose its derivative."""
     return derivative()(*args, **kwargs)
 
 
@@ -65,7 +64,6 @@ def derivative() -> OpOverload:
 
 
 def _define(name: str, like: OpOverload, run: Callable[..., Any], fake: Callable[..., Any]) -> OpOverload:
-    """Define an operator with the schema of another one."""
     schema, library = str(like._schema), _library()
     library.define(name + schema[schema.index("(") :])  # type: ignore[no-untyped-call]
     library.impl(name, run, "CPU")  # type: ignore[no-untyped-call]

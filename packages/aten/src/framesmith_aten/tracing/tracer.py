@@ -227,7 +227,6 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     node.meta[key] = self.source.meta[key]
 
     def _strip(self, value: Any) -> Any:
-        """Return arguments with tensors replaced by their nodes."""
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
         if isinstance(value, (list, tuple)):
@@ -293,6 +292,5 @@ def _is_within(
 
 
 def _type(number: Any) -> type:
-    """Return the Python type of a number, symbolic or not."""
     kind: type = number.node.pytype if is_symbolic(number) else type(number)
     return kind

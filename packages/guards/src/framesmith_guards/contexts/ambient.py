@@ -32,7 +32,6 @@ def without_autocast(state: Ambient) -> Ambient:
 
 
 def read() -> Ambient:
-    """Return this thread's switches."""
     autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
     return Ambient(torch.is_grad_enabled(), autocast, torch.is_autocast_cache_enabled(), _nesting())
 

@@ -46,12 +46,10 @@ class CompileContext:
 
     @staticmethod
     def current_compile_id() -> CompileId | None:
-        """The id of this thread's compilation, or None."""
         return None if _LOCAL.current is None else _LOCAL.current.compile_id
 
     @staticmethod
     def current_trace_id() -> TraceId | None:
-        """The id of the attempt of this thread's compilation, or None."""
         return None if _LOCAL.current is None else _LOCAL.current.trace_id
 
 

@@ -25,7 +25,6 @@ def identity(value: object) -> Ref:
 
 
 def a_type(value: object) -> Ref:
-    """A handle to a type."""
     if isinstance(value, Ref):
         return value
     if not isinstance(value, type):
@@ -34,39 +33,33 @@ def a_type(value: object) -> Ref:
 
 
 def constant(value: object) -> object:
-    """A snapshot of a constant."""
     return freeze(value)
 
 
 def nothing(value: object) -> None:
-    """Kinds without an expectation."""
     if value is not None:
         raise GuardError(f"this kind of guard expects nothing, not {describe(value)}")
 
 
 def boolean(value: object) -> bool:
-    """True or False."""
     if type(value) is not bool:
         raise GuardError(f"BOOL_MATCH expects True or False, not {describe(value)}")
     return value
 
 
 def count(value: object) -> int:
-    """A length."""
     if type(value) is not int or value < 0:
         raise GuardError(f"a length is a non-negative int, not {describe(value)}")
     return value
 
 
 def attribute(value: object) -> str:
-    """An attribute's name."""
     if type(value) is not str:
         raise GuardError(f"an attribute's name is a str, not {describe(value)}")
     return value
 
 
 def keys(value: Any) -> tuple[object, ...]:
-    """A dict's keys in order: constants by content, others by identity."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise GuardError(f"DICT_KEYS expects a dict or its keys, not {describe(value)}")
     return tuple(key if isinstance(key, Ref) or is_constant(key) else Ref(key) for key in value)
@@ -98,21 +91,18 @@ def code(value: object) -> Ref:
 
 
 def a_range(value: object) -> range:
-    """A range."""
     if type(value) is not range:
         raise GuardError(f"RANGE_ITERATOR expects the range still to be given, not {describe(value)}")
     return value
 
 
 def a_source(value: object) -> Source:
-    """Another source."""
     if not isinstance(value, Source):
         raise GuardError(f"this kind of guard expects the Source of another value, not {describe(value)}")
     return value
 
 
 def some_sources(value: Any) -> tuple[Source, ...]:
-    """Other sources."""
     found = (value,) if isinstance(value, Source) else tuple(value)
     for item in found:
         a_source(item)
@@ -120,14 +110,12 @@ def some_sources(value: Any) -> tuple[Source, ...]:
 
 
 def shape(value: object) -> ShapeExpr:
-    """A relation between numbers."""
     if not isinstance(value, ShapeExpr):
         raise GuardError(f"SHAPE expects a ShapeExpr, not {describe(value)}; use ShapeExpr.of(expr, sources)")
     return value
 
 
 def cached_call(value: object) -> CachedCall:
-    """A call of a cached function."""
     if not isinstance(value, CachedCall) or not (value.result is ABSENT or is_result(value.result)):
         raise GuardError(f"CACHED_CALL expects a CachedCall that gives a constant, not {describe(value)}")
     return value

@@ -22,12 +22,10 @@ RANGE_ITERATOR: Final = type(iter(range(0)))
 
 
 def same_ref(value: object, expected: Ref) -> bool:
-    """Whether `value` is the referenced object, which must be alive."""
     return expected.refers_to(value)
 
 
 def has_type(value: object, expected: Ref) -> bool:
-    """Whether the exact type is the referenced one."""
     return expected.refers_to(type(value))
 
 
@@ -38,7 +36,6 @@ def length_of(value: Any) -> int:
 
 
 def has_length(value: Any, expected: int) -> bool:
-    """Whether the length is as expected."""
     return length_of(value) == expected
 
 
@@ -63,15 +60,12 @@ def same_keys(value: object, expected: tuple[object, ...]) -> bool:
 
 
 def has_key(value: Any, expected: object) -> bool:
-    """Whether a constant is a key of a dict or an element of a set, past a dict's class; never by iterating, which
-    could consume `value`.
-    """
+    """Whether a dict (past its class) or set has a constant; never by iterating, which could consume `value`."""
     kind = dict if issubclass(type(value), dict) else type(value)
     return bool(kind.__contains__(value, expected))
 
 
 def has_code(value: Any, expected: Ref) -> bool:
-    """Whether a function runs the referenced code object."""
     return expected.refers_to(code_of(value))
 
 
@@ -125,6 +119,5 @@ def same_metadata(value: Any, expected: tuple[object, ...]) -> bool:
 
 
 def all_distinct(value: object, _expected: object, *others: object) -> bool:
-    """Whether no two of the values are the same object."""
     values = (value, *others)
     return len({id(item) for item in values}) == len(values)

@@ -19,9 +19,7 @@ def storage_id(tensor: Any) -> int:
 
 
 def extent(tensor: Any) -> tuple[int, int]:
-    """Return the addresses of the first byte of a strided tensor's elements and of the one past the last; equal if
-    empty.
-    """
+    """Return the addresses of the first byte of the elements and of the one past the last; equal if empty."""
     with unstable.DisableTorchFunction():
         start, sizes = tensor.data_ptr(), tensor.size()
         if start == 0 or 0 in sizes:  # elements of meta tensors have no address
@@ -31,7 +29,6 @@ def extent(tensor: Any) -> tuple[int, int]:
 
 
 def same_storage(value: object, _expected: object, other: object) -> bool:
-    """Whether two tensors are views of one storage."""
     return storage_id(value) == storage_id(other)
 
 

@@ -15,12 +15,10 @@ class Call(Protocol):
     """A call to explain, such as framesmith_frames' FrameInfo."""
 
     @property
-    def locals(self) -> tuple[object, ...]:
-        """The arguments, in the order of the code's variables."""
+    def locals(self) -> tuple[object, ...]: ...
 
     @property
-    def function(self) -> Any:
-        """The called function."""
+    def function(self) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,6 @@ class CheckProgram:
 
     @cached_property
     def check(self) -> Check:
-        """The function that `text` defines."""
         names = self._names()
         checked: Check = self._compile("check", render(plan(self.guards), names), names)
         return checked
@@ -96,7 +95,6 @@ class CheckProgram:
         """Called when a guarded object is gone; the text checks by itself."""
 
     def __call__(self, args: tuple[object, ...], function: FunctionType) -> bool:
-        """Whether every guard holds for a call of `function` with `args`."""
         return self.check(args, function) is True
 
     def extract(self, args: tuple[object, ...], function: FunctionType) -> tuple[object, ...] | None:

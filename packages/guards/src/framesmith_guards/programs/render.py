@@ -92,14 +92,12 @@ class ProgramNames:
         return f"id({x}) == {ref.address:#x}"
 
     def variable(self, source: Source) -> str:
-        """The variable that holds a loaded source's value."""
         known = self._variables.get(source)
         if known is None:
             known = self._variables[source] = self._fresh(_identifier(source.name))
         return known
 
     def has_variable(self, source: Source) -> bool:
-        """Whether the source's value is loaded."""
         return source in self._variables
 
     def _fresh(self, name: str) -> str:
@@ -131,9 +129,7 @@ def _identifier(text: str) -> str:
 
 
 def render(plan: Plan, names: ProgramNames, extracted: Sequence[Source] = ()) -> str:
-    """Return the text of `check(args, function) -> bool` (of `extract`, returning the extracted values, if there are
-    any).
-    """
+    """Return the text of `check(args, function) -> bool`, or of `extract`, which returns the extracted values."""
     body = _state_lines(plan, names)
     walk = [line for step in plan.steps for line in _step_lines(step, names)]
     values = ", ".join(names.variable(source) for source in extracted)

@@ -88,12 +88,10 @@ class Source(metaclass=_Interned):
 
     @cached_property
     def root(self) -> Source:
-        """The source that this path starts from."""
         return self if self.base is None else self.base.root
 
     @cached_property
     def depth(self) -> int:
-        """The number of steps from the root."""
         return 0 if self.base is None else self.base.depth + 1
 
     def chain(self) -> Iterator[Source]:
@@ -104,7 +102,6 @@ class Source(metaclass=_Interned):
             source = source.base
 
     def fields(self) -> tuple[object, ...]:
-        """The constructor's arguments."""
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -212,9 +212,7 @@ def is_result(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CallKey:
-    """The arguments of a call: constants, handles of objects known by identity, results of other cached calls, computed
-    ints, and tuples of these.
-    """
+    """The arguments of a call: constants, identities, results of other cached calls, computed ints, tuples of these."""
 
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
@@ -268,7 +266,6 @@ class CachedCall:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The sources of the computed ints' operands."""
         return sources_of(self)
 
     def held(self, numbers: Numbers = NO_NUMBERS) -> Any:

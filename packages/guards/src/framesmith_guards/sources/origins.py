@@ -59,5 +59,4 @@ _ORIGINS: Final[dict[type[Source], GuardSource]] = {
 
 
 def origin_of(source: Source) -> GuardSource:
-    """Return the start of a path."""
     return _ORIGINS[type(source.root)]

@@ -56,7 +56,6 @@ class ClassLayout:
         )
 
     def explain(self, value: Any) -> str:
-        """Return the difference in words."""
         owners = _mro(value)
         found = [describe(owner) for owner in owners]
         if len(owners) != len(self.rows) or not all(

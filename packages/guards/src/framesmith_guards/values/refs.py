@@ -77,7 +77,6 @@ class Ref:
 
     @property
     def weak(self) -> bool:
-        """Whether the object may die before this handle."""
         return self._weak is not None
 
     def get(self) -> object:

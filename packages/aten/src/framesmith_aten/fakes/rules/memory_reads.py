@@ -80,7 +80,6 @@ class OfLibraries:
         self._seen: dict[str, int] = {}
 
     def new(self) -> Iterator[Any]:
-        """Return those named since the last call."""
         for namespace, operators in [*vars(torch.ops).items()]:
             if namespace in _OWN or not isinstance(named := getattr(operators, "_dir", None), list):
                 continue
@@ -140,7 +139,6 @@ def _kind(value: Any) -> object:
 
 
 def _reads(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator's kernel reads memory of fakes like these, of known sizes."""
     mode = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
     twins = _Twins(mode)
     outside = torch.inference_mode(False)  # within it the fakes' mode refuses other things first
@@ -162,7 +160,6 @@ class _Twins:
         self._mode = mode
 
     def of(self, value: Any) -> Any:
-        """Return the value with numbers for symbols."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):

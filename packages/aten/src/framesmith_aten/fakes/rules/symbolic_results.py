@@ -87,7 +87,6 @@ def _all_made(known: Any) -> Sequence[_Made]:
 
 
 def _viewed(op: Any, args: Sequence[Any]) -> torch.Tensor | None:
-    """Return the tensor whose memory the result shares."""
     at = memory_of(op)
     if at == OWN:
         return None

@@ -171,7 +171,6 @@ class Lowering:
         return False
 
     def check(self, guard: Guard) -> None:
-        """Check one guard, in its source's block if it belongs there."""
         row = CHECKS.get(guard.kind.name)
         operation = None if row is None else row(self, guard)
         if operation is None:
@@ -231,7 +230,6 @@ class Lowering:
         return len(self.shapes) - 1, tuple(step[1] for step in steps if step[0] == self.shape_operators["LEAF"])
 
     def describe(self, plan: Plan, inputs: Sequence[Source]) -> tuple[Any, ...]:
-        """Return the finished description."""
         results = tuple(map(self.register, inputs))
         used = {r for i in self.late for r in (i[2], i[3], *i[7])} | {s[1] for p, _ in self.shapes for s in p}
         blocks = []

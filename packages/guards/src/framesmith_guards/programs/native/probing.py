@@ -162,9 +162,7 @@ MODE_KEYS: Final = ("Python", "Tracer")
 
 @functools.cache
 def mode_reader() -> Callable[[], bool] | None:
-    """Return a reader of whether a dispatch mode or torch.jit.trace is active in this thread; None without one in
-    torch.
-    """
+    """Return a reader of whether a dispatch mode or torch.jit.trace is active in this thread, or None."""
     native, _ = extension()
     if native is None or why_no_tensors() is not None:
         return None

@@ -53,8 +53,7 @@ class Target(Protocol):
     argnames: Any
     freevars: Any
 
-    def register(self, source: Source) -> int:
-        """The register of a source."""
+    def register(self, source: Source) -> int: ...
 
     def tensor(self, guard: Guard) -> int | None:
         """The leaf of a tensor guard, if it is native."""
