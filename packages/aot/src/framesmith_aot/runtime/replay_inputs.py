@@ -184,7 +184,7 @@ def replay_inputs(
     inputs_needed = needed(joint)
     eager_saved = {index for node in joint.nodes for index in node.shape.eager_saved.inputs}
     mutated_later = {binding.placeholders[at] for at, node in enumerate(placeholders) if MUTATED_INPUT.get(node)}
-    unstable_inputs = {*joint.meta.mutated} | (mutated_later - eager_saved)
+    copied = ({*joint.meta.mutated} | (mutated_later - eager_saved)) & inputs_needed
     undef = dict(_undef(gm, joint, examples, inputs_needed))
     inputs = []
     for at, (node, meta) in enumerate(zip(joint.inputs, joint.meta.inputs, strict=True)):
@@ -197,7 +197,7 @@ def replay_inputs(
                 meta,
                 is_number,
                 needed=at in inputs_needed,
-                copied=at in unstable_inputs & inputs_needed,
+                copied=at in copied,
                 alias_only=rebound or at not in inputs_needed or user_owned,
                 versioned=is_number or not examples[at].is_inference(),
                 undef=undef.get(at),

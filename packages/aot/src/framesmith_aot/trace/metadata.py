@@ -7,6 +7,7 @@ tensors, so that they alias (and differentiate) as in eager mode.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -154,20 +155,20 @@ class GraphMeta:
     def differentiable(self) -> bool:
         return any(slot.differentiable for slot in self.slots)
 
-    @property
+    @functools.cached_property
     def written(self) -> list[int]:
         return [at for at, one in enumerate(self.inputs) if one.written]
 
-    @property
+    @functools.cached_property
     def copies(self) -> list[CopyBack]:
         return [one.copy for one in self.inputs if one.copy is not None]
 
-    @property
+    @functools.cached_property
     def mutated(self) -> list[int]:
         """The inputs that the graph or a copy writes to."""
         return [*self.written, *(copy.index for copy in self.copies)]
 
-    @property
+    @functools.cached_property
     def early_copies(self) -> dict[int, CopyBack]:
         """The copies, by slot, that run as soon as an autograd node reads the input: it has its new history by then."""
         return {copy.slot: copy for copy in self.copies if not copy.no_grad and self.inputs[copy.index].versioned}
