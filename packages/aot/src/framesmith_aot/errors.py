@@ -37,6 +37,6 @@ class SecondDerivativeWarning(UserWarning):
 
     def __init__(self) -> None:
         super().__init__(
-            "a compiled graph was run again as plain PyTorch, because the gradients of its backward pass were asked "
-            "for (create_graph=True): right, but as slow as eager mode; compile the gradient computation's other parts"
+            "a compiled graph was replayed in eager mode, because the gradients of its backward pass were asked for "
+            "(create_graph=True): right, but as slow as eager mode; compile the gradient computation's other parts"
         )

@@ -1,7 +1,7 @@
 """Second derivatives by eager replay of the torch-level graph.
 
 Note [Second order]: a compiled backward pass is not itself differentiable. With `create_graph`, the torch-level graph
-runs again as plain PyTorch on the inputs of the call, in the same modes and with the same random numbers, and autograd
+runs again in eager mode on the inputs of the call, in the same modes and with the same random numbers, and autograd
 computes the gradients of the output group that is asked for. That costs another forward pass for each output group, and
 only then. A call retains its inputs as long as autograd retains the graph; inputs whose contents do not matter, such as
 running statistics, are allocated again.

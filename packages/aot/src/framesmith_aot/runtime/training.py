@@ -175,7 +175,7 @@ def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
     """Raise AotUnsupported where a view that the graph reads needs a number that the graph returns."""
     role: Any = writing.meta.outputs[position].role
     if any(at in writing.numbers.results for at in numbers_of_steps(role.steps)):
-        why = "its sizes are known when the graph has run, which reads it"
+        why = "its sizes are known only after the graph, which reads it"
         raise AotUnsupported("view-replay", f"output {position}, a view of an input", why)
     if role.over is not None:
         _refuse_unknown_numbers(writing, role.over)

@@ -35,7 +35,7 @@ LIST_MUTATIONS = frozenset(
 
 #: Calls that a functional graph cannot express, and why.
 REFUSED_METHODS: tuple[tuple[frozenset[str], str], ...] = (
-    (tensor_methods.AUTOGRAD_STATE, "what it changes of the tensor object cannot be replayed after the graph"),
+    (tensor_methods.AUTOGRAD_STATE, "its change of the tensor object cannot be replayed after the graph"),
     (tensor_methods.STORAGE, "the tensor's memory is handled directly"),
     (tensor_methods.ENGINE, "it writes to `.grad` of tensors outside the graph"),
     (tensor_methods.DATA, "its value is not known while compiling"),
@@ -179,7 +179,7 @@ def _run(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     many = op_name(node.target) in LIST_MUTATIONS and torch.is_grad_enabled()
     if many and any(one.requires_grad for one in _wrappers((args, kwargs))):
         what = f"torch.{op_name(node.target)} of tensors that require gradients"
-        raise AotUnsupported("unrecorded-change", what, "its trace would be without their new history")
+        raise AotUnsupported("unrecorded-change", what, "the trace would not record their new history")
     op = writing_operator(node.target)
     if op is not None:
         return run_functionally(op, args, kwargs)
