@@ -29,12 +29,12 @@ from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
 from framesmith_backends.launch.cuda.kernel_runs import rendered
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.rewrite.attention_gradient import declined
 from framesmith_backends.schedule.matmuls import attention_gradient
 from framesmith_backends.schedule.matmuls.attention import Found
 from framesmith_backends.schedule.matmuls.attention_gradient import moved_after
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
+from framesmith_backends.target import most_shared
 from integration_tests.kernels import interpret_attention_gradients as cases
 from integration_tests.kernels.interpret_attention_gradients import Case, attempts, function_of, hidden
 

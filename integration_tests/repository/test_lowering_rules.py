@@ -14,9 +14,10 @@ from torch import fx
 from framesmith_aot import CompiledGraph, compile_graph
 from framesmith_aten.contract import BoxedFn, Role
 from framesmith_backends import find_backend
-from framesmith_backends.lower import graph, machine
+from framesmith_backends.lower import graph
 from framesmith_backends.lower.registry import RULES, VIEWS, Rule
 from framesmith_backends.lower.scope import Decline
+from framesmith_backends.target import CPU
 
 aten = torch.ops.aten
 
@@ -206,7 +207,7 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
     def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
-        graph.lower_graph(gm, machine=replace(machine.CPU, scans=True))
+        graph.lower_graph(gm, target=replace(CPU, scans=True))
         return lambda args: gm(*args)
 
     with torch.no_grad():

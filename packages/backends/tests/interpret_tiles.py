@@ -32,10 +32,10 @@ from framesmith_backends.autotune.tiles import InForm, TileChoices, TileTrial, t
 from framesmith_backends.autotune.trials import Experiment
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.render.triton import tile_candidates, tile_rules
 from framesmith_backends.render.triton.horizontal import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
+from framesmith_backends.target import GPU
 
 #: A graph, what it is run on, and how far its results may be off.
 Case = tuple[fx.GraphModule, Sequence[torch.Tensor], float]
@@ -189,7 +189,7 @@ class Failing:
 
 def main() -> int:
     make_blocks_small()
-    cuda.GPU = replace(cuda.GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(GPU, row_column=replace(GPU.row_column, parts=4, least=2, least_rows=2))
     counts = dict.fromkeys(range(MOST_FORMS - 1), 0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder

@@ -24,10 +24,9 @@ from torch import Tensor
 from tracing import trace
 
 from framesmith_backends import CudaBackend, cuda
-from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.launch.cuda import triton_jit
 from framesmith_backends.render.triton import tile_rules
-from framesmith_backends.schedule.plan import GPU
+from framesmith_backends.target import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
@@ -86,7 +85,7 @@ def checks() -> int:
 
 def row_column() -> int:
     """Rows and columns of some shapes, in few parts; the number of cases that fail."""
-    cuda.GPU = replace(GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(GPU, row_column=replace(GPU.row_column, parts=4, least=2, least_rows=2))
     failures = 0
     attempts = a_part(
         [(case, *ROWS[number % 4 != 0]) for number, case in enumerate(CASES)] + [(CASES[0], *HALF)], CASES_PART

@@ -22,9 +22,9 @@ from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention
 from framesmith_backends.launch.cuda.kernel_runs import rendered
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
+from framesmith_backends.target import most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32

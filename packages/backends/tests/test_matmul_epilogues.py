@@ -27,10 +27,8 @@ from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused.matmul import FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.ir.verify import Malformed, verify_fused_matmul
 from framesmith_backends.launch.cuda.kernel_runs import rendered
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import (
     MOST_CANDIDATES,
@@ -41,6 +39,7 @@ from framesmith_backends.render.triton.fused.matmul_tiles import (
 )
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.target import GPU_PROCESSORS, most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16 = torch.bfloat16

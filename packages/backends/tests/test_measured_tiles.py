@@ -29,9 +29,9 @@ from framesmith_backends.autotune.tiles import BY_RULE, InForm, TileChoices, Til
 from framesmith_backends.autotune.trials import MARGIN, Times, TooLarge
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.horizontal import Gathered
 from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
+from framesmith_backends.target import most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 BF16 = torch.bfloat16

@@ -24,13 +24,11 @@ from framesmith_backends.ir.expr import Load, Ref
 from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.spec import flat_memory, run_fused_matmul, run_kernel
-from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import ZERO
 from framesmith_backends.ir.symbolic.size import hint
 from framesmith_backends.ir.verify import Malformed, verify_fused_matmul
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, rendered
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.fused.matmul_tiles import (
     MOST_CANDIDATES,
     MOST_COMPUTED,
@@ -41,6 +39,7 @@ from framesmith_backends.render.triton.fused.matmul_tiles import (
 )
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.steps import Allocate, Drop, Run
+from framesmith_backends.target import GPU_PROCESSORS, most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 #: Cases whose matmuls compute an operand, and that are nothing but kernels and matmuls then.

@@ -32,9 +32,8 @@ from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import cuda
 from framesmith_backends.cuda import TritonStages, stages_of
-from framesmith_backends.ir.splitting import DOWN_ON_GPU
 from framesmith_backends.schedule.matmuls import attention
-from framesmith_backends.schedule.plan import GPU
+from framesmith_backends.target import GPU
 
 Tensor = torch.Tensor
 #: A name, what is computed, of what, how its stages are made, and how near results are to eager's.
@@ -52,7 +51,7 @@ def explained(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonS
 
 def in_few_parts(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonStages:
     """With rows and columns reduced in one pass, though there are few."""
-    cuda.GPU = replace(GPU, row_column=replace(DOWN_ON_GPU, parts=4, least=2, least_rows=2))
+    cuda.GPU = replace(GPU, row_column=replace(GPU.row_column, parts=4, least=2, least_rows=2))
     try:
         stages = explained(function, inputs)
     finally:

@@ -21,13 +21,12 @@ from framesmith_backends import CpuBackend, CudaBackend
 from framesmith_backends.ir.kernel import Scan
 from framesmith_backends.ir.spec import flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import Malformed, verify_kernel, verify_program
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.loops.kernel import render_kernel
-from framesmith_backends.render.target import host
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
+from framesmith_backends.schedule.plan import scheduled, stored_names
+from framesmith_backends.target import GPU, host
 
 CUDA = CudaBackend()
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -49,7 +48,7 @@ def test_how_many_kernels_and_calls(program: Program) -> None:
 def test_what_they_mean(program: Program) -> None:
     inputs = program.inputs()
     gm = trace(program.function, inputs)
-    low = lower_graph(gm, machine=machine.GPU)
+    low = lower_graph(gm, target=GPU)
     verify_program(low.program)
     eager = graph_values(gm, inputs)
     plain = run_program(low.program, memory_of(low.program, eager))

@@ -81,7 +81,7 @@ def test_rows_in_blocks_are_read_once_for_their_moments() -> None:
 )
 def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: int, dtype: str, several: int) -> None:
     from framesmith_backends.launch.cuda.triton_jit import compiled
-    from framesmith_backends.render.triton.devices import most_shared
+    from framesmith_backends.target import most_shared
 
     case = row_column.CASES[0]
     inputs = case.inputs(4096, columns, getattr(torch, dtype))

@@ -8,7 +8,7 @@ from framesmith_backends.autotune.matmuls import CAPABILITY
 from framesmith_backends.autotune.tiles import TileTrial
 from framesmith_backends.autotune.trials import Times
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.splitting import GPU_PROCESSORS
+from framesmith_backends.target import GPU_PROCESSORS
 
 
 class Preferring:

@@ -25,7 +25,6 @@ from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.render.triton.horizontal import Launch
@@ -41,8 +40,9 @@ from framesmith_backends.rewrite.scalars import with_scalars_moved
 from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rounding import rounds_float32
 from framesmith_backends.schedule.memory.arena import Order
-from framesmith_backends.schedule.plan import GPU, Plan, make_plan
+from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.target import GPU
 from framesmith_guards.torch_adapter import OpOverload
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "layout": ("channels_last", "traced")}
@@ -242,14 +242,8 @@ def _planned(
     order: Order | None = None,
 ) -> tuple[fx.GraphModule, Lowering, Plan]:
     gm = with_calls_in_place(write_parts(without_bias(gm)))
-    lowering = lower_graph(gm, device, on_error, machine.GPU)
-    return (
-        gm,
-        lowering,
-        make_plan(
-            lowering.program, scratch=False, apart=False, target=GPU, choose=choose, attends=_attends, order=order
-        ),
-    )
+    lowering = lower_graph(gm, device, on_error, GPU)
+    return gm, lowering, make_plan(lowering.program, GPU, choose=choose, attends=_attends, order=order)
 
 
 def _attends(dtype: str, device: str) -> bool:

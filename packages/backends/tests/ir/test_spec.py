@@ -19,7 +19,8 @@ from framesmith_backends.schedule.fusion.inline import inline
 from framesmith_backends.schedule.fusion.liveness import needed
 from framesmith_backends.schedule.fusion.split import split_reductions
 from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.plan import CPU, GPU, Target, scheduled, stored_names
+from framesmith_backends.schedule.plan import scheduled, stored_names
+from framesmith_backends.target import CPU, GPU, Target
 
 PURE = [s for s in SAMPLES if s.name not in ("attention", "linear grad")]
 
@@ -61,7 +62,7 @@ def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
     by_definition = {runtime: node for node, runtime in program.runtime.items()}
     for name in program.kept:
         check(want[name], flat_memory(eager[by_definition[name]], program.layouts[name]), sample)
-    for step in (partial(split_reductions, by=target.splitting), partial(inline, cheap=target.cheap)):
+    for step in (partial(split_reductions, target=target), partial(inline, cheap=target.inline)):
         program = step(program)
         verify_program(program)
         found = run_program(program, memory_of(program, eager))

@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.target import GPU
 
 SHAPES = {
     "images": ((2, 6, 5, 7), 3),
@@ -100,6 +100,6 @@ def test_on_gpus_all_of_them_is_on_the_gpu(mask: list[bool]) -> None:
         fakes = [torch.empty(one.shape, device="cuda") for one in given]
         graph = make_fx(lambda *values: [one for one in every(*values) if one is not None])(*fakes)
     graph.graph.eliminate_dead_code()
-    lowered = lower_graph(graph, "cuda", machine=machine.GPU)
+    lowered = lower_graph(graph, "cuda", target=GPU)
     assert "native_group_norm_backward" not in lowered.notes
     assert {layout.device for layout in lowered.program.layouts.values()} == {"cuda:0"}

@@ -16,10 +16,10 @@ from tracing import mutating, trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.expr import Index, Load, number, picked, substitute, walk
 from framesmith_backends.ir.symbolic.index import Var, bounds, of
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.target import GPU
 
 Tensor = torch.Tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
@@ -570,7 +570,7 @@ def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
     """Sums of floats that eager rounds the same each time, of low-precision types and under determinism stay ATen's."""
 
     def declined(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> bool:
-        notes = lower_graph(trace(function, inputs), machine=machine.GPU).notes
+        notes = lower_graph(trace(function, inputs), target=GPU).notes
         return any("no order" in note for note in notes.values())
 
     places = torch.tensor([0, 1, 2, 3, 1])

@@ -14,35 +14,34 @@ from hypothesis import strategies as st
 from sweeps import examples
 from tracing import trace
 
-from framesmith_backends.ir import splitting
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.ir.reduction_splits import Cut, cut_of
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel
-from framesmith_backends.ir.splitting import Cut, Splitting, cut_of
 from framesmith_backends.ir.verify import verify_kernel
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.plan import GPU, scheduled, stored_names
+from framesmith_backends.schedule.plan import scheduled, stored_names
+from framesmith_backends.target import CPU, GPU, SLACK, SplitPolicy, Target
 
 #: Cuts whatever it can.
-EAGER_TO_CUT = Splitting(
+EAGER_TO_CUT = SplitPolicy(
     many=4, few=1 << 30, wanted=12, most_parts=1 << 10, least=1, fewest=1, columns=4, balanced=False
 )
 aten = torch.ops.aten
 
 
-def in_parts(by: Splitting) -> machine.Machine:
+def in_parts(by: SplitPolicy) -> Target:
     """A machine whose results are the CPU's, and whose statistics are cut."""
-    return replace(machine.CPU, in_order=False, splitting=by)
+    return replace(CPU, in_order=False, statistics=by)
 
 
 def results(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
     """What the kernels of a function give, and how many there are."""
     gm = trace(function, inputs)
-    lowering = lower_graph(gm, machine=in_parts(EAGER_TO_CUT))
+    lowering = lower_graph(gm, target=in_parts(EAGER_TO_CUT))
     assert not lowering.program.calls, lowering.notes
-    program, nodes = scheduled(lowering.program, replace(GPU, splitting=EAGER_TO_CUT))
+    program, nodes = scheduled(lowering.program, replace(GPU, split=EAGER_TO_CUT))
     stored = stored_names(program, nodes)
     memory: Memory = {
         name: flat_memory(value, program.layouts[name]).clone()
@@ -155,9 +154,9 @@ def test_cuts(reduced: tuple[int, ...], kept: int, in_columns: bool, cut: Cut | 
 
 
 def test_little_work_is_not_cut() -> None:
-    assert cut_of((4, 64, 64), 64, True, 12, splitting.ON_GPU) == Cut((0,), {1: 32})
-    assert cut_of((4, 4), 512, True, 12, splitting.ON_GPU) is None
-    assert cut_of((256, 1024), 512, False, 12, splitting.ON_GPU) is None  # as many results as there are processors
+    assert cut_of((4, 64, 64), 64, True, 12, GPU.split) == Cut((0,), {1: 32})
+    assert cut_of((4, 4), 512, True, 12, GPU.split) is None
+    assert cut_of((256, 1024), 512, False, 12, GPU.split) is None  # as many results as there are processors
 
 
 @settings(max_examples=300, deadline=None)
@@ -168,15 +167,15 @@ def test_little_work_is_not_cut() -> None:
     read=st.integers(1, 32),
 )
 def test_parts_are_within_their_bounds(reduced: list[int], kept: int, in_columns: bool, read: int) -> None:
-    cut = cut_of(reduced, kept, in_columns, read, splitting.ON_GPU)
+    cut = cut_of(reduced, kept, in_columns, read, GPU.split)
     if cut is None:
         return
-    each, by = math.prod(reduced), splitting.ON_GPU
+    each, by = math.prod(reduced), GPU.split
     parts = math.prod(reduced[k] for k in cut.whole) * math.prod(cut.parts.values())
     assert all(reduced[k] % n == 0 for k, n in cut.parts.items()) and 2 <= parts < each
     units = max(1, kept // by.columns if in_columns else kept)
-    assert parts <= splitting.SLACK * max(2, min(by.wanted, each * kept // by.fewest) // units)
-    assert kept == 1 or parts <= splitting.SLACK * max(2, math.isqrt(each // 2))
+    assert parts <= SLACK * max(2, min(by.wanted, each * kept // by.fewest) // units)
+    assert kept == 1 or parts <= SLACK * max(2, math.isqrt(each // 2))
 
 
 def test_channels_that_lie_last_are_columns() -> None:
@@ -184,7 +183,7 @@ def test_channels_that_lie_last_are_columns() -> None:
     x = torch.empty(8, 160, 20, 20)
     for images, count in ((x, 1), (x.contiguous(memory_format=torch.channels_last), 2)):
         gm = trace(lambda x: torch.var_mean(x, (0, 2, 3)), [images])
-        lowering = lower_graph(gm, machine=in_parts(splitting.ON_GPU))
+        lowering = lower_graph(gm, target=in_parts(GPU.split))
         assert len(scheduled(lowering.program, GPU)[1]) == count
 
 
@@ -192,6 +191,6 @@ def test_values_between_lie_as_the_result_does() -> None:
     """So that what is kept of them is read and written side by side."""
     x = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last)
     gm = trace(normed, [x, *torch.rand(4, 8)])
-    program = lower_graph(gm, machine=in_parts(splitting.ON_GPU)).program
+    program = lower_graph(gm, target=in_parts(GPU.split)).program
     same = [d.layout.strides for d in program.defs.values() if d.layout.shape == x.shape]
     assert same and set(same) == {x.stride()}

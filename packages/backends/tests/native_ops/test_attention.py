@@ -24,7 +24,7 @@ from framesmith_backends.native_ops.attention import operator as own
 from framesmith_backends.native_ops.attention.operator import ATTENTION, call_of, laid, why_not_ours
 from framesmith_backends.native_ops.attention.rewrite import use_native_attention
 from framesmith_backends.native_ops.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH, widths_of
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 Tensor = torch.Tensor
 #: Few queries, vectors, blocks of several, and what is left beside them; keys of several blocks.
@@ -328,7 +328,7 @@ def test_shapes_and_strides_of_fake_tensors(layout: str) -> None:
 @pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
 def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = native.machine()
-    other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
     for cached in (own.code, own.shape, own.call_of):
         cached.cache_clear()

@@ -17,7 +17,7 @@ from framesmith_backends.native_ops.matmul.blocking import LONGEST_CHAIN, Blocki
 from framesmith_backends.native_ops.matmul.kernel import render_matmuls
 from framesmith_backends.native_ops.matmul.operator import OPERATOR, NativeMatmul, native_matmul
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([61, 64, 97, 128, 130, 251, 385, 400, 515]))
 STEPS = st.sampled_from(["n", "t", "wide", "sparse"])
@@ -160,7 +160,7 @@ def test_narrow_vectors_give_right_matmuls() -> None:
     for size in (16, 32):
         if size > host.bytes:
             continue
-        own = NativeMatmul(render_matmuls(Target(host.name, host.features, size, host.half)))
+        own = NativeMatmul(render_matmuls(Processor(host.name, host.features, size, host.half)))
         for m, k, n in ((70, 130, 90), (4, 70, 33), (1, 19, 5)):
             for form in ("nn", "nt", "tn"):
                 a, b = matrix(m, k, form[0]), matrix(k, n, form[1])
@@ -170,7 +170,7 @@ def test_narrow_vectors_give_right_matmuls() -> None:
 def test_blocks_fit_the_caches() -> None:
     for size in (16, 32, 64):
         for first, second in ((32 << 10, 512 << 10), (48 << 10, 2 << 20), (64 << 10, 4 << 20), (16 << 10, 128 << 10)):
-            cut = blocking(Target("generic", "", size, False), first, second)
+            cut = blocking(Processor("generic", "", size, False), first, second)
             assert cut.columns % cut.width == 0
             assert cut.depth * cut.rows[0] * 4 <= max(first, 128 * 14 * 4)
             assert cut.depth <= LONGEST_CHAIN

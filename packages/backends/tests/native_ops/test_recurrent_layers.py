@@ -26,7 +26,7 @@ from framesmith_backends.native_ops.recurrent import rewrite
 from framesmith_backends.native_ops.recurrent.operator import LSTM, LSTM_BACKWARD, LSTM_OPERANDS, STATES
 from framesmith_backends.native_ops.recurrent.render import CELLS
 from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 LOOPS = ("gru", "rnn_tanh", "rnn_relu")
 STEPS, ROWS, INPUTS, UNITS = (
@@ -268,7 +268,7 @@ def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pyte
         return [*made, *recurrent.RNN_BACKWARD(grad, factors[0], weights[1])]
 
     wanted = run()
-    other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
     recurrent._code.cache_clear()
     try:

@@ -35,7 +35,7 @@ from framesmith_backends.native_ops.scans.operator import (
 )
 from framesmith_backends.native_ops.scans.render import KINDS, MOST_WIDTH
 from framesmith_backends.native_ops.scans.rewrite import with_scans
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 NAMES = ("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp")
 PLAIN = ("total", "product")
@@ -347,7 +347,7 @@ def test_torchs_own_samples(name: str) -> None:
 @pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
 def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = native.machine()
-    other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
     code.cache_clear()
     try:

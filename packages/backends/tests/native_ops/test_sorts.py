@@ -39,7 +39,7 @@ from framesmith_backends.native_ops.sorts.operator import (
 )
 from framesmith_backends.native_ops.sorts.render import GROUP
 from framesmith_backends.native_ops.sorts.rewrite import with_sorts
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 OURS = (SORTED, VALUES_SORTED, PLACES_SORTED)
 TYPES = sorted(NUMBERS, key=str)
@@ -370,7 +370,7 @@ def test_torchs_own_samples(name: str) -> None:
 @pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
 def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = native.machine()
-    other = native.Machine(Target(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
     code.cache_clear()
     try:

@@ -17,8 +17,8 @@ from framesmith_backends.cuda import TritonStages, kernel_runs
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, number_function
 from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
+from framesmith_backends.target import SCRATCH_PARAMETERS
 
 #: So many threads are run at once.
 AT_ONCE = 1 << 15

@@ -9,11 +9,11 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.memory.arena import ALIGNMENT, Span, placed, taken
-from framesmith_backends.schedule.plan import GPU, make_plan
+from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import Allocate, Run, Step
+from framesmith_backends.target import GPU
 
 
 @st.composite
@@ -88,13 +88,13 @@ def numbers_between(x: torch.Tensor) -> torch.Tensor:
 def test_on_gpus_a_buffer_takes_the_place_of_one_of_its_type() -> None:
     """There tensors may be handed to what launches: integers put into one of floats would be other bits."""
     graph = trace_symbolic(lambda x: (numbers_between(x),), [torch.randn(300, 310)])
-    lowering = lower_graph(graph, machine=machine.GPU)
+    lowering = lower_graph(graph, target=GPU)
     program = lowering.program
 
     def in_turn(run: Run, steps: Sequence[Step]) -> Sequence[int]:
         return range(len(run.items))
 
-    steps = make_plan(program, scratch=False, apart=False, target=GPU, order=in_turn).steps
+    steps = make_plan(program, target=GPU, order=in_turn).steps
     (run,) = (step for step in steps if isinstance(step, Run))
     kinds = {param.name: param.dtype for item in run.items for param in item.params}
     assert {kinds[name] for pair in run.shared for name in pair} == {"f32", "i32"}

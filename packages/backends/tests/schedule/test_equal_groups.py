@@ -15,13 +15,13 @@ from tracing import trace
 from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.loops.kernel import render_kernel
-from framesmith_backends.render.target import Target
 from framesmith_backends.schedule import plan as planning
 from framesmith_backends.schedule.fusion.equal_groups import Alike
-from framesmith_backends.schedule.plan import CPU, GPU, Plan, make_plan
+from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.target import CPU, GPU, Processor, Target
 
 Tensor = torch.Tensor
-AVX2 = Target("x86-64-v3", "", 32, False)
+AVX2 = Processor("x86-64-v3", "", 32, False)
 
 
 def layers(x: Tensor, *weights: Tensor) -> Tensor:
@@ -96,21 +96,24 @@ def repeated(seed: int) -> Callable[..., list[Tensor]]:
     return program
 
 
-def planned(function: Callable[..., object], sizes: tuple[int, int], target: planning.Target) -> Plan:
+def planned(function: Callable[..., object], sizes: tuple[int, int], target: Target) -> Plan:
     inputs = [torch.randn(*sizes), *(torch.randn(sizes[1], sizes[1]) for _ in range(4))]
-    return make_plan(lower_graph(trace(function, inputs)).program, target=target)
+    return make_plan(lower_graph(trace(function, inputs)).program, replace(target, scratch=True, index_splitting=True))
 
 
 @pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("function", [layers, unlike, *(case.function for case in CASES if case.bias)])
 def test_kernels_are_what_each_is_when_built_by_itself(
-    function: Callable[..., object], target: planning.Target, monkeypatch: pytest.MonkeyPatch
+    function: Callable[..., object], target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan() -> Plan:
         if function in (layers, unlike):
             return planned(function, (16, 16), target)
         case = next(case for case in CASES if case.function is function)
-        return make_plan(lower_graph(trace(function, case.inputs(2048, 64))).program, target=target)
+        return make_plan(
+            lower_graph(trace(function, case.inputs(2048, 64))).program,
+            replace(target, scratch=True, index_splitting=True),
+        )
 
     shared = plan()
     monkeypatch.setattr(Alike, "kernels", lambda self, name, group: self.build(name, group))

@@ -16,24 +16,24 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.spec import run_kernel
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.verify import verify_kernel
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.triton.kernel import render_triton
-from framesmith_backends.schedule.plan import CPU, GPU, Plan, Target, make_plan, scheduled
+from framesmith_backends.schedule.plan import Plan, make_plan, scheduled
+from framesmith_backends.target import CPU, GPU, Target
 
 Tensor = torch.Tensor
 #: Rows that come in parts, and that do not: a prime number, and too few.
 MANY, PRIME, FEW = 2048, 2039, 512
 
 
-def cutting(target: Target) -> machine.Machine:
+def cutting(target: Target) -> Target:
     """A machine whose results are the CPU's, and which takes points in no order."""
-    return replace(machine.CPU, in_order=False, splitting=target.splitting)
+    return replace(CPU, in_order=False, statistics=target.split)
 
 
 def planned(case: Case, inputs: list[Tensor], target: Target = GPU) -> Plan:
-    program = lower_graph(trace(case.function, inputs), machine=cutting(target)).program
-    return make_plan(program, scratch=False, apart=False, target=target)
+    program = lower_graph(trace(case.function, inputs), target=cutting(target)).program
+    return make_plan(program, replace(target, scratch=False, index_splitting=False))
 
 
 def merged(plan: Plan) -> list[Kernel]:
@@ -240,6 +240,6 @@ def test_what_was_tried_leaves_no_trace() -> None:
     gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
     found = []
     for target in (GPU, _apart()):
-        _, nodes = scheduled(lower_graph(gm, machine=cutting(target)).program, target)
+        _, nodes = scheduled(lower_graph(gm, target=cutting(target)).program, target)
         found.append([(node.number, node.before, node.position) for node in nodes])
     assert found[0] == found[1]

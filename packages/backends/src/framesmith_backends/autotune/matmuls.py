@@ -15,12 +15,12 @@ from framesmith_backends.autotune.trials import FORMAT, Clock, Experiment, Times
 from framesmith_backends.ir.fused.matmul import TileShape
 from framesmith_backends.ir.matmul import OnGpu
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.splitting import GPU_PROCESSORS
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import candidates
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
+from framesmith_backends.target import GPU_PROCESSORS
 
 #: The name of the present form.
 PRESENT = "ATen"

@@ -22,7 +22,6 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
 from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
-from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.movement import (
     copies,
     embedding_bags,
@@ -37,6 +36,7 @@ from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
+from framesmith_backends.target import CPU, Target
 from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
@@ -63,7 +63,7 @@ class Lowering:
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
     numbers: Numbers = field(default_factory=Numbers)
-    machine: Machine = CPU
+    target: Target = CPU
 
 
 def why_no_layout(value: object, device: str) -> str | None:
@@ -100,13 +100,13 @@ def lower_graph(
     gm: fx.GraphModule,
     device: str = "cpu",
     on_error: OnError | None = None,
-    machine: Machine = CPU,
+    target: Target = CPU,
 ) -> Lowering:
     """Lower every node of the graph, of tensors on that type of device, for kernels of the machine.
 
     A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
     """
-    low = Lowering(device, on_error, machine=machine)
+    low = Lowering(device, on_error, target=target)
     low.program.bindings = low.numbers.bindings
     for node in gm.graph.nodes:
         for value in _results(node):
@@ -231,7 +231,7 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         return "no result and no argument in memory"
     scope = Scope(
         low.program, node.name, f"{node.name}: {key}", tuple(layouts), low.positions[node],
-        made[0], machine=low.machine, given=given,
+        made[0], target=low.target, given=given,
     )  # fmt: skip
     try:
         args, kwargs = _arguments(low, node)
@@ -315,7 +315,7 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
                 raise Decline("arithmetic of floating numbers of 8 bits")
             if isinstance(part, Op) and part.dtype == "f64" and not OPS[part.name].float64:
                 raise Decline(f"{part.name} in float64")
-            if isinstance(part, Op) and not OPS[part.name].on_gpus and low.machine.on_gpu:
+            if isinstance(part, Op) and not OPS[part.name].on_gpus and low.target.on_gpu:
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
 

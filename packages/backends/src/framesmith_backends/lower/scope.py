@@ -16,8 +16,8 @@ from framesmith_backends.ir.program import Def, Layout, Program, contiguous_stri
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
-from framesmith_backends.lower.machine import CPU, Machine
 from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
+from framesmith_backends.target import CPU, Target
 
 
 class Decline(Exception):
@@ -40,7 +40,7 @@ class Scope:
     position: int
     device: str
     count: int = 0
-    machine: Machine = CPU
+    target: Target = CPU
     given: tuple[Layout | None, ...] = ()
 
     @property
@@ -103,7 +103,7 @@ class Scope:
         if start.dtype == "b1":
             raise Decline("additions of bools")
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
-        if self.machine.in_order:
+        if self.target.in_order:
             return self._updated("add", start, loops, _serial(loops, where), where, value)
         _decline_in_no_order(start.dtype, repeatable)
         if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
@@ -112,7 +112,7 @@ class Scope:
 
     def replaced(self, start: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
         """`start` with `value` as its element `where`, at each of the canonical points of `shape` in order."""
-        if not self.machine.in_order:
+        if not self.target.in_order:
             raise Decline("elements replaced by threads in no order")
         loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
         return self._updated("put", start, loops, _serial(loops, where), where, value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from framesmith_aten.operators import is_view
 from framesmith_aten.symbolic import is_symbolic
@@ -15,11 +16,11 @@ from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item, Matmul
 from framesmith_backends.ir.program import Call, Layout, Place, Program, SymbolBinding, is_dense
-from framesmith_backends.ir.splitting import DOWN_ON_CPU, DOWN_ON_GPU, ON_CPU, ON_GPU, Down, Splitting
 from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.passes import Pass, run_passes
 from framesmith_backends.schedule.fusion.equal_groups import Alike
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node, group, stored_names, with_counts_together
-from framesmith_backends.schedule.fusion.inline import Cheap, inline
+from framesmith_backends.schedule.fusion.inline import inline
 from framesmith_backends.schedule.fusion.liveness import needed
 from framesmith_backends.schedule.fusion.rows import with_rows
 from framesmith_backends.schedule.fusion.scans import reverse_scans
@@ -39,7 +40,10 @@ from framesmith_backends.schedule.memory.memory_bound import run_of, with_runs_c
 from framesmith_backends.schedule.memory.order import as_late
 from framesmith_backends.schedule.memory.reuse import with_drops
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
+from framesmith_backends.target import CPU, Target
 from framesmith_guards.torch_adapter import OpOverload
+
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(slots=True)
@@ -53,34 +57,42 @@ class Plan:
     bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
 
     @property
+    def output_names(self) -> set[str]:
+        """Outputs that are buffers, not numbers."""
+        return {name for name in self.outputs if isinstance(name, str)}
+
+    @property
+    def items(self) -> list[Item]:
+        """What the runs launch, in order."""
+        return [item for step in self.steps if isinstance(step, Run) for item in step.items]
+
+    def items_of(self, kind: type[ItemT]) -> list[ItemT]:
+        return [item for item in self.items if isinstance(item, kind)]
+
+    @property
     def kernels(self) -> list[Kernel]:
-        return [k for step in self.steps if isinstance(step, Run) for k in step.kernels]
+        return self.items_of(Kernel)
 
     @property
     def matmuls(self) -> list[Matmul]:
-        runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, Matmul)]
+        return self.items_of(Matmul)
 
     @property
     def launches(self) -> int:
         """How many kernels, matmuls and calls that compute there are."""
-        items = sum(len(step.items) for step in self.steps if isinstance(step, Run))
-        return items + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
+        return len(self.items) + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
 
     @property
     def fused_matmuls(self) -> list[FusedMatmul]:
-        runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, FusedMatmul)]
+        return self.items_of(FusedMatmul)
 
     @property
     def attentions(self) -> list[FusedAttention]:
-        runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, FusedAttention)]
+        return self.items_of(FusedAttention)
 
     @property
     def attention_gradients(self) -> list[FusedAttentionGradient]:
-        runs = [step for step in self.steps if isinstance(step, Run)]
-        return [item for run in runs for item in run.items if isinstance(item, FusedAttentionGradient)]
+        return self.items_of(FusedAttentionGradient)
 
     def text(self) -> str:
         lines = [f"inputs {', '.join(self.inputs)}"]
@@ -98,75 +110,109 @@ def _computes(step: Step) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What the passes weigh by the machine.
+class Fusing:
+    """What the passes before fusion know: `in_parts` are the sums down columns that are split for rows of theirs."""
 
-    Which reductions are done in two halves, what is computed again, whether copies onto inputs are kernels (otherwise
-    they are one call for each type, and counts share a kernel), whether values that only kernels see are laid out in
-    rows where these are reduced, how rows and columns of the same points are reduced in one kernel (None: they are
-    not), and whether kernels that are alike are one launch.
-    """
-
-    splitting: Splitting
-    cheap: Cheap
-    copies_by_kernels: bool
-    rows: bool
-    row_column: Down | None
-    sets: bool
+    target: Target
+    in_parts: frozenset[str] = frozenset()
 
 
-#: On a GPU computing takes less time than a launch, and than what is stored and read back. There a copy is a launch in
-#: any case, and a kernel of ours one more to compile. On a CPU vectors along other dimensions than rows are as fast.
-CPU = Target(
-    ON_CPU, Cheap(cost=4, loads=2, users=4), copies_by_kernels=True, rows=False, row_column=DOWN_ON_CPU, sets=False
+#: Passes over a lowered program.
+PROGRAM_PASSES: tuple[Pass[Program, Target], ...] = (
+    Pass("dead-definitions", lambda program, _: needed(program)),
+    Pass("row-layouts", lambda program, _: with_rows(program), lambda target: target.row_layouts),
 )
-GPU = Target(
-    ON_GPU, Cheap(cost=32, loads=2, users=4), copies_by_kernels=False, rows=True, row_column=DOWN_ON_GPU, sets=True
+#: Passes over a program whose definitions are about to be grouped.
+FUSION_PASSES: tuple[Pass[Program, Fusing], ...] = (
+    Pass("split-reductions", lambda program, f: split_reductions(program, f.target, f.in_parts)),
+    Pass("inline", lambda program, f: inline(program, f.target.inline)),
+    Pass("dead-definitions", lambda program, _: needed(program)),
+    Pass("reverse-scans", lambda program, _: reverse_scans(program)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What the passes over a launch list know. `native`: matmuls run between kernels; `order`: see `make_plan`."""
+
+    program: Program
+    target: Target
+    native: bool
+    order: Order | None
+
+    def inputs(self, plan: Plan) -> dict[str, Layout | None]:
+        return {name: self.program.layouts.get(name) for name in plan.inputs}
+
+
+def _with_drops(plan: Plan, p: Planning) -> list[Step]:
+    outputs = plan.output_names
+    return with_drops(plan.steps, p.inputs(plan), outputs | _called_with(plan.steps), outputs | p.program.numbers)
+
+
+def _on_steps(
+    name: str, run: Callable[[Plan, Planning], list[Step]], applies_to: Callable[[Planning], bool] | None = None
+) -> Pass[Plan, Planning]:
+    """A pass over the steps of a launch list."""
+
+    def on_plan(plan: Plan, about: Planning) -> Plan:
+        return replace(plan, steps=run(plan, about))
+
+    return Pass(name, on_plan) if applies_to is None else Pass(name, on_plan, applies_to)
+
+
+#: Passes over a launch list.
+PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
+    _on_steps("in-place-writes", lambda plan, p: write_in_place(_allocated_once(plan.steps), p.program)),
+    _on_steps("copy-kernels", lambda plan, p: copy_by_kernels(plan.steps, p.program), lambda p: p.target.copy_kernels),
+    Pass("shaped-outputs", lambda plan, p: _shaped_outputs(plan, p.program)),
+    _on_steps(
+        "combined-copies",
+        lambda plan, p: with_copies_together(plan.steps, p.program),
+        lambda p: not p.target.copy_kernels,
+    ),
+    _on_steps("memory-bound-runs", lambda plan, p: with_runs_cut(plan.steps, p.inputs(plan), plan.output_names)),
+    _on_steps(
+        "arenas",
+        lambda plan, p: with_arenas(plan.steps, plan.output_names, p.order),
+        lambda p: p.native or p.order is not None,
+    ),
+    _on_steps("drops", _with_drops),
 )
 
 
 def scheduled(program: Program, target: Target = CPU) -> tuple[Program, list[Node]]:
-    """The passes over a lowered program, and its kernels and calls in order."""
-    program = needed(program)
-    if target.rows:
-        program = with_rows(program)
-    whole = program
-    program, nodes = _grouped(program, target)
+    """Return the program after its passes, and its kernels and calls in order."""
+    whole = run_passes(PROGRAM_PASSES, program, target)
+    program, nodes = _grouped(whole, target)
     if target.row_column is not None:
         program, nodes = reduce_rows_and_columns(
             program, nodes, lambda names: _grouped(whole, target, names), target.row_column
         )
-    return program, nodes if target.copies_by_kernels else with_counts_together(nodes, program)
+    return program, nodes if target.copy_kernels else with_counts_together(nodes, program)
 
 
-def _grouped(program: Program, target: Target, row_column: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
-    """Its kernels and calls; reductions of these names are cut so that rows may be reduced along with their parts."""
-    program = inline(split_reductions(program, target.splitting, row_column, target.row_column), target.cheap)
-    program = reverse_scans(needed(program))
+def _grouped(program: Program, target: Target, in_parts: frozenset[str] = frozenset()) -> tuple[Program, list[Node]]:
+    program = run_passes(FUSION_PASSES, program, Fusing(target, in_parts))
     return program, group(program)
 
 
 def make_plan(
     program: Program,
-    scratch: bool = True,
-    native: bool = False,
-    apart: bool = True,
     target: Target = CPU,
+    native: bool = False,
     choose: Choose | None = None,
     attends: Attends | None = None,
     order: Order | None = None,
 ) -> Plan:
-    """Schedule the program and lay out its launch list.
+    """Schedule the program for the target and return its launch list.
 
-    Without `scratch`, kernels compute again instead. With `native`, matmuls run between kernels, and what
-    lives within a run lies in its arena. With `apart`, parts of a concatenation may be written by kernels of their own.
-    `target` is what the kernels are for. `choose` says which matmuls run as one kernel with what follows, and how.
-    With `attends`, attention is one kernel where that says so. With `order`, in which the items of a run are launched,
-    what lives within a run lies in its arena, too.
+    With `native`, matmuls run between kernels, and what lives within a run lies in its arena. `choose` says which
+    matmuls run as one kernel with their epilogue and prologue, and how. With `attends`, attention is one kernel where
+    that says so. With `order`, in which the items of a run are launched, what lives within a run lies in its arena,
+    too.
     """
     program, nodes = scheduled(program, target)
     stored = stored_names(program, nodes)
-    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
     matmuls = _matmuls(program, nodes) if native else {}
     program, nodes, fused, gone = _attention(program, nodes, stored, attends)
     if choose is not None:
@@ -178,45 +224,51 @@ def make_plan(
     views = _late_views(program, nodes, {*matmuls, *gone})
     calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*matmuls, *gone, *views}
     nodes = as_late(nodes, program, stored, calls_made, fused)
+    plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
+    plan.steps = _steps(program, nodes, stored, target, matmuls, fused, gone, views)
+    return run_passes(PLAN_PASSES, plan, Planning(program, target, native, order))
+
+
+def _steps(
+    program: Program,
+    nodes: list[Node],
+    stored: frozenset[str],
+    target: Target,
+    matmuls: Mapping[str, Matmul],
+    fused: Mapping[int, tuple[Item, ...]],
+    gone: Collection[str],
+    views: Mapping[str, bool],
+) -> list[Step]:
+    """Return the runs and calls of these nodes. `gone` are calls within fused items, `views` see `_late_views`."""
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
     read.update(param.name for matmul in matmuls.values() for param in matmul.params)
     read.update(param.name for own in fused.values() for item in own for param in item.params)
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
+
+    def build(name: str, node: Group) -> tuple[Kernel, ...]:
+        return split_ranges(build_kernel(name, program, node, stored, target.scratch), target.index_splitting)
+
+    steps: list[Step] = []
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
-    built = Alike(
-        program, stored, lambda name, node: split_ranges(build_kernel(name, program, node, stored, scratch), apart)
-    )
+    built = Alike(program, stored, build)
     count = 0
     for node in nodes:
         if node.number in fused:
             items += fused[node.number]
         elif isinstance(node, Group):
-            for piece in built.kernels(f"kernel{count}", node):
-                items += in_lines(piece) if target.sets else [piece]
+            for kernel in built.kernels(f"kernel{count}", node):
+                items += in_lines(kernel) if target.horizontal else [kernel]
             count += 1
         elif node.call.name in matmuls:
             items.append(matmuls[node.call.name])
         elif node.call.name not in views and node.call.name not in gone:
             layout = program.layouts.get(node.call.name) if node.call.name in read else None
-            plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls, CallStep(node.call, layout)]
+            steps += [*_run_steps(f"run{len(steps)}", items, program), *calls, CallStep(node.call, layout)]
             items, calls = [], []
         elif views.get(node.call.name, False):
             calls.append(_view_step(program, node.call))
-    plan.steps += [*_run_steps(f"run{len(plan.steps)}", items, program), *calls]
-    plan.steps = write_in_place(_allocated_once(plan.steps), program)
-    if target.copies_by_kernels:
-        plan.steps = copy_by_kernels(plan.steps, program)
-    _shape_outputs(plan, program)
-    if not target.copies_by_kernels:
-        plan.steps = with_copies_together(plan.steps, program)
-    outputs = {name for name in plan.outputs if isinstance(name, str)}
-    inputs = {name: program.layouts.get(name) for name in plan.inputs}
-    plan.steps = with_runs_cut(plan.steps, inputs, outputs)
-    if native or order is not None:
-        plan.steps = with_arenas(plan.steps, outputs, order)
-    plan.steps = with_drops(plan.steps, inputs, outputs | _called_with(plan.steps), outputs | program.numbers)
-    return plan
+    return [*steps, *_run_steps(f"run{len(steps)}", items, program), *calls]
 
 
 def _matmuls(program: Program, nodes: list[Node]) -> dict[str, Matmul]:
@@ -313,8 +365,8 @@ def _shown(program: Program, name: str) -> str:
     return name if place is None else place.source
 
 
-def _shape_outputs(plan: Plan, program: Program) -> None:
-    """Give buffers of which nothing is needed but a view of the whole, an output, that view's shape from the start."""
+def _shaped_outputs(plan: Plan, program: Program) -> Plan:
+    """Give buffers of which only a view of the whole is needed, an output, that view's shape from the start."""
     calls = {step.call.name: step.call for step in plan.steps if isinstance(step, CallStep)}
     uses = Counter(name for call in calls.values() for name in call.needs)
     uses.update(name for name in plan.outputs if isinstance(name, str))
@@ -333,11 +385,11 @@ def _shape_outputs(plan: Plan, program: Program) -> None:
             shaped[place.source], given[name] = layout, place.source
             gone.update(chain[:-1])
     steps = [step for step in plan.steps if not (isinstance(step, CallStep) and step.call.name in gone)]
-    plan.steps = [
+    steps = [
         replace(step, layout=shaped.get(step.name, step.layout)) if isinstance(step, Allocate) else step
         for step in steps
     ]
-    plan.outputs = [given.get(name, name) for name in plan.outputs]
+    return replace(plan, steps=steps, outputs=[given.get(name, name) for name in plan.outputs])
 
 
 def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:

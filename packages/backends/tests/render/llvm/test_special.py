@@ -15,9 +15,8 @@ from tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch.llvm import engine as native
-from framesmith_backends.lower import machine
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import GPU, Processor
 
 special = torch.special
 Function = Callable[..., torch.Tensor]
@@ -143,7 +142,7 @@ def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:
 @pytest.mark.parametrize(("processor", "width"), [("x86-64", 16), ("x86-64-v3", 32)])
 def test_other_processors(processor: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = native.machine()
-    other = native.Machine(Target(processor, "", width, width > 16), known.llvm, known.bytes_to_handle)
+    other = native.Machine(Processor(processor, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
     x = torch.cat([arguments()[::50], torch.tensor(SPECIAL)])
     for name, function in FUNCTIONS.items():
@@ -172,7 +171,7 @@ def test_what_no_device_library_has_stays_atens_on_gpus(name: str) -> None:
         for node in gm.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = torch.empty(20, device="cuda")
-    notes = lower_graph(gm, "cuda", machine=machine.GPU).notes
+    notes = lower_graph(gm, "cuda", target=GPU).notes
     assert [*notes.values()] == ([] if OPS[name].on_gpus else [f"{name} on a GPU"])
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from framesmith_backends.launch.cuda.cubins import Cubin, cubin
 from framesmith_backends.launch.cuda.driver import Device
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, launches, one_by_one
-from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.target import SCRATCH_PARAMETERS
 
 
 def entry(run: KernelRun, device: Device) -> Callable[..., None]:

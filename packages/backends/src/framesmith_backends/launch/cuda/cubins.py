@@ -19,8 +19,8 @@ from framesmith_backends import storage
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.cuda.vector_flags import PROMISES
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.kernel import TritonKernel
+from framesmith_backends.target import most_shared
 
 #: What Triton's metadata have to say for a launch of ours, which has no more to it than a grid and parameters.
 PLAIN: dict[str, object] = {

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.launch.cuda.cubins import Cubin
-from framesmith_backends.render.triton.devices import FREELY_SHARED
+from framesmith_backends.target import FREELY_SHARED
 
 #: What entries of runs of kernels call; the last one is torch's.
 CALLED = ("cuLaunchKernel", "cuCtxGetDevice", "aoti_torch_get_current_cuda_stream")

@@ -16,11 +16,11 @@ from llvmlite import binding
 from framesmith_backends.launch.llvm.engine import LEVEL, PASSES
 from framesmith_backends.render.llvm.builder import Builder, Value, element_bytes
 from framesmith_backends.render.llvm.runtime import attributes
-from framesmith_backends.render.target import Target, vectors_of
+from framesmith_backends.target import Processor, vectors_of
 
 
 @dataclass(frozen=True, slots=True)
-class Processor:
+class Platform:
     """`name` and `triple` are LLVM's, `bytes` a register's size."""
 
     name: str
@@ -37,14 +37,14 @@ X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 PROCESSORS = {
     one.name: one
     for one in (
-        Processor("znver5", X86, 64),
-        Processor("znver4", X86, 64),
-        Processor("icelake-server", X86, 64),
-        Processor("sapphirerapids", X86, 64),
-        Processor("znver2", X86, 32),
-        Processor("haswell", X86, 32),
-        Processor("neoverse-n1", ARM, 16),
-        Processor("neoverse-v1", ARM, 16),
+        Platform("znver5", X86, 64),
+        Platform("znver4", X86, 64),
+        Platform("icelake-server", X86, 64),
+        Platform("sapphirerapids", X86, 64),
+        Platform("znver2", X86, 32),
+        Platform("haswell", X86, 32),
+        Platform("neoverse-n1", ARM, 16),
+        Platform("neoverse-v1", ARM, 16),
     )
 }
 
@@ -77,7 +77,7 @@ def _targets() -> None:
     binding.initialize_all_asmprinters()
 
 
-def assembly(function: Callable[..., Value], arity: int, kind: str, processor: Processor) -> str:
+def assembly(function: Callable[..., Value], arity: int, kind: str, processor: Platform) -> str:
     """The text of a loop that computes the function of arrays of `kind` ("float" or "double")."""
     _targets()
     size = element_bytes(kind)
@@ -114,7 +114,7 @@ def assembly(function: Callable[..., Value], arity: int, kind: str, processor: P
         "ret void",
         "}",
     ]
-    target = attributes(Target(processor.name, "", processor.bytes, half=True))
+    target = attributes(Processor(processor.name, "", processor.bytes, half=True))
     weights = '!0 = !{!"branch_weights", i32 1, i32 100000}'
     text = "\n".join([f'target triple = "{processor.triple}"', *b.declared, *lines, target, weights])
     module = binding.parse_assembly(text)

@@ -34,7 +34,7 @@ from framesmith_backends.launch.llvm.compiler_pages import give_back
 from framesmith_backends.launch.llvm.heap import keep_freed_pages
 from framesmith_backends.launch.llvm.libraries import MATMULS, address, find, torch_libraries, why_no_blas
 from framesmith_backends.launch.once import once
-from framesmith_backends.render.target import Target, host
+from framesmith_backends.target import Processor, host
 
 METH_FASTCALL = 0x0080
 
@@ -76,7 +76,7 @@ class CompiledModule:
 class Machine:
     """The compiler of this process. `modules` finds compiled code that is in use, by the hash of its text."""
 
-    target: Target
+    target: Processor
     llvm: Any
     bytes_to_handle: int
     lock: Any = field(default_factory=threading.Lock)

@@ -11,7 +11,7 @@ from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Op, number
-from framesmith_backends.ir.splitting import Splitting, cut_of, lies_along, reduces_rows
+from framesmith_backends.ir.reduction_splits import cut_of, lies_along, reduces_rows
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, extreme, hint, numel
 from framesmith_backends.lower.compute.reductions import Dims, as_divisor, count, dims_of, stored
@@ -19,6 +19,7 @@ from framesmith_backends.lower.movement.views import reshaped
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, axis, point
+from framesmith_backends.target import SplitPolicy
 
 #: How often elements are read where their moments are not computed in parts: for the mean, for distances from it, and
 #: for what these are used for.
@@ -52,11 +53,11 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
 def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
     """The tensor with what it is reduced over cut in parts: the dimensions of a part, and those of the parts."""
     sizes = [n for n in x.shape if isinstance(n, int)]
-    if s.machine.splitting is None or not sizes or len(sizes) < len(x.shape):
+    if s.target.statistics is None or not sizes or len(sizes) < len(x.shape):
         return None
     over = sorted(d % len(sizes) for d in dims)
     lane = _lies_along(s, x)
-    parts = _parts(s.machine.splitting, s, x, over, lane)
+    parts = _parts(s.target.statistics, s, x, over, lane)
     if not parts:
         return None
     # Each new dimension, with the one that it is of and how far a step goes along that: those of parts come first, but
@@ -80,7 +81,7 @@ def _lies_along(s: Scope, x: Tensor) -> int | None:
     return next((k for k, var in axes.items() if var is lane), None)
 
 
-def _parts(by: Splitting, s: Scope, x: Tensor, over: Sequence[int], lane: int | None) -> dict[int, int]:
+def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int | None) -> dict[int, int]:
     """In how many parts each of these dimensions is cut; of none where there is enough work without."""
     kept = numel(n for k, n in enumerate(x.shape) if k not in over)
     made = s.program.defs.get(x.source)
@@ -93,7 +94,7 @@ def _parts(by: Splitting, s: Scope, x: Tensor, over: Sequence[int], lane: int | 
     return parts
 
 
-def _cut(by: Splitting, x: Tensor, over: Sequence[int], kept: Size, in_columns: bool) -> dict[int, int]:
+def _cut(by: SplitPolicy, x: Tensor, over: Sequence[int], kept: Size, in_columns: bool) -> dict[int, int]:
     cut = cut_of([x.shape[k] for k in over], kept, in_columns, PASSES * DTYPES[x.dtype].itemsize, by)
     if cut is None:
         return {}
@@ -160,7 +161,7 @@ def wide_type(s: Scope, dtype: str) -> str:
     """The type in which ATen's kernels for a device add up variances of float32: on the CPU float64, where squares of
     what float32 holds do not overflow."""
     within = compute_type(dtype)
-    return within if within != "f32" or s.machine.on_gpu else "f64"
+    return within if within != "f32" or s.target.on_gpu else "f64"
 
 
 def _squared_distance(v: Expr, center: Expr) -> Expr:
@@ -210,7 +211,7 @@ def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
     """The mean as ATen's CPU kernel has it, which moves it with each element: once infinite, it is NaN at the next."""
     dims = dims_of(dim, x)
     n = count(x, dims)
-    if s.machine.on_gpu or not is_float(x.dtype) or not _is_positive(n):
+    if s.target.on_gpu or not is_float(x.dtype) or not _is_positive(n):
         return mean
     ends = tuple(
         index.const(size - 1) if k in dims else at

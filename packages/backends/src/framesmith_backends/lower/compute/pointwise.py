@@ -266,7 +266,7 @@ def _divided(s: Scope, formula: Callable[..., Expr], a: Operand, b: Operand, *, 
         raise Decline("integer division by a number that is, or may be, 0 or -1")
     if not isinstance(b, Tensor):
         return _met(s, formula, a, b, exact=exact)
-    if s.result.dtype == "b1" or s.machine.on_gpu:
+    if s.result.dtype == "b1" or s.target.on_gpu:
         raise Decline(
             "division of bools, or of integers by a tensor, of which CUDA's kernels do not say that it is zero"
         )
@@ -366,7 +366,7 @@ def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
 def _is_of_onednn(s: Scope) -> bool:
     """Whether eager mode may have oneDNN compute gelu, which gives NaN at infinity on some processors."""
     layout = s.given[0]
-    if s.machine.on_gpu or layout is None or not lies_in_rows(layout) or layout.numel == 1:
+    if s.target.on_gpu or layout is None or not lies_in_rows(layout) or layout.numel == 1:
         return False
     return _is_nan_at_infinity(layout.dtype, torch.backends.mkldnn.enabled)
 
@@ -491,7 +491,7 @@ def isinf(s: Scope, x: Tensor) -> Tensor:
 
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
-    if not s.machine.in_order or not is_transposing(s, x):  # threads in no order take tiles of any kernel
+    if not s.target.in_order or not is_transposing(s, x):  # threads in no order take tiles of any kernel
         return s.compute(_identity, x, dtype=s.result.dtype)
     if not walks_in_tiles(s):
         raise Decline("a transposing copy of changing size, which ATen does in tiles")

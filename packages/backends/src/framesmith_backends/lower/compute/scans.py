@@ -44,7 +44,7 @@ def cummin(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 def _dim(s: Scope, x: Tensor, dim: int) -> int:
     """The dimension that is scanned, where kernels do that as fast as ATen."""
-    if not s.machine.scans:
+    if not s.target.scans:
         raise Decline("a scan, which kernels of this target do not do")
     dim %= len(x.shape) or 1
     size = hint(x.shape[dim]) if x.shape else 1

@@ -29,7 +29,7 @@ def log_softmax(s: Scope, x: Tensor, dim: int, half_to_float: object = False) ->
     top = s.reduce("max", x, (dim,), True, within)
     total = s.reduce_formula("sum", _shifted_exp, (x, top), x.shape, (dim,), True, within)
     # ATen's kernel for rows keeps the sum and its logarithm in the type of the elements.
-    in_rows = not s.machine.on_gpu and dim in (-1, len(x.shape) - 1)
+    in_rows = not s.target.on_gpu and dim in (-1, len(x.shape) - 1)
     kept = s.result.dtype if in_rows else within
     logs = s.compute(lambda t: as_stored(Op("log", as_stored(t, kept)), kept), total, dtype=within)
     return s.compute(lambda v, m, t: v - m - t, x, top, logs, dtype=s.result.dtype)

@@ -20,7 +20,7 @@ def embedding_bag_backward(
     count: Size, by_frequency: bool, mode: int, sparse: bool, weights: Tensor | None, padding: Size = -1,
 ) -> Tensor:  # fmt: skip
     """Rows added up by place, where all bags have one length."""
-    if s.machine.on_gpu or by_frequency or sparse or weights is not None or mode not in (SUMMED, AVERAGED):
+    if s.target.on_gpu or by_frequency or sparse or weights is not None or mode not in (SUMMED, AVERAGED):
         raise Decline("bags on GPUs, weighted ones, by frequency, of maxima, sparse")
     if compute_type(grad.dtype) != grad.dtype or padding != -1:
         raise Decline("low-precision types, which ATen rounds by steps of its own, or padding")

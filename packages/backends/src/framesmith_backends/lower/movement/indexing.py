@@ -159,7 +159,7 @@ def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
 def _added_wide(s: Scope, x: Tensor, shape: Shape, where: Sequence[Ix], value: Expr) -> Tensor:
     """`x` with `value` added there, in the compute type: low-precision types are rounded once for all sums."""
     wide = compute_type(x.dtype)
-    if wide == x.dtype or not s.machine.in_order:
+    if wide == x.dtype or not s.target.in_order:
         return s.added(x, shape, where, value)
     _decline_wide_rows(x, where)
     start = s.compute(lambda v: v, x, dtype=wide)

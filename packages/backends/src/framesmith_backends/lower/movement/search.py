@@ -87,7 +87,7 @@ def _check_sorter(s: Scope, boundaries: Tensor, sorter: Tensor) -> None:
 
 def _known_steps(s: Scope, count: int, values: Shape) -> int:
     """How many of the first steps choose among boundaries that are read before the loop over these values."""
-    if not s.machine.in_order:  # threads have no loop to read them before
+    if not s.target.in_order:  # threads have no loop to read them before
         return 1
     most = min(hint(numel(values)) // VALUES_FOR_ONE, count)
     return min(KNOWN_STEPS, (most + 1).bit_length() - 1)

@@ -24,7 +24,7 @@ def is_transposing(s: Scope, x: Tensor) -> bool:
 
 def walks_in_tiles(s: Scope) -> bool:
     """Whether copies of the result's sizes are kernels that walk in tiles, as those of the CPU are."""
-    return not isinstance(s.result.numel, Sym) and s.machine.in_order
+    return not isinstance(s.result.numel, Sym) and s.target.in_order
 
 
 def transposed_copy(s: Scope, x: Tensor) -> Tensor:

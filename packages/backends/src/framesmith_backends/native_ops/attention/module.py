@@ -13,10 +13,10 @@ from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 
-def render_attention(target: Target, widths: tuple[int, ...]) -> str:
+def render_attention(target: Processor, widths: tuple[int, ...]) -> str:
     """A module with `i32 fs_attention(ptr job, i64 tasks, i32 threads, float scale)`; 1 for want of memory.
 
     Tasks are blocks of queries, of which `blocks_of` says how many there are. `widths` are those that `widths_of` gives

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 #: What a call is told, in words. Steps count elements; elements of a head are contiguous. `times` queries' heads share
 #: a head of keys. A mask that is null is none. A thread that finds no memory sets `failed`. The last word is a float,
@@ -59,7 +59,7 @@ class Shape:
         return {**found, "end": at}
 
 
-def shape_of(target: Target) -> Shape:
+def shape_of(target: Processor) -> Shape:
     """The cut for a processor."""
     return Shape(target.float_lanes, HEIGHTS[target.bytes])
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 # Where a cache's size cannot be read.
 FIRST_LEVEL, SECOND_LEVEL = 32 << 10, 512 << 10
@@ -35,7 +35,7 @@ class Blocking:
         return self.lanes * self.vectors
 
 
-def blocking(target: Target, first: int | None = None, second: int | None = None) -> Blocking:
+def blocking(target: Processor, first: int | None = None, second: int | None = None) -> Blocking:
     """Tiles that fill the registers: 14x32 with AVX-512's 32, 6x16 with AVX2's 16, 8x8 with NEON's 32."""
     first = cache_size(1) or FIRST_LEVEL if first is None else first
     second = cache_size(2) or SECOND_LEVEL if second is None else second

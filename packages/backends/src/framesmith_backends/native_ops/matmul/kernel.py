@@ -11,7 +11,7 @@ from framesmith_backends.render.llvm.module import PARALLEL_CYCLES
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer, parameters
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 # What `fs_matmul` takes, in order. Steps count elements. c has contiguous rows; `bias` may be null.
 NAMES = (
@@ -24,7 +24,7 @@ JOB = (*NAMES, "i64 across", "i64 down", "i64 dots")
 DOT_ROWS = 8
 
 
-def render_matmuls(target: Target, element: Element | None = None, cut: Blocking | None = None) -> str:
+def render_matmuls(target: Processor, element: Element | None = None, cut: Blocking | None = None) -> str:
     """A module with `i32 fs_matmul(...)`: c = element(alpha * (a @ b) + (beta * c + bias)); 1 for want of memory.
 
     The same text for every shape, which is told at the call. The result is the same for any number of threads.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 WORDS, AHEAD, LANES = 624, 397, 16
 UPPER, LOWER, TWIST = 0x80000000, 0x7FFFFFFF, 0x9908B0DF
@@ -31,7 +31,7 @@ MASK_NAMES = ("ptr state", "ptr out", "i64 n", "i64 threshold")
 FLOAT_NAMES = ("ptr state", "ptr out", "i64 n")
 
 
-def render_draws(target: Target) -> str:
+def render_draws(target: Processor) -> str:
     """A module with `void fs_draw_mask(...)` and `void fs_draw_floats(...)`, which advance the state they are given."""
     declarations: dict[str, None] = {}
 

@@ -19,7 +19,7 @@ from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as math
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 #: The words of a job: addresses, then numbers. `steps`, `batch` and `hidden` are sizes; weights are [gates * hidden,
 #: hidden], `packed` has room for them (see `packed_elements`).
@@ -67,21 +67,21 @@ class Layer:
     vectors: int
 
 
-def vectors_of(kind: str, backward: bool, hidden: int, target: Target) -> int:
+def vectors_of(kind: str, backward: bool, hidden: int, target: Processor) -> int:
     """As many as there is use for: forward, several gates are as many sums already."""
     if not backward and CELLS[kind].gates > 1:
         return 1
     return next(n for n in (1, 2, 4) if n == 4 or hidden <= n * target.float_lanes)
 
 
-def packed_elements(layer: Layer, hidden: int, target: Target) -> int:
+def packed_elements(layer: Layer, hidden: int, target: Processor) -> int:
     """Room for packed weights, in elements."""
     lanes, gates = target.float_lanes, CELLS[layer.kind].gates
     blocks = -(-hidden // (lanes * layer.vectors))
     return blocks * hidden * gates * lanes * layer.vectors + lanes
 
 
-def render_layer(layer: Layer, target: Target) -> str:
+def render_layer(layer: Layer, target: Processor) -> str:
     """A module with `void fs_layer(ptr job, i64 blocks, i64 batch, i32 threads)`; blocks are those of weights."""
     declarations: dict[str, None] = {}
 

@@ -23,7 +23,7 @@ from framesmith_backends.render.llvm.math import float64 as double
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, to_memory
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 #: The words of a job, which a function of a scan is given. In elements: `count` those of a line, `inner` the lines side
 #: by side, `outer` how many groups of such, or lines, there are, `apart` from the start of one line to that of the
@@ -107,13 +107,13 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def lanes_of(scan: Scan, target: Target) -> int:
+def lanes_of(scan: Scan, target: Processor) -> int:
     """Lines joined at once: a register of those side by side, half as many of those that are turned: it costs less."""
     wide = DTYPES[scan.result].bits == 64 or not (scan.across or KINDS[scan.kind].is_long)
     return target.bytes // (8 if wide else 4)
 
 
-def render_scan(scan: Scan, target: Target) -> str:
+def render_scan(scan: Scan, target: Processor) -> str:
     """A module with `void fs_scan(ptr job, i64 extent, i32 threads)`, whose points are tiles, or each `lanes` lines.
 
     And with `void fs_join(ptr job)`, which puts what all lines before each come to in place of its total.

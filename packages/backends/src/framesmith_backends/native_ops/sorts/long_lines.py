@@ -14,7 +14,7 @@ from framesmith_backends.native_ops.sorts.render import BITS, ITEMS, JOB, Digits
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 #: Behind a job's words: which digit the items are dealt by, whether they lie in the second arrays, and whether they
 #: have been dealt at all.
@@ -24,7 +24,7 @@ LONG_JOB = (*JOB, *STATE)
 PHASES = ("take", "recount", "deal", "deal_out", "write")
 
 
-def render_long_sort(sort: Sort, target: Target) -> str:
+def render_long_sort(sort: Sort, target: Processor) -> str:
     """A module with `void fs_sort(ptr job, i64 pieces, i32 threads)`, which sorts one line; `shares` are the pieces.
 
     Its counts lie in scratch behind the items.
@@ -47,7 +47,7 @@ def counts_bytes(sort: Sort) -> int:
 class _LongSort(Digits):
     """Writes one of the functions."""
 
-    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+    def __init__(self, sort: Sort, w: Writer, target: Processor) -> None:
         super().__init__(sort, w, target)
         self.scratch = self.job["scratch"]
         self.words = {name: w.at(Value("%job", "ptr"), len(JOB) + k, "i64") for k, name in enumerate(STATE)}

@@ -23,7 +23,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 #: The words of a job, which a function of a sort is given. `tasks` are lines, or up to `GROUP` of the `inner` lines
 #: side by side, of `count` elements; the threads' `shares` of them have a block of `SLOTS` arrays in `scratch` each, of
@@ -79,7 +79,7 @@ def arrays(sort: Sort) -> int:
     return SLOTS if sort.across else ITEMS
 
 
-def render_sort(sort: Sort, target: Target) -> str:
+def render_sort(sort: Sort, target: Processor) -> str:
     """A module with `void fs_sort(ptr job, i64 shares, i32 threads)`."""
     declarations: dict[str, None] = {}
     lines = (Ranks if sort.ranks else Digits)(sort, Writer(declared=declarations), target)
@@ -199,7 +199,7 @@ class Elements:
 class Digits(Elements):
     """Writes sorts by digits: see Note [Digits]."""
 
-    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+    def __init__(self, sort: Sort, w: Writer, target: Processor) -> None:
         super().__init__(sort, w)
         self.lanes = target.bytes // 4
         self.counts = Value(w.name(), "ptr")
@@ -311,7 +311,7 @@ class Digits(Elements):
 class Ranks(Elements):
     """Writes sorts of short lines by ranks: see Note [Ranks]."""
 
-    def __init__(self, sort: Sort, w: Writer, target: Target) -> None:
+    def __init__(self, sort: Sort, w: Writer, target: Processor) -> None:
         super().__init__(sort, w)
         self.lanes = target.bytes // element_bytes(sort.key)
 

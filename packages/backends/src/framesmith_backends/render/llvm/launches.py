@@ -16,8 +16,8 @@ from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.module import Module, inner_lines, number_lines
 from framesmith_backends.render.llvm.runtime import NUMBERS
-from framesmith_backends.render.triton.devices import SCRATCH_PARAMETERS
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
+from framesmith_backends.target import SCRATCH_PARAMETERS
 
 FAILED = "CUDA error %d in launching a kernel"
 DECLARATIONS = (

@@ -22,7 +22,7 @@ from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.loops.kernel import Shape, render_kernel
 from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME, attributes
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 # Below this many estimated cycles a kernel is not worth waking threads for; each thread gets at least half.
 PARALLEL_CYCLES = 60_000
@@ -48,7 +48,7 @@ class Module:
     `rendered` are the functions' names, and the extents, by the forms of kernels.
     """
 
-    target: Target
+    target: Processor
     bytes_to_handle: int
     tensor_types: tuple[str, ...]
     strict: bool = False
@@ -112,7 +112,7 @@ bad:
 }}"""
 
 
-def cycles(item: Item, target: Target) -> int:
+def cycles(item: Item, target: Processor) -> int:
     """A rough count of cycles the kernel or matmul takes on one thread, by the hints of its sizes."""
     return hint(item.points) * _point_cycles(item) // target.float_lanes
 

@@ -5,7 +5,7 @@ That is what entries call: declarations of what Python, OpenMP and torch give, a
 
 from __future__ import annotations
 
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 # What entries that take numbers call.
 NUMBERS = (
@@ -119,7 +119,7 @@ team:
 }"""
 
 
-def attributes(target: Target) -> str:
+def attributes(target: Processor) -> str:
     """`#0`: what functions are compiled for."""
     width = target.bytes * 8
     return (

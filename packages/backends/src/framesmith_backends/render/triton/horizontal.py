@@ -24,7 +24,6 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.devices import MOST_PARAMETERS
 from framesmith_backends.render.triton.kernel import (
     ALIGNMENT,
     MOST_PROGRAMS,
@@ -37,6 +36,7 @@ from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, r
 from framesmith_backends.render.triton.tile_rules import LANE_BLOCK
 from framesmith_backends.schedule.horizontal import LINE, SharedForm, horizontal_groups, line_form
 from framesmith_backends.schedule.kernels.loops import rewrite_indices
+from framesmith_backends.target import MOST_PARAMETERS
 
 #: Among so many kernels one function chooses.
 SEVERAL = 12

@@ -8,7 +8,6 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
-from framesmith_backends.ir.splitting import BYTES_IN_TURN
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, surely_at_least
 from framesmith_backends.render.triton import tile_rules
@@ -18,6 +17,7 @@ from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row, row_axes
+from framesmith_backends.target import BYTES_IN_TURN
 
 # Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
 # memory, if a launch gives as much.

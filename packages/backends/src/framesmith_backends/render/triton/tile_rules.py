@@ -11,13 +11,13 @@ from collections.abc import Collection
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.splitting import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Sym, hint, numel, surely_at_least
 from framesmith_backends.render.triton.joined import joinable
 from framesmith_backends.render.triton.tile import WARP, Axis, Tile, covering
 from framesmith_backends.schedule.kernels.loops import places
+from framesmith_backends.target import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
 # them at most; longer ones go in blocks, of these sizes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from framesmith_backends.ir.expr import (
     Cast,
@@ -25,22 +25,13 @@ from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
-
-
-@dataclass(frozen=True, slots=True)
-class Cheap:
-    """What is computed again by each of up to `users`: it costs no more, and reads no more throughout."""
-
-    cost: int
-    loads: int
-    users: int
-
+from framesmith_backends.target import InlineBudget
 
 # An expression this costly is not made part of a larger one.
 LARGEST_COST = 400
 
 
-def inline(program: Program, cheap: Cheap) -> Program:
+def inline(program: Program, cheap: InlineBudget) -> Program:
     """Replace loads of definitions by their bodies where `why_not_inline` has no reason, in order of definition."""
     users = _users(program)
     bodies: dict[str, Expr] = {}
@@ -68,7 +59,7 @@ def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:
     return found
 
 
-def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: Cheap) -> str | None:
+def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: InlineBudget) -> str | None:
     """Why this definition keeps a place of its own, or None."""
     if d.reduction is not None:
         return "a reduction"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.program import Def, Program, contiguous_strides, is_dense
-from framesmith_backends.ir.splitting import reduces_rows
+from framesmith_backends.ir.reduction_splits import reduces_rows
 
 
 def with_rows(program: Program) -> Program:

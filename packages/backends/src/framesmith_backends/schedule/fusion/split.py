@@ -8,17 +8,17 @@ from dataclasses import replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.splitting import Cut, Down, Splitting, cut_down, cut_of, lies_along
+from framesmith_backends.ir.reduction_splits import Cut, cut_down, cut_of, lies_along
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
+from framesmith_backends.target import RowColumnPolicy, SplitPolicy, Target
 
 
-def split_reductions(
-    program: Program, by: Splitting, row_column: Collection[str] = (), down: Down | None = None
-) -> Program:
-    """The program with long reductions in two; those `row_column` as `down` says."""
-    read: dict[object, int] = {}  # through the same points of a buffer: such reductions are cut alike
+def split_reductions(program: Program, target: Target, in_parts: Collection[str] = ()) -> Program:
+    """Return the program with long reductions in two; those named `in_parts` by the target's row-column policy."""
+    by, down = target.split, target.row_column
+    read: dict[object, int] = {}  # through the same points of a buffer: such reductions are split in the same way
     for d in program.defs.values():
         for points in _points(d):
             read[points] = max(read.get(points, 0), _read(d))
@@ -27,7 +27,7 @@ def split_reductions(
     for d in program.defs.values():
         most = max((read[points] for points in _points(d)), default=0)
         lane = None if d.reduction is None else lies_along(d.body, program.layouts, d.domain)
-        parts = _parts(d, lane, most, by) if down is None or d.name not in row_column else _parts_down(d, down)
+        parts = _parts(d, lane, most, by) if down is None or d.name not in in_parts else _parts_down(d, down)
         if parts is None:
             defs[d.name] = d
             continue
@@ -48,7 +48,7 @@ def _read(d: Def) -> int:
     return sum(DTYPES[load.dtype].itemsize for load in read)
 
 
-def _parts(d: Def, lane: Var | None, read: int, by: Splitting) -> tuple[list[Var], dict[Var, int]] | None:
+def _parts(d: Def, lane: Var | None, read: int, by: SplitPolicy) -> tuple[list[Var], dict[Var, int]] | None:
     """The reduced variables that become results of the first half, whole or by a number of parts."""
     if d.reduction is None or hint(numel(v.size for v in d.domain)) < by.many:
         return None
@@ -58,7 +58,7 @@ def _parts(d: Def, lane: Var | None, read: int, by: Splitting) -> tuple[list[Var
     return None if cut is None else _of_variables(reduced, cut)
 
 
-def _parts_down(d: Def, by: Down) -> tuple[list[Var], dict[Var, int]] | None:
+def _parts_down(d: Def, by: RowColumnPolicy) -> tuple[list[Var], dict[Var, int]] | None:
     """The same for programs that take rows in turn."""
     reduced = [v for v in d.domain if v in d.reduced]
     cut = cut_down([v.size for v in reduced], by)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.program import Def, Program
-from framesmith_backends.ir.splitting import BYTES_IN_TURN, LEAST_COLUMNS, Down, cut_down
+from framesmith_backends.ir.reduction_splits import cut_down
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import numel
@@ -33,6 +33,7 @@ from framesmith_backends.schedule.fusion.group import (
     why_not_same_point,
 )
 from framesmith_backends.schedule.kernels.build import build_kernel
+from framesmith_backends.target import BYTES_IN_TURN, LEAST_COLUMNS, RowColumnPolicy
 
 #: Of registers: rows are no longer than this, and have no more bytes at a point: what is read, and sums.
 LONGEST_ROW, MOST_BYTES = 4096, 48
@@ -92,7 +93,10 @@ def _touched(group: Group) -> set[str]:
 
 
 def reduce_rows_and_columns(
-    program: Program, nodes: list[Node], cut: Callable[[frozenset[str]], tuple[Program, list[Node]]], by: Down
+    program: Program,
+    nodes: list[Node],
+    cut: Callable[[frozenset[str]], tuple[Program, list[Node]]],
+    by: RowColumnPolicy,
 ) -> tuple[Program, list[Node]]:
     """The program and its kernels, those that fit reducing rows and columns at once.
 
@@ -109,7 +113,7 @@ def reduce_rows_and_columns(
     return program, nodes
 
 
-def _wanted(program: Program, nodes: list[Node], by: Down) -> frozenset[str]:
+def _wanted(program: Program, nodes: list[Node], by: RowColumnPolicy) -> frozenset[str]:
     """The reductions down columns that may share kernels with rows once they are cut.
 
     Where sums are as they were written, what is computed of one may be in its kernel: only a trial tells.
@@ -128,7 +132,7 @@ def _wanted(program: Program, nodes: list[Node], by: Down) -> frozenset[str]:
     return frozenset(found)
 
 
-def _may_have_programs(d: Def, shape: Shape, by: Down) -> bool:
+def _may_have_programs(d: Def, shape: Shape, by: RowColumnPolicy) -> bool:
     """Whether the definition is a sum that is cut when it is asked for, or of which there are enough already."""
     if not _is_sum(d):
         return False
@@ -136,7 +140,7 @@ def _may_have_programs(d: Def, shape: Shape, by: Down) -> bool:
     return is_cut or shape.numel_of_neither() >= by.least
 
 
-def _merged(program: Program, nodes: list[Node], by: Down) -> tuple[list[Node], frozenset[str]]:
+def _merged(program: Program, nodes: list[Node], by: RowColumnPolicy) -> tuple[list[Node], frozenset[str]]:
     """Kernels merged so that each has enough programs, and the reductions down columns that are in them."""
     pairs = [node for node in nodes if isinstance(node, Group) and node.reduced is not None]
     if len(pairs) < 2:
@@ -165,7 +169,7 @@ def _reduces_rows(group: Group) -> bool:
     return any(flags) and not all(flags) and flags == tuple(sorted(flags))
 
 
-def _with_columns(g: Grouping, near: Near, rows: Group, by: Down) -> set[str]:
+def _with_columns(g: Grouping, near: Near, rows: Group, by: RowColumnPolicy) -> set[str]:
     """Merge what reduces columns of the same points; the names of these reductions."""
     done: set[str] = set()
     tried = {rows.number}
@@ -204,7 +208,9 @@ def _common(rows: Group, columns: Group) -> Shape | None:
     return Shape(sizes, row, down)
 
 
-def _why_not_together(g: Grouping, near: Near, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
+def _why_not_together(
+    g: Grouping, near: Near, rows: Group, columns: Group, shape: Shape, by: RowColumnPolicy
+) -> str | None:
     """Why the two do not become one kernel with enough programs, or None."""
     members = _in_order(g.program, rows, columns)
     if len(members) > MOST_MEMBERS or rows.cost + columns.cost > MOST_COST:
@@ -286,7 +292,9 @@ def _read_at(group: Group, shape: Shape) -> set[tuple[str, tuple[Ix, ...]]]:
     return found
 
 
-def _why_not_held(program: Program, near: Near, rows: Group, columns: Group, shape: Shape, by: Down) -> str | None:
+def _why_not_held(
+    program: Program, near: Near, rows: Group, columns: Group, shape: Shape, by: RowColumnPolicy
+) -> str | None:
     """Why no kernel holds a row and the sums: as it has loops of another form, or keeps too much."""
     together = _together(program, rows, columns, shape)
     stored = near.stored(together, program.kept)

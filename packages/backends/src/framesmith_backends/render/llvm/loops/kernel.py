@@ -27,9 +27,9 @@ from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.loops.tiles import tiled_passes
 from framesmith_backends.render.llvm.loops.transposed import in_tiles, transposed_tiles
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.target import Target
 from framesmith_backends.schedule.kernels.index_splitting import along_lanes
 from framesmith_backends.schedule.kernels.loops import accesses
+from framesmith_backends.target import Processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Shape:
     tile: int = 0
 
 
-def shape_of(kernel: Kernel, target: Target) -> Shape:
+def shape_of(kernel: Kernel, target: Processor) -> Shape:
     lanes = choose_lanes(kernel, target)
     lane_outer = kernel.lane in kernel.outer
     others = numel(v.size for v in kernel.outer if v is not kernel.lane and v not in kernel.down)
@@ -63,7 +63,7 @@ TILE_LANES = 512
 FEWEST_TILES = 4
 
 
-def tile_of(kernel: Kernel, lanes: int, target: Target) -> int:
+def tile_of(kernel: Kernel, lanes: int, target: Processor) -> int:
     """The width of a tile for updates of rows, and sums down columns too costly for many lanes at once, else 0."""
     if not kernel.row or kernel.scratch or kernel.lane is None:
         return 0
@@ -87,7 +87,7 @@ def _updates_across(kernel: Kernel) -> bool:
 
 
 def render_kernel(
-    kernel: Kernel, name: str, target: Target, strict: bool = False
+    kernel: Kernel, name: str, target: Processor, strict: bool = False
 ) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
     if kernel.has_scans:

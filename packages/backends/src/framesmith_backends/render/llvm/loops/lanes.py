@@ -9,8 +9,8 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size, hint
-from framesmith_backends.render.target import Target
 from framesmith_backends.schedule.kernels.loops import accesses
+from framesmith_backends.target import Processor
 
 #: Roundings to bfloat16, one after another, in a chain of sums and matmuls of few tensors.
 MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
@@ -23,7 +23,7 @@ MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
 # chains of these, which need few registers, take 0.78 of the time with eight vectors of 32 bytes.
 
 
-def choose_lanes(kernel: Kernel, target: Target) -> int:
+def choose_lanes(kernel: Kernel, target: Processor) -> int:
     """Lanes for this kernel: several vectors where the work per point is small or is a sum down columns."""
     if kernel.lane is None:
         return 1
@@ -48,7 +48,7 @@ def choose_lanes(kernel: Kernel, target: Target) -> int:
 MOST_SUMS = 8
 
 
-def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
+def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
     """Lanes for one pass over rows along which the lanes lie: more than the kernel's `lanes` where it does little.
 
     A sum of one vector waits for itself; what a pass leaves for later ones is known without the lanes. No row gets a
@@ -76,7 +76,7 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Target) -> int:
 # odd ones. AVX-512 saves as much. What NEON has for both is as short.
 
 
-def goes_apart(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Target) -> bool:
+def goes_apart(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Processor) -> bool:
     """Whether elements at even and at odd places may lie apart in these passes' lanes: see Note [Apart]."""
     lane = kernel.lane
     if lane is None or not target.vectors or lanes % (2 * target.float_lanes):
@@ -106,14 +106,14 @@ def lane_step(kernel: Kernel, ix: Ix) -> Size | None:
     return index.coefficient(ix, lane)
 
 
-def columns_apart(kernel: Kernel, lanes: int, target: Target) -> bool:
+def columns_apart(kernel: Kernel, lanes: int, target: Processor) -> bool:
     """Whether sums down columns lie apart in their arrays, until they are stored: in whole blocks of lanes."""
     assert kernel.lane is not None and isinstance(kernel.lane.size, int)
     adding = (one for one in kernel.passes if one.columns)
     return not kernel.lane.size % lanes and all(goes_apart(kernel, (one,), lanes, target) for one in adding)
 
 
-def _all_apart(kernel: Kernel, lanes: int, target: Target) -> bool:
+def _all_apart(kernel: Kernel, lanes: int, target: Processor) -> bool:
     """Whether all passes of the kernel would be computed apart with so many lanes, none of which is wasted."""
     assert kernel.lane is not None
     return goes_apart(kernel, kernel.passes, lanes, target) and _wastes_little(hint(kernel.lane.size), 2, target)
@@ -133,7 +133,7 @@ def _rounds_often(roots: list[Expr]) -> bool:
     return cheap and rounded >= MANY_ROUNDINGS and len(loads(*roots)) <= FEW_LOADS
 
 
-def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
+def _side_by_side(kernel: Kernel, target: Processor, roots: list[Expr]) -> int:
     """How many vectors are computed at once where each takes long: see Note [Long chains]."""
     assert kernel.lane is not None
     most = 8 if target.vectors == "avx2" and _rounds_often(roots) else 4
@@ -142,7 +142,7 @@ def _side_by_side(kernel: Kernel, target: Target, roots: list[Expr]) -> int:
     return next((count for count in ((2,) if wide else (most, 4, 2)) if _wastes_little(size, count, target)), 1)
 
 
-def _wastes_little(size: int, count: int, target: Target) -> bool:
+def _wastes_little(size: int, count: int, target: Processor) -> bool:
     """Whether no more than an eighth is lost with so many vectors at once: the last ones are computed under a mask."""
     lanes = target.float_lanes
     return -(-size // (count * lanes)) * count * 8 <= -(-size // lanes) * 9

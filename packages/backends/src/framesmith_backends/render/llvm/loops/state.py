@@ -11,7 +11,7 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.target import Target
+from framesmith_backends.target import Processor
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Rendering:
     kernel: Kernel
     lanes: int
     b: Builder
-    target: Target
+    target: Processor
     level_of: dict[Var, int] = field(default_factory=dict)
     levels: list[Level] = field(default_factory=list)
     variables: dict[Var, Value] = field(default_factory=dict)

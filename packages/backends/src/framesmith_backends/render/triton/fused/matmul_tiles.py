@@ -12,8 +12,8 @@ from dataclasses import replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, cost, loads, variables
 from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
-from framesmith_backends.render.triton.devices import most_shared
 from framesmith_backends.render.triton.tile import WARP
+from framesmith_backends.target import most_shared
 
 #: Rows, columns, bytes of depth, warps and stages of low-precision types; a depth in bytes serves float32 as well.
 TILES = (

@@ -1,6 +1,6 @@
-"""Into how many parts a reduction with few results and many elements is cut, so that there is work for all threads.
+"""How reductions with few results are split, so that all threads have work.
 
-It depends on sizes, layouts and what is read, never on the number of threads, so that results do not either.
+Splits depend on sizes, layouts and bytes read, never on the number of threads, so that results do not either.
 """
 
 from __future__ import annotations
@@ -14,74 +14,7 @@ from framesmith_backends.ir.program import Layout, has_channels_last
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, hint, numel
-
-
-@dataclass(frozen=True, slots=True)
-class Splitting:
-    """Reductions of fewer elements than `many` are not split.
-
-    Fewer units of work than `few` leave threads idle; `wanted` do not, in up to `most_parts` for a loop.
-
-    A unit is one result, or so many `columns` of them where these lie beside each other in memory. Units that read
-    fewer bytes than `least` take less time than a launch, and are not split; no more parts are wanted than have
-    `fewest` elements. Where it is `balanced`, putting several results together is to take no longer than a part: no
-    more parts of one are wanted than the root of half its elements, and there are no more than `SLACK` times as many.
-    """
-
-    many: int
-    few: int
-    wanted: int
-    most_parts: int
-    least: int
-    fewest: int
-    columns: int
-    balanced: bool
-
-
-#: Processors of the GPU that rules are made for, an H100 or H200; choices by measuring take it where none is at hand.
-GPU_PROCESSORS = 132
-#: Columns that a GPU takes at least: a line of the cache.
-LEAST_COLUMNS = 32
-#: On a GPU there are more threads, and a launch takes longer than many a unit: a program reads some 10 bytes a
-#: nanosecond (H200), and a launch takes 2 us.
-ON_CPU = Splitting(many=1 << 15, few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False)
-ON_GPU = Splitting(
-    many=1 << 15,
-    few=GPU_PROCESSORS,
-    wanted=4 * GPU_PROCESSORS,
-    most_parts=2048,
-    least=3 << 14,
-    fewest=1 << 10,
-    columns=LEAST_COLUMNS,
-    balanced=True,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Down:
-    """How rows are cut that are reduced along with sums down their columns: those of a part are taken in turn.
-
-    There are so many `parts`, or more where rows have no such divisor or a part would have more than `most_rows`, and
-    fewer where these would have fewer than `least_rows`. Fewer than `least` parts leave processors idle.
-
-    With `in_registers`, threads hold the row and the sums in these, and read the next row meanwhile. Otherwise they lie
-    in the cache.
-    """
-
-    parts: int
-    least: int
-    least_rows: int
-    most_rows: int | None
-    in_registers: bool
-
-
-#: A part has no more rows than a sum has steps before it is added to a total.
-DOWN_ON_CPU = Down(parts=64, least=8, least_rows=8, most_rows=256, in_registers=False)
-DOWN_ON_GPU = Down(parts=256, least=128, least_rows=8, most_rows=None, in_registers=True)
-#: Bytes that it reads at once, while as much twice is on its way: with reductions 48 KB, so that a processor has four.
-BYTES_IN_TURN = 16 << 10
-#: Where parts are balanced there are up to so many times as many as wanted: sizes have the divisors that they have.
-SLACK = 4
+from framesmith_backends.target import SLACK, RowColumnPolicy, SplitPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +25,7 @@ class Cut:
     parts: dict[int, int]
 
 
-def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: Splitting) -> Cut | None:
+def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: SplitPolicy) -> Cut | None:
     """How a reduction over loops of these sizes is cut, or None; `in_columns` where results lie beside each other.
 
     `read` are the bytes read for an element.
@@ -108,7 +41,7 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     return _cut(reduced, wanted, SLACK * wanted if by.balanced else elements, by.most_parts)
 
 
-def cut_down(reduced: Sequence[Size], by: Down) -> Cut | None:
+def cut_down(reduced: Sequence[Size], by: RowColumnPolicy) -> Cut | None:
     """How a reduction down columns is cut whose rows are reduced by the same programs; None if there are few rows."""
     rows = numel(reduced)
     if not isinstance(rows, int) or rows < by.least * by.least_rows:

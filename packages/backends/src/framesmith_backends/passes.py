@@ -1,0 +1,86 @@
+"""A pass is a row: a name, a function from an IR to the same IR, and when it applies.
+
+Each pipeline is a tuple of passes that `run_passes` drives. After each pass every observer is called with the pass's
+name, what it made and how long it took: one logs (`framesmith.passes`), `verify.verify_ir` checks invariants.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+PASSES = logging.getLogger("framesmith.passes")
+
+IR = TypeVar("IR")
+About = TypeVar("About")
+
+
+class Observer(Protocol):
+    """What is called after each pass, with its name, its result, whether that is new, and the seconds it took."""
+
+    def __call__(self, name: str, ir: object, changed: bool, seconds: float, /) -> None: ...
+
+
+def _always(_about: object) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[IR, About]):
+    """`run(ir, about)` returns the IR after the pass: the same object where it changed nothing.
+
+    `about` is what a pipeline's passes know besides; `applies_to(about)` says whether the pass runs.
+    """
+
+    name: str
+    run: Callable[[IR, About], IR]
+    applies_to: Callable[[About], bool] = _always
+
+
+def log_pass(name: str, ir: object, changed: bool, seconds: float) -> None:
+    """Log the pass; at DEBUG with the text of what it changed."""
+    PASSES.info("%s: %s, %.2f ms", name, "changed" if changed else "no change", seconds * 1e3)
+    if changed and PASSES.isEnabledFor(logging.DEBUG):
+        PASSES.debug("after %s:\n%s", name, text_of(ir))
+
+
+def text_of(ir: object) -> str:
+    """Return the text of any IR: its `text()`, or that of an FX graph."""
+    text = getattr(ir, "text", None)
+    return str(text() if callable(text) else getattr(ir, "graph", ir))
+
+
+_OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
+
+
+@contextmanager
+def observed_by(*observers: Observer) -> Iterator[None]:
+    """Call these after each pass, too, inside the `with` statement."""
+    token = _OBSERVERS.set((*_OBSERVERS.get(), *observers))
+    try:
+        yield
+    finally:
+        _OBSERVERS.reset(token)
+
+
+def run_passes(passes: Sequence[Pass[IR, About]], ir: IR, about: About) -> IR:
+    """Return the IR after those of the passes that apply, in order."""
+    observers = _OBSERVERS.get()
+    if PASSES.isEnabledFor(logging.INFO):
+        observers = (*observers, log_pass)
+    for one in passes:
+        if not one.applies_to(about):
+            continue
+        start = time.perf_counter()
+        made = one.run(ir, about)
+        if observers:
+            seconds = time.perf_counter() - start
+            for observer in observers:
+                observer(one.name, made, made is not ir, seconds)
+        ir = made
+    return ir
