@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from framesmith_backends.passes import EVERYWHERE
+from framesmith_backends.pipeline import verify_after
+
 CACHE = tempfile.TemporaryDirectory(prefix="framesmith-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
+EVERYWHERE.append(verify_after)  # the IR is verified after each pass of every compile
 
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -16,34 +16,20 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
-from framesmith_backends.native_ops.attention.rewrite import codes_begun, use_native_attention
-from framesmith_backends.native_ops.matmul.rewrite import use_onednn, use_own, with_fastest_matmuls
-from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
-from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
-from framesmith_backends.native_ops.scans.rewrite import with_scans
-from framesmith_backends.native_ops.sorts.rewrite import with_sorts
+from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
+from framesmith_backends.native_ops.attention.rewrite import codes_begun
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.passes import run_passes
+from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
 from framesmith_backends.reporting import KERNELS, PLANS
-from framesmith_backends.rewrite.attention import with_cheaper_attention
-from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
-from framesmith_backends.rewrite.convolution_layouts import ON_CPU
-from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.partial_writes import write_parts
-from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Run
+from framesmith_backends.target import CPU
 from framesmith_guards.torch_adapter import OpOverload
 
-# What the option `matmul` does to the graph.
-PROVIDERS: dict[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
-    "auto": with_fastest_matmuls,
-    "aten": lambda gm: gm,
-    "onednn": use_onednn,
-    "own": use_own,
-}
 CHOICES: dict[str, tuple[object, ...]] = {
     "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "layout": ("channels_last", "traced"),
-    "launch": ("native", "python"),
+    "launch": ("native", "python"), "verify_ir": (False, True),
 }  # fmt: skip
 
 
@@ -76,6 +62,7 @@ class CpuBackend:
     tensor in the layout it was traced with.
     Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
     "auto" asks the cost table, which measures each class of matmul once for the machine.
+    Option `verify_ir`: True checks the IR's invariants after each pass.
     Option `launch`: "native" runs matmuls of float32 matrices between kernels, without tensor objects, and keeps what
     lives there in one piece of memory; "python" calls every operator of ATen's from Python.
     """
@@ -88,15 +75,16 @@ class CpuBackend:
         "matmul": "auto",
         "layout": "channels_last",
         "launch": "native",
+        "verify_ir": False,
     }
 
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
     def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
-        """The graph of a training step, before it is cut into forward and backward, with images laid out anew."""
+        """Return the graph of a training step, before it is partitioned, in channels-last; None for no change."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return with_channels_last(graph, ON_CPU) if chosen["layout"] == "channels_last" else None
+        return lay_out_step(graph, Compilation(CPU, "forward", chosen))
 
     def compile(
         self,
@@ -110,7 +98,8 @@ class CpuBackend:
         chosen = checked_options(options, self.options, CHOICES, self.name)
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)
-        return self._launcher(gm, chosen, role, on_error)[0]
+        with verifying(chosen):
+            return self._launcher(gm, chosen, role, on_error)[0]
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         if importlib.util.find_spec("llvmlite") is None:
@@ -125,15 +114,10 @@ class CpuBackend:
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None
     ) -> tuple[BoxedFn, Stages]:
-        traced = gm
-        gm = PROVIDERS[str(options["matmul"])](with_recurrent_layers(gm))
-        if role == "inference" and options["layout"] == "channels_last":  # those of training were laid out together
-            gm = channels_last(gm, ON_CPU)
-        gm = with_sorts(with_scans(with_drawn_numbers(gm)))
-        gm = use_native_attention(with_cheaper_attention(gm))
-        gm = with_calls_in_place(write_parts(gm))
-        lowering = lower_graph(gm, "cpu", on_error)
-        plan = make_plan(lowering.program, native=options["launch"] == "native" and why_no_blas() is None)
+        traced, about = gm, Compilation(CPU, role, options)
+        native = options["launch"] == "native" and why_no_blas() is None
+        planned = plan_graph(run_passes(LAYOUT_PASSES, gm, about), about, "cpu", on_error, native)
+        gm, lowering, plan = planned.graph, planned.lowering, planned.plan
         source, space = write(plan, gm)
         runs = [step for step in plan.steps if isinstance(step, Run)]
         llvm, entries = begin_machine_code(runs, strict=options["numerics"] == "strict") if runs else ("", made({}))

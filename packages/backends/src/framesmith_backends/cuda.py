@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypedDict
 
 import torch
@@ -25,27 +24,26 @@ from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.source import executed, write
-from framesmith_backends.lower.graph import Lowering, has_rule, lower_graph, why_not_functional
+from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.passes import run_passes
+from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, Planned, lay_out_step, plan_graph, verifying
 from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.reporting import PLANS, warn_once
-from framesmith_backends.rewrite.attention_gradient import recompute_probabilities
-from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
-from framesmith_backends.rewrite.convolution_layouts import ON_CUDA
-from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
-from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
-from framesmith_backends.rewrite.partial_writes import write_parts
 from framesmith_backends.rewrite.scalars import with_scalars_moved
-from framesmith_backends.rewrite.unfused_bias import without_bias
 from framesmith_backends.rounding import rounds_float32
 from framesmith_backends.schedule.memory.arena import Order
-from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.target import GPU
 from framesmith_guards.torch_adapter import OpOverload
 
-CHOICES: Mapping[str, tuple[object, ...]] = {"mode": tuple(MODES), "layout": ("channels_last", "traced")}
+CHOICES: Mapping[str, tuple[object, ...]] = {
+    "mode": tuple(MODES),
+    "layout": ("channels_last", "traced"),
+    "verify_ir": (False, True),
+}
 #: Modes in which launches are recorded, and in which forms of matmuls and kernels are measured.
 RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
@@ -102,31 +100,24 @@ class CudaBackend:
     measure on the device, while compiling, whether matmuls run faster as one kernel with what follows, and with what
     computes their operands, and in which of a few forms other kernels are fastest.
     Option `layout`: "channels_last" computes convolutions in channels-last where cuDNN's tensor cores take them so;
-    "traced" leaves every tensor in the layout it was traced with.
+    "traced" leaves every tensor in the layout it was traced with. Option `verify_ir`: see `CpuBackend`.
     """
 
     name = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"mode": "default", "layout": "channels_last"}
+    options: Mapping[str, object] = {"mode": "default", "layout": "channels_last", "verify_ir": False}
 
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
 
     def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
-        """The graph of a training step, before it is cut into forward and backward, with images laid out anew.
+        """Return the graph of a training step before it is partitioned, laid out; None where nothing changes.
 
-        In it logarithms of probabilities are taken apart, and weights of attention are computed in both.
+        Its convolutions are in channels-last, log-softmax is decomposed, and attention's probabilities are recomputed.
         """
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        passes: list[Callable[[fx.Graph], fx.Graph | None]] = [decompose_log_softmax, _with_weights_again]
-        if chosen["layout"] == "channels_last":
-            passes.append(partial(with_channels_last, preference=ON_CUDA))
-        laid_out = None
-        for one in passes:
-            made = one(graph if laid_out is None else laid_out)
-            laid_out = laid_out if made is None else made
-        return laid_out
+        return lay_out_step(graph, Compilation(GPU, "forward", chosen, _attends))
 
     def compile(
         self,
@@ -147,7 +138,14 @@ class CudaBackend:
             return run_eagerly(gm)
         if not _is_lowered(gm):
             return _recorded(run_eagerly(gm), gm, role, mode)
-        laid_out = _laid_out(gm, role, chosen)
+        with verifying(chosen):
+            return self._compiled(gm, role, chosen, on_error)
+
+    def _compiled(
+        self, gm: fx.GraphModule, role: Role, chosen: Mapping[str, object], on_error: OnError | None
+    ) -> BoxedFn:
+        mode = str(chosen["mode"])
+        laid_out = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen))
         graph, parts = _cut_or_told(laid_out, mode, on_error)
         if parts is not None:
             return _recorded_in_parts(graph, parts, role, mode, on_error)
@@ -164,7 +162,7 @@ class CudaBackend:
         """Lower, schedule and render the graph, as one of inference; needs neither a GPU nor triton."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
         mode = str(chosen["mode"])
-        graph, parts = _laid_out(gm, "inference", chosen), None
+        graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, "inference", chosen)), None
         if _is_lowered(graph):
             graph, parts = _cut(graph, mode)
         stages = replace(_unmeasured_stages(graph, mode), recording=_recording_text(graph, parts, mode))
@@ -172,15 +170,6 @@ class CudaBackend:
             return stages
         kind = device_of(graph)
         return replace(stages, parts=tuple(_explained(part, mode, kind) for part in parts))
-
-
-def _with_weights_again(graph: fx.Graph) -> fx.Graph | None:
-    return recompute_probabilities(graph, _attends)
-
-
-def _laid_out(gm: fx.GraphModule, role: Role, chosen: Mapping[str, object]) -> fx.GraphModule:
-    """The graph with its images laid out anew; those of training were laid out together."""
-    return channels_last(gm, ON_CUDA) if role == "inference" and chosen["layout"] == "channels_last" else gm
 
 
 def _explained(part: Part, mode: str, device: str) -> TritonStages:
@@ -217,7 +206,8 @@ def stages_of(
     `tiles` says in which form other kernels run; without it by rule.
     """
     made = Rendered()
-    gm, lowering, plan = _planned(gm, device or device_of(gm), on_error, choose, made.order)
+    planned = _planned(gm, device or device_of(gm), on_error, choose, made.order)
+    gm, lowering, plan = planned.graph, planned.lowering, planned.plan
     every = [one for some in made.gathered.values() for one in some]
     program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
     chosen = {} if tiles is None else tiles(every, program)
@@ -240,10 +230,9 @@ def _planned(
     on_error: OnError | None,
     choose: Choices | None = None,
     order: Order | None = None,
-) -> tuple[fx.GraphModule, Lowering, Plan]:
-    gm = with_calls_in_place(write_parts(without_bias(gm)))
-    lowering = lower_graph(gm, device, on_error, GPU)
-    return gm, lowering, make_plan(lowering.program, GPU, choose=choose, attends=_attends, order=order)
+) -> Planned:
+    about = Compilation(GPU, "inference", {}, _attends)
+    return plan_graph(gm, about, device, on_error, choose=choose, order=order)
 
 
 def _attends(dtype: str, device: str) -> bool:
@@ -266,7 +255,7 @@ def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | No
     graph = with_scalars_moved(gm, device)
     if why_no_cuda_graph(graph) is None and not takes_unbacked(graph):
         return graph, None
-    parts = cut(graph, device, lambda part: _planned(part, kind, lambda *_: None)[2].launches)
+    parts = cut(graph, device, lambda part: _planned(part, kind, lambda *_: None).plan.launches)
     return (gm, None) if parts is None else (graph, parts)
 
 

@@ -55,6 +55,8 @@ def text_of(ir: object) -> str:
     return str(text() if callable(text) else getattr(ir, "graph", ir))
 
 
+#: Observers of every compile in this process, such as the tests' verification.
+EVERYWHERE: list[Observer] = []
 _OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
 
 
@@ -68,19 +70,20 @@ def observed_by(*observers: Observer) -> Iterator[None]:
         _OBSERVERS.reset(token)
 
 
+def observe(name: str, ir: object, changed: bool, seconds: float) -> None:
+    """Call every observer, and log the pass."""
+    for observer in (*EVERYWHERE, *_OBSERVERS.get()):
+        observer(name, ir, changed, seconds)
+    if PASSES.isEnabledFor(logging.INFO):
+        log_pass(name, ir, changed, seconds)
+
+
 def run_passes(passes: Sequence[Pass[IR, About]], ir: IR, about: About) -> IR:
     """Return the IR after those of the passes that apply, in order."""
-    observers = _OBSERVERS.get()
-    if PASSES.isEnabledFor(logging.INFO):
-        observers = (*observers, log_pass)
     for one in passes:
-        if not one.applies_to(about):
-            continue
-        start = time.perf_counter()
-        made = one.run(ir, about)
-        if observers:
-            seconds = time.perf_counter() - start
-            for observer in observers:
-                observer(one.name, made, made is not ir, seconds)
-        ir = made
+        if one.applies_to(about):
+            start = time.perf_counter()
+            made = one.run(ir, about)
+            observe(one.name, made, made is not ir, time.perf_counter() - start)
+            ir = made
     return ir

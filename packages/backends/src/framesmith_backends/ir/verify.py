@@ -160,6 +160,18 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
             yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"
 
 
+def verify_item(item: object) -> None:
+    """Check what a run launches, by its type; a matmul of BLAS has no rules."""
+    if isinstance(item, Kernel):
+        verify_kernel(item)
+    elif isinstance(item, FusedMatmul):
+        verify_fused_matmul(item)
+    elif isinstance(item, FusedAttention):
+        verify_fused_attention(item)
+    elif isinstance(item, FusedAttentionGradient):
+        verify_fused_attention_gradient(item)
+
+
 def verify_fused_matmul(matmul: FusedMatmul) -> None:
     """Operands agree in their sizes, tiles are powers of two, and the epilogue stores each point of the result once."""
     for problem in _matmul_problems(matmul):

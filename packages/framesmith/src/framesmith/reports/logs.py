@@ -27,6 +27,7 @@ TOPICS: Final[Mapping[str, str]] = {
     "guards": "the number of guards of each entry; DEBUG: each guard, with the line that needs it",
     "recompiles": "the guard that failed, expected and found values, and sizes that become dynamic",
     "aot": "each ATen graph, its role and size; DEBUG: its code",
+    "passes": "passes of a backend: changes and times; DEBUG: the text after each that changed something",
     "kernels": "the number of kernels of a graph; DEBUG: their code",
     "plan": "steps of a graph's launcher, CUDA graph capture, autotuned choices; DEBUG: each step",
     "torch": "names that this release of torch lacks, and features lost by that",

@@ -1,0 +1,164 @@
+"""From an ATen graph to a launch list: the passes that every backend drives, with its target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torch import fx
+
+from framesmith_aten.contract import OnError, Role
+from framesmith_backends.ir.fused.attention import Attends
+from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.verify import Malformed, verify_item, verify_program
+from framesmith_backends.lower.graph import Lowering, lower_graph
+from framesmith_backends.native_ops.attention.rewrite import use_native_attention
+from framesmith_backends.native_ops.matmul.rewrite import use_onednn, use_own, with_fastest_matmuls
+from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
+from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
+from framesmith_backends.native_ops.scans.rewrite import with_scans
+from framesmith_backends.native_ops.sorts.rewrite import with_sorts
+from framesmith_backends.passes import Pass, observe, observed_by, run_passes
+from framesmith_backends.rewrite.attention import with_cheaper_attention
+from framesmith_backends.rewrite.attention_gradient import recompute_probabilities
+from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
+from framesmith_backends.rewrite.convolution_layouts import ON_CPU, ON_CUDA
+from framesmith_backends.rewrite.in_place_calls import with_calls_in_place
+from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
+from framesmith_backends.rewrite.partial_writes import write_parts
+from framesmith_backends.rewrite.unfused_bias import without_bias
+from framesmith_backends.schedule.matmuls.epilogues import Choose
+from framesmith_backends.schedule.memory.arena import Order
+from framesmith_backends.schedule.plan import Plan, make_plan
+from framesmith_backends.target import Target
+
+#: What multiplies large float32 matrices on the CPU, by the option `matmul`.
+PROVIDERS: Mapping[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
+    "auto": with_fastest_matmuls,
+    "aten": lambda gm: gm,
+    "onednn": use_onednn,
+    "own": use_own,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What the passes over a graph know: `attends` says which attention is one kernel, if any is."""
+
+    target: Target
+    role: Role
+    options: Mapping[str, object]
+    attends: Attends | None = None
+
+
+def _on_cpu(about: Compilation) -> bool:
+    return not about.target.on_gpu
+
+
+def _on_gpu(about: Compilation) -> bool:
+    return about.target.on_gpu
+
+
+def _lays_out(about: Compilation) -> bool:
+    return about.options.get("layout") == "channels_last"
+
+
+def _step_pass(
+    name: str, run: Callable[[fx.Graph, Compilation], fx.Graph | None], applies_to: Callable[[Compilation], bool]
+) -> Pass[fx.Graph, Compilation]:
+    """A pass over a training step; `run` returns None where it changes nothing."""
+
+    def on_graph(graph: fx.Graph, about: Compilation) -> fx.Graph:
+        return run(graph, about) or graph
+
+    return Pass(name, on_graph, applies_to)
+
+
+#: Passes over the graph of a training step, before it is partitioned into forward and backward.
+STEP_PASSES: tuple[Pass[fx.Graph, Compilation], ...] = (
+    _step_pass("decompose-log-softmax", lambda graph, _: decompose_log_softmax(graph), _on_gpu),
+    _step_pass(
+        "recompute-probabilities",
+        lambda graph, about: None if about.attends is None else recompute_probabilities(graph, about.attends),
+        _on_gpu,
+    ),
+    _step_pass(
+        "channels-last",
+        lambda graph, about: with_channels_last(graph, ON_CUDA if about.target.on_gpu else ON_CPU),
+        _lays_out,
+    ),
+)
+#: Passes over a whole graph, before it is partitioned for capture. Those of training were laid out by STEP_PASSES.
+LAYOUT_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
+    Pass(
+        "channels-last",
+        lambda gm, about: channels_last(gm, ON_CUDA if about.target.on_gpu else ON_CPU),
+        lambda about: about.role == "inference" and _lays_out(about),
+    ),
+)
+#: Passes over a graph, or over a part of one that is captured by itself.
+GRAPH_PASSES: tuple[Pass[fx.GraphModule, Compilation], ...] = (
+    Pass("recurrent-layers", lambda gm, _: with_recurrent_layers(gm), _on_cpu),
+    Pass("matmul-providers", lambda gm, about: PROVIDERS[str(about.options["matmul"])](gm), _on_cpu),
+    Pass("random-numbers", lambda gm, _: with_drawn_numbers(gm), _on_cpu),
+    Pass("native-scans", lambda gm, _: with_scans(gm), _on_cpu),
+    Pass("native-sorts", lambda gm, _: with_sorts(gm), _on_cpu),
+    Pass("grouped-query-attention", lambda gm, _: with_cheaper_attention(gm), _on_cpu),
+    Pass("native-attention", lambda gm, _: use_native_attention(gm), _on_cpu),
+    Pass("unfused-bias", lambda gm, _: without_bias(gm), _on_gpu),
+    Pass("partial-writes", lambda gm, _: write_parts(gm)),
+    Pass("in-place-calls", lambda gm, _: with_calls_in_place(gm)),
+)
+
+
+def lay_out_step(graph: fx.Graph, about: Compilation) -> fx.Graph | None:
+    """Return the graph of a training step after STEP_PASSES; None where nothing changes."""
+    made = run_passes(STEP_PASSES, graph, about)
+    return None if made is graph else made
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The graph after its passes, its lowering and its launch list."""
+
+    graph: fx.GraphModule
+    lowering: Lowering
+    plan: Plan
+
+
+def plan_graph(
+    gm: fx.GraphModule,
+    about: Compilation,
+    device: str,
+    on_error: OnError | None = None,
+    native: bool = False,
+    choose: Choose | None = None,
+    order: Order | None = None,
+) -> Planned:
+    """Run GRAPH_PASSES, lower the graph of tensors on that type of device, and schedule it; see `make_plan`."""
+    gm = run_passes(GRAPH_PASSES, gm, about)
+    start = time.perf_counter()
+    lowering = lower_graph(gm, device, on_error, about.target)
+    observe("lowering", lowering.program, True, time.perf_counter() - start)
+    return Planned(gm, lowering, make_plan(lowering.program, about.target, native, choose, about.attends, order))
+
+
+def verifying(options: Mapping[str, object]) -> AbstractContextManager[None]:
+    """Return a context in which each pass is followed by `verify_after`, if the options ask for that."""
+    return observed_by(verify_after) if options.get("verify_ir") else nullcontext()
+
+
+def verify_after(name: str, ir: object, _changed: bool, _seconds: float) -> None:
+    """Check an IR's invariants after a pass, as an observer. Raises `ir.verify.Malformed`, which names the pass."""
+    try:
+        if isinstance(ir, (fx.Graph, fx.GraphModule)):
+            (ir.graph if isinstance(ir, fx.GraphModule) else ir).lint()
+        elif isinstance(ir, Program):
+            verify_program(ir)
+        elif isinstance(ir, Plan):
+            for item in ir.items:
+                verify_item(item)
+    except Exception as error:
+        raise Malformed(f"after pass {name!r}: {error}") from error
