@@ -73,8 +73,8 @@ CASES: dict[str, Case] = {
         lambda s, h, i, j: hidden(torch.where(i >= j, s, s.detach()).exp(), i >= j)
     ),
     "a window": Case(lambda s, h, i, j: hidden(s, (i - j).abs() < 9), queries=60, keys=60),
-    "blind rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
-    "blind rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
+    "fully_masked rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
+    "fully_masked rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
     # Rows of padding alone have equal weights: sums of the size of the lowest number would round their number away.
     "padding hidden by the lowest number": Case(lambda s, h, i, j: torch.where((i < 24) & (j < 24), s, LOWEST)),
     "of float32, far below zero": Case(lambda s, h, i, j: hidden(s - 1e6 * (i % 2), i >= j), dtype=F32),

@@ -98,7 +98,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "causal", "of float32", "blind rows", "capped", "heads share keys", "of values alone",
+        "causal", "of float32", "fully_masked rows", "capped", "heads share keys", "of values alone",
         "padding hidden by the lowest number",
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tracing import trace
 
-from framesmith_backends import CpuBackend
+from framesmith_backends import CpuBackend, cuda
 from framesmith_backends.cuda import stages_of
 from framesmith_backends.ir.verify import Malformed
 from framesmith_backends.passes import EVERYWHERE, Pass, observed_by, run_passes
@@ -69,3 +69,23 @@ def test_passes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("inline: changed, ") and line.endswith(" ms") for line in lines)
     assert any(line.startswith("after drops:\ninputs ") for line in lines)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    probabilities = torch.softmax(q @ k.transpose(-1, -2), -1)
+    return probabilities @ v, probabilities.sum()
+
+
+def test_explain_says_why_attention_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_attends", lambda dtype, device: True)
+    stages = stages_of(trace(attention, [torch.empty(2, 64, 32) for _ in range(3)]))
+    assert "no fused attention for bmm_default_1: the probabilities have other readers" in stages.text()
+    alone = stages_of(trace(lambda q, k, v: attention(q, k, v)[0], [torch.empty(2, 64, 32) for _ in range(3)]))
+    assert alone.plan.attentions and not alone.refusals
+
+
+def test_native_attention_says_why_it_declines() -> None:
+    x = torch.zeros(1, 2, 8, 16, dtype=torch.float64)
+    gm = trace(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), [x])
+    reasons = CpuBackend().explain(gm).refusals
+    assert [*reasons.values()] == ["tensors that are not dense, float32 and on the CPU"]

@@ -6,7 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -21,6 +21,7 @@ from framesmith_backends.native_ops.attention.rewrite import codes_begun
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
+from framesmith_backends.refusal import noted_refusals
 from framesmith_backends.reporting import KERNELS, PLANS
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Run
@@ -35,16 +36,17 @@ CHOICES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Every stage of one compilation, for reading: each prints as text."""
+    """Every stage of one compilation, for reading; `refusals` are the reasons of matchers that declined."""
 
     lowering: Lowering
     plan: Plan
     llvm: str
     source: str
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
         """All stages, under headings."""
-        notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
+        notes = "\n".join(f"{name}: {why}" for name, why in {**self.lowering.notes, **self.refusals}.items())
         kernels = "\n\n".join([*(k.text() for k in self.plan.kernels), *(p.text() for p in self.plan.matmuls)])
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("kernels", kernels),
@@ -109,7 +111,8 @@ class CpuBackend:
     def explain(self, gm: fx.GraphModule, options: Mapping[str, object] | None = None) -> Stages:
         """Compile the graph and keep every stage's text."""
         chosen = checked_options(options, self.options, CHOICES, self.name)
-        return self._launcher(gm, chosen, "inference")[1]
+        with noted_refusals() as refusals:
+            return replace(self._launcher(gm, chosen, "inference")[1], refusals=refusals)
 
     def _launcher(
         self, gm: fx.GraphModule, options: Mapping[str, object], role: Role, on_error: OnError | None = None

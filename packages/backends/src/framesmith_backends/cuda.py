@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 import torch
@@ -28,6 +28,7 @@ from framesmith_backends.lower.graph import Lowering, has_rule, why_not_function
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, Planned, lay_out_step, plan_graph, verifying
+from framesmith_backends.refusal import noted_refusals
 from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.reporting import PLANS, warn_once
@@ -68,6 +69,7 @@ class TritonStages:
     matmuls: str = ""
     tiles: str = ""
     parts: tuple[TritonStages, ...] = ()
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
         """All stages, under headings; of a graph that is cut those of its parts, one part after another."""
@@ -77,7 +79,7 @@ class TritonStages:
         plan = self.plan
         kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_matmuls)]
         kernels += [attention.text() for attention in plan.attentions]
-        notes = "\n".join(f"{name}: {why}" for name, why in self.lowering.notes.items())
+        notes = "\n".join(f"{name}: {why}" for name, why in {**self.lowering.notes, **self.refusals}.items())
         parts = (
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
             ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
@@ -206,7 +208,8 @@ def stages_of(
     `tiles` says in which form other kernels run; without it by rule.
     """
     made = Rendered()
-    planned = _planned(gm, device or device_of(gm), on_error, choose, made.order)
+    with noted_refusals() as refusals:
+        planned = _planned(gm, device or device_of(gm), on_error, choose, made.order)
     gm, lowering, plan = planned.graph, planned.lowering, planned.plan
     every = [one for some in made.gathered.values() for one in some]
     program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
@@ -221,7 +224,9 @@ def stages_of(
     told = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
     source = write(plan, gm)[0]
     kernels = tuple(forms.values())
-    return TritonStages(gm, lowering, plan, kernels, launched, source, matmuls=told[0], tiles=told[1])
+    return TritonStages(
+        gm, lowering, plan, kernels, launched, source, matmuls=told[0], tiles=told[1], refusals=refusals
+    )
 
 
 def _planned(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
-from framesmith_backends.ir.fused.attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, FusedAttention
+from framesmith_backends.ir.fused.attention import FINITE_TOTAL, FULLY_MASKED, LARGEST, TOTAL, FusedAttention
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Pass
@@ -265,7 +265,7 @@ def _attention_problems(attention: FusedAttention) -> Iterable[str]:
     if any(param.name in written for param in attention.params if not param.written):
         yield "an operand is written to"
     for one in attention.kept:
-        known = {LARGEST, TOTAL, FINITE_TOTAL, BLIND}
+        known = {LARGEST, TOTAL, FINITE_TOTAL, FULLY_MASKED}
         if {node.name for node in walk(one.value) if isinstance(node, Ref)} - known or one.value.dtype != "f32":
             yield f"{one.buffer} of what is not known of a row"
         if loops[2] in variables(one.value) or loops[2] in index.variables(one.index):

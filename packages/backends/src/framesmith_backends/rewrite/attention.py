@@ -15,6 +15,7 @@ from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.refusal import Refusal
 from framesmith_backends.rewrite.replacing import Copies, replaced
 from framesmith_guards.torch_adapter import aten
 
@@ -26,7 +27,7 @@ def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
     changed = {
         node: args
         for node in gm.graph.nodes
-        if node.target in ROWS and not isinstance(args := ROWS[node.target](node), str)
+        if node.target in ROWS and not isinstance(args := ROWS[node.target](node), Refusal)
     }
     if not changed:
         return gm
@@ -41,20 +42,22 @@ def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
     return new_module(gm, graph)
 
 
-def _grouped_heads(node: fx.Node) -> Args | str:
+def _grouped_heads(node: fx.Node) -> Args | Refusal:
     """The arguments of attention with the keys and values that were repeated; why not, if they were not."""
     query, keys, values, *rest = node.args
-    before = [_before_repeating(one, node) for one in (keys, values)]
-    for one in before:
-        if isinstance(one, str):
+    before: list[fx.Node] = []
+    for operand in (keys, values):
+        one = _before_repeating(operand, node)
+        if isinstance(one, Refusal):
             return one
-    first, second = (one.meta["val"] for one in before if isinstance(one, fx.Node))
+        before.append(one)
+    first, second = (one.meta["val"] for one in before)
     if first.shape[1] != second.shape[1]:
-        return "keys and values have another number of heads"
+        return Refusal("keys and values have another number of heads")
     return (query, *before, *rest)
 
 
-def _before_repeating(operand: object, user: fx.Node) -> fx.Node | str:
+def _before_repeating(operand: object, user: fx.Node) -> fx.Node | Refusal:
     """What `x[:, :, None].expand(..., times, ...).reshape(...)` repeats, heads being its second dimension.
 
     A reason where the operand is not made so, or is read elsewhere: then it has to be made anyway.
@@ -63,25 +66,25 @@ def _before_repeating(operand: object, user: fx.Node) -> fx.Node | str:
     readers, step = {user}, operand
     for target in (aten.view.default, aten.clone.default, aten.expand.default, aten.unsqueeze.default):
         if not isinstance(step, fx.Node) or step.target is not target:
-            return "no repeated heads"
+            return Refusal("no repeated heads")
         if {*step.users} != readers:
-            return "what is repeated is read elsewhere"
+            return Refusal("what is repeated is read elsewhere")
         steps.append(step)
         readers, step = {step}, step.args[0]
     joined, _, repeated, widened = (one.meta["val"] for one in steps)
     if not isinstance(step, fx.Node) or widened.dim() != 5 or steps[-1].args[1] not in (2, -3):
-        return "repeated along another dimension"
+        return Refusal("repeated along another dimension")
     source = step.meta["val"]
     batch, heads, *rest = source.shape
     times = repeated.shape[2]
     if not all(isinstance(number, int) for number in (heads, times)):
-        return "the number of heads changes"
+        return Refusal("the number of heads changes")
     if not (all_equal(repeated.shape, (batch, heads, times, *rest)) and joined.dim() == 4):
-        return "repeated along another dimension"
+        return Refusal("repeated along another dimension")
     if not all_equal(joined.shape, (batch, heads * times, *rest)):
-        return "repeated along another dimension"
-    return step if source.stride(-1) == 1 else "the kernel takes rows without gaps"
+        return Refusal("repeated along another dimension")
+    return step if source.stride(-1) == 1 else Refusal("the kernel takes rows without gaps")
 
 
 #: The operator, and what gives its new arguments or the reason to leave it.
-ROWS: dict[object, Callable[[fx.Node], Args | str]] = {CPU_ATTENTION: _grouped_heads}
+ROWS: dict[object, Callable[[fx.Node], Args | Refusal]] = {CPU_ATTENTION: _grouped_heads}

@@ -1,10 +1,10 @@
-"""Attention in training steps: the backward pass computes weights again, and nothing of their size is kept.
+"""Attention in training steps: the backward pass recomputes the probabilities, which are not saved.
 
-Autograd keeps the weights, and what the derivatives of the scores' changes read. Instead each row's largest score and
-the logarithm of its sum are kept: with a second matmul of queries and keys, and the same changes of it, weights are
-exp(scores - largest - logarithm). These are two numbers, as of large scores one would be rounded to their size: where
-padding is hidden by -3.4e38, a row of nothing else has equal weights. The sum over a row of weights by their gradients
-is that of results by their gradients, of which a row is shorter.
+Autograd saves the probabilities, and what the derivatives of the scores' changes read. Here each row's largest score
+and the logarithm of its sum are saved instead. With a second matmul of queries and keys, and the same changes of it,
+probabilities are exp(scores - largest - logarithm). These are two numbers, since one would be rounded to the size of
+large scores: where padding is masked by -3.4e38, a fully masked row has equal probabilities. The sum over a row of
+probabilities times their gradients is that of results times their gradients, of which a row is shorter.
 
 So it is where the schedule makes one kernel of the forward pass (`schedule/matmuls/attention.py`), and scores'
 gradients go to matmuls alone: those of tables that scores read are sums of another kind, which read them in memory.
@@ -13,7 +13,7 @@ gradients go to matmuls alone: those of tables that scores read are sums of anot
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH, is_low_precision
 from framesmith_backends.ir.fused.attention import Attends, why_not_deep
+from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.rewrite.replacing import replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
 
@@ -33,17 +34,17 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 class TrainingPattern:
     """Attention of which a gradient is computed.
 
-    Of the `matmul`, `scores` are computed by `changes`, in order; `softmax` of these are the weights, which are those
-    of `chain`, one after the other, until `means` multiplies values by them. `blind` tells of rows that see nothing,
-    where these are zeros. `slope` is the backward operation of softmax, None where weights alone are read.
+    Scores are computed from the `matmul` by `changes`, in order; `softmax` makes them probabilities, which pass through
+    `chain` until `pv_matmul` multiplies them by values. `fully_masked` says which rows have no key, whose probabilities
+    are zeros. `slope` is softmax's backward operation, None where probabilities alone are read.
     """
 
     matmul: fx.Node
     changes: tuple[fx.Node, ...]
     softmax: fx.Node
-    blind: fx.Node | None
+    fully_masked: fx.Node | None
     chain: tuple[fx.Node, ...]
-    means: fx.Node
+    pv_matmul: fx.Node
     slope: fx.Node | None
 
     @property
@@ -52,24 +53,32 @@ class TrainingPattern:
 
 
 def recompute_probabilities(graph: fx.Graph, attends: Attends) -> fx.Graph | None:
-    """A graph of a training step whose backward pass computes weights of attention again; None where there are none."""
+    """Return the graph of a training step whose backward pass recomputes attention's probabilities; None if none."""
     if not any(node.target is aten._softmax.default for node in graph.nodes):
         return None
     new = replaced(graph, {})
-    softmaxes = new.find_nodes(op="call_function", target=aten._softmax.default)
-    found = [one for one in map(trained, softmaxes) if isinstance(one, TrainingPattern) and _is_taken(one, attends)]
+    found = []
+    for softmax in new.find_nodes(op="call_function", target=aten._softmax.default):
+        one = trained(softmax)
+        if isinstance(one, TrainingPattern) and (why := _why_not_one_kernel(one, attends)):
+            one = Refusal(why)
+        if isinstance(one, TrainingPattern):
+            found.append(one)
+        elif one is not None:
+            note("recomputed probabilities", softmax.name, one)
     for one in found:
         _rewrite(new, one)
     eliminate_dead(new)
     return new if found else None
 
 
-def _is_taken(one: TrainingPattern, attends: Attends) -> bool:
+def _why_not_one_kernel(one: TrainingPattern, attends: Attends) -> str | None:
     kinds = {half_before_cast(operand) for operand in one.matmul.args[:2]}
-    if len(kinds) > 1:  # the kernels of gradients have one type for both
-        return False
+    if len(kinds) > 1:
+        return "the kernels of gradients have one type for queries and keys"
     (kind,) = kinds
-    return attends("f32" if kind is None else FROM_TORCH[kind], one.matmul.meta["val"].device.type)
+    device = one.matmul.meta["val"].device.type
+    return None if attends("f32" if kind is None else FROM_TORCH[kind], device) else "no fused attention of this type"
 
 
 def half_before_cast(node: object) -> torch.dtype | None:
@@ -84,29 +93,29 @@ def half_before_cast(node: object) -> torch.dtype | None:
     return kind if is_low_precision(kind) else None
 
 
-def trained(softmax: fx.Node) -> TrainingPattern | str:
-    """The attention that takes softmax there; why there is none, or none of which weights need not be kept."""
+def trained(softmax: fx.Node) -> TrainingPattern | Refusal | None:
+    """Return the attention that takes this softmax; None for a softmax of the backward pass or of other data."""
     scores, dim, *_ = softmax.args
     value = softmax.meta["val"]
     assert isinstance(scores, fx.Node) and isinstance(dim, int)
     if is_late(softmax) or has_symbols(value) or value.dtype != torch.float32 or dim not in (-1, value.dim() - 1):
-        return "another softmax"
+        return None
     if not (value.is_contiguous() and scores.meta["val"].is_contiguous()):
-        return "scores that do not lie in rows"
-    weights, blind = _unless_blind(softmax)
-    chain = _until_matmul(weights)
-    if isinstance(chain, str):
+        return Refusal("scores that are not contiguous")
+    probabilities, fully_masked = _unless_fully_masked(softmax)
+    chain = _until_matmul(probabilities)
+    if isinstance(chain, Refusal):
         return chain
-    *before, means = chain
+    *before, pv_matmul = chain
     changed = _changes(scores)
-    if isinstance(changed, str):
+    if isinstance(changed, Refusal):
         return changed
     matmul, changes = changed
-    if why := _why_not_alone((matmul, *changes), softmax, blind):
-        return why
-    if why := _why_sizes(matmul, means):
-        return why
-    one = TrainingPattern(matmul, changes, softmax, blind, (softmax, weights, *before), means, None)
+    if why := _why_not_alone((matmul, *changes), softmax, fully_masked):
+        return Refusal(why)
+    if why := _why_sizes(matmul, pv_matmul):
+        return Refusal(why)
+    one = TrainingPattern(matmul, changes, softmax, fully_masked, (softmax, probabilities, *before), pv_matmul, None)
     return _with_slope(one)
 
 
@@ -123,39 +132,43 @@ def _late_users(node: fx.Node) -> list[fx.Node]:
     return [user for user in node.users if is_late(user)]
 
 
-def _unless_blind(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
-    """The weights, and what tells of rows of -inf, of which they are zeros then."""
+def _unless_fully_masked(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
+    """The probabilities, and what tells of rows of -inf, of which they are zeros then."""
     users = _early_users(softmax)
     if len(users) != 1 or users[0].target is not aten.where.self or users[0].args[2] is not softmax:
         return softmax, None
-    blind, zeros, _ = users[0].args
-    known = isinstance(blind, fx.Node) and isinstance(zeros, fx.Node) and zeros.target is aten.full.default
-    if not known or zeros.args[1] != 0 or blind.target is not aten.all.dim or blind.args[2:] != (True,):  # type: ignore[union-attr]
+    fully_masked, zeros, _ = users[0].args
+    known = isinstance(fully_masked, fx.Node) and isinstance(zeros, fx.Node) and zeros.target is aten.full.default
+    if not known or zeros.args[1] != 0 or fully_masked.target is not aten.all.dim or fully_masked.args[2:] != (True,):  # type: ignore[union-attr]
         return softmax, None
-    lowest = blind.args[0]  # type: ignore[union-attr]
+    lowest = fully_masked.args[0]  # type: ignore[union-attr]
     is_it = isinstance(lowest, fx.Node) and lowest.target is aten.eq.Scalar
     is_it = is_it and lowest.args == (softmax.args[0], -torch.inf)  # type: ignore[union-attr]
-    return (users[0], blind) if is_it else (softmax, None)  # type: ignore[return-value]
+    return (users[0], fully_masked) if is_it else (softmax, None)  # type: ignore[return-value]
 
 
-def _until_matmul(weights: fx.Node) -> Sequence[fx.Node] | str:
-    """What the weights become until they are multiplied by values, and that matmul."""
+def _until_matmul(probabilities: fx.Node) -> Sequence[fx.Node] | Refusal:
+    """What the probabilities become until they are multiplied by values, and that matmul."""
     found: list[fx.Node] = []
-    node = weights
+    node = probabilities
     while True:
         users = _early_users(node)
         if len(users) != 1:
-            return "weights are read by others too"
+            return Refusal("probabilities are read by others too")
         (user,) = users
         if user.target is aten.bmm.default:
-            return [*found, user] if user.args[0] is node and user.args[1] is not node else "weights are not the rows"
+            return (
+                [*found, user]
+                if user.args[0] is node and user.args[1] is not node
+                else Refusal("probabilities are not the rows")
+            )
         if user.target not in (aten._to_copy.default, aten.view.default):
-            return f"weights become those of {user.target}"
+            return Refusal(f"probabilities become those of {user.target}")
         found.append(user)
         node = user
 
 
-def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
+def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | Refusal:
     """The matmul that scores are computed of, and what computes them of it, in order."""
     matmuls: dict[fx.Node, None] = {}
     seen: dict[fx.Node, None] = {}
@@ -170,7 +183,7 @@ def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
             seen[node] = None
             pending += node.all_input_nodes
     if len(matmuls) != 1:
-        return "scores of another number of matmuls than one"
+        return Refusal("scores of another number of matmuls than one")
     (matmul,) = matmuls
     depends = {matmul}
     changes = []
@@ -179,24 +192,24 @@ def _changes(scores: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]] | str:
             depends.add(node)
             changes.append(node)
     if any(is_random(node.target) for node in changes):
-        return "random numbers"
+        return Refusal("random numbers")
     return matmul, tuple(changes)
 
 
-def _why_not_alone(nodes: Sequence[fx.Node], softmax: fx.Node, blind: fx.Node | None) -> str | None:
+def _why_not_alone(nodes: Sequence[fx.Node], softmax: fx.Node, fully_masked: fx.Node | None) -> str | None:
     """Why the scores are needed for something else, or None."""
     known = {*nodes, softmax}
-    if blind is not None:
-        known |= {blind, *blind.all_input_nodes}
-        if _early_users(blind) != [next(iter(_early_users(softmax)))]:
+    if fully_masked is not None:
+        known |= {fully_masked, *fully_masked.all_input_nodes}
+        if _early_users(fully_masked) != [next(iter(_early_users(softmax)))]:
             return "it is read where nothing is seen"
     others = [user for node in nodes for user in _early_users(node) if user not in known]
     return f"scores are read by {others[0].target} too" if others else None
 
 
-def _why_sizes(matmul: fx.Node, means: fx.Node) -> str | None:
-    first, second = matmul.meta["val"], means.meta["val"]
-    operands = [node.meta["val"] for node in (*matmul.args, *means.args)]  # type: ignore[union-attr]
+def _why_sizes(matmul: fx.Node, pv_matmul: fx.Node) -> str | None:
+    first, second = matmul.meta["val"], pv_matmul.meta["val"]
+    operands = [node.meta["val"] for node in (*matmul.args, *pv_matmul.args)]  # type: ignore[union-attr]
     if first.dtype != torch.float32 or any(has_symbols(one) or 0 in one.shape for one in (first, second, *operands)):
         return "scores of another type, or of sizes that change"
     if 1 in first.shape[1:]:
@@ -210,7 +223,7 @@ def _why_sizes(matmul: fx.Node, means: fx.Node) -> str | None:
     return why_not_deep(max(operands[0].shape[2], second.shape[2]), kind)
 
 
-def _with_slope(one: TrainingPattern) -> TrainingPattern | str:
+def _with_slope(one: TrainingPattern) -> TrainingPattern | Refusal:
     """The attention with the backward operation of its softmax, if gradients go from there to matmuls alone."""
     chain = [*dict.fromkeys(one.chain)]
     slopes = {
@@ -221,29 +234,30 @@ def _with_slope(one: TrainingPattern) -> TrainingPattern | str:
     }
     if not slopes:
         reads = any(map(_late_users, chain))
-        return one if reads else "no gradient"
+        return one if reads else Refusal("no gradient")
     if len(slopes) > 1:
-        return "several gradients"
+        return Refusal("several gradients")
     (slope,) = slopes
-    gradient, weights, _, _ = slope.args
+    gradient, probabilities, _, _ = slope.args
     steps: list[Any] = [gradient]
     while isinstance(steps[-1], fx.Node) and steps[-1].target in (aten._to_copy.default, aten.view.default):
         steps.append(steps[-1].args[0])
     made = steps[-1]
     if not isinstance(made, fx.Node) or made.target is not aten.bmm.default or not is_late(made):
-        return "weights' gradient is not that of their matmul alone"
+        return Refusal("probabilities' gradient is not that of their matmul alone")
     if any([*node.users] != [user] for node, user in zip(steps, (slope, *steps), strict=False)):
-        return "weights' gradient is read by others too"
+        return Refusal("probabilities' gradient is read by others too")
     turned = made.args[1]
     values = turned.args[0] if isinstance(turned, fx.Node) and turned.target is aten.permute.default else None
-    if values is not one.means.args[1] or list(turned.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
-        return "weights' gradient is of other values"
-    if weights is not one.chain[1]:
-        return "softmax's gradient is of other weights"
+    if values is not one.pv_matmul.args[1] or list(turned.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
+        return Refusal("probabilities' gradient is of other values")
+    if probabilities is not one.chain[1]:
+        return Refusal("softmax's gradient is of other probabilities")
     if not (slope.meta["val"].is_contiguous() and steps[0].meta["val"].is_contiguous()):
-        return "gradients that do not lie in rows"
-    why = _why_not_to_matmuls(slope)
-    return why or TrainingPattern(one.matmul, one.changes, one.softmax, one.blind, one.chain, one.means, slope)
+        return Refusal("gradients that do not lie in rows")
+    if why := _why_not_to_matmuls(slope):
+        return Refusal(why)
+    return replace(one, slope=slope)
 
 
 def _why_not_to_matmuls(slope: fx.Node) -> str | None:
@@ -295,14 +309,14 @@ def _rewrite(graph: fx.Graph, one: TrainingPattern) -> None:
         instead[node] = w.again(node, instead)
         IN_BACKWARD.set(instead[node], True)
     below = w.call(aten.sub.Tensor, instead[one.scores], largest)
-    weights = w.call(aten.exp.default, w.call(aten.sub.Tensor, below, logarithms))
+    probabilities = w.call(aten.exp.default, w.call(aten.sub.Tensor, below, logarithms))
     # Views of what they stand for are views of them: they have its memory, as far as fakes have any.
-    weights.meta["val"] = one.chain[1].meta["val"]
-    instead[one.chain[0]] = instead[one.chain[1]] = weights
+    probabilities.meta["val"] = one.chain[1].meta["val"]
+    instead[one.chain[0]] = instead[one.chain[1]] = probabilities
     for node in one.chain[2:]:
         instead[node] = w.again(node, instead)
     if one.slope is not None:
-        _write_slope(graph, one, weights)
+        _write_slope(graph, one, probabilities)
     for node, copy in instead.items():
         for user in _late_users(node):
             if user not in {*instead.values()}:
@@ -327,25 +341,25 @@ def _of_rows(w: _Writer, one: TrainingPattern) -> tuple[fx.Node, fx.Node]:
     largest = w.call(aten.amax.default, one.scores, [-1], True)
     powers = w.call(aten.exp.default, w.call(aten.sub.Tensor, one.scores, largest))
     logarithms = w.call(aten.log.default, w.call(aten.sum.dim_IntList, powers, [-1], True))
-    if one.blind is None:
+    if one.fully_masked is None:
         return largest, logarithms
-    first, second = (w.call(aten.masked_fill.Scalar, node, one.blind, 0) for node in (largest, logarithms))
+    first, second = (w.call(aten.masked_fill.Scalar, node, one.fully_masked, 0) for node in (largest, logarithms))
     return first, second
 
 
-def _write_slope(graph: fx.Graph, one: TrainingPattern, weights: fx.Node) -> None:
-    """`weights * (gradient - sum of weights by gradients)`, that sum being the one of results by their gradients."""
+def _write_slope(graph: fx.Graph, one: TrainingPattern, probabilities: fx.Node) -> None:
+    """Write `probabilities * (gradient - sum)`, with the sum over a row of results times their gradients."""
     assert one.slope is not None
     made = one.slope.args[0]
     while isinstance(made, fx.Node) and made.target is not aten.bmm.default:
         made = made.args[0]
     assert isinstance(made, fx.Node)
     w = _Writer(graph, one.slope, one.slope)
-    gradient, results = (_in_float32(w, node) for node in (made.args[0], one.means))
+    gradient, results = (_in_float32(w, node) for node in (made.args[0], one.pv_matmul))
     sums = w.call(aten.sum.dim_IntList, w.call(aten.mul.Tensor, gradient, results), [-1], True)
-    sums = w.call(aten.view.default, sums, [*weights.meta["val"].shape[:-1], 1])
+    sums = w.call(aten.view.default, sums, [*probabilities.meta["val"].shape[:-1], 1])
     below = w.call(aten.sub.Tensor, one.slope.args[0], sums)
-    matmul = w.call(aten.mul.Tensor, below, weights)
+    matmul = w.call(aten.mul.Tensor, below, probabilities)
     matmul.meta["val"] = one.slope.meta["val"]
     one.slope.replace_all_uses_with(matmul)
 
@@ -360,8 +374,8 @@ def _in_float32(w: _Writer, node: Any) -> fx.Node:
 
 
 def declined(graph: fx.Graph) -> Iterator[str]:
-    """Why weights of softmax are kept, one reason for each."""
+    """Yield why the probabilities of a softmax are saved, one reason for each that is."""
     for node in graph.find_nodes(op="call_function", target=aten._softmax.default):
         found = trained(node)
-        if isinstance(found, str):
-            yield found
+        if isinstance(found, Refusal):
+            yield found.reason

@@ -18,6 +18,7 @@ from torch import fx
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.dtypes import is_low_precision
 from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.refusal import Refusal
 from framesmith_backends.rewrite.channels_last import (
     Preference,
     images_of,
@@ -44,8 +45,8 @@ MULTIPLICATIONS_FOR_A_NORM = 256
 def why_not_on_cpu(node: fx.Node) -> str | None:
     """Why this node is not computed with the channels last, or None."""
     found = images_and_result(node)
-    if isinstance(found, str):
-        return found
+    if isinstance(found, Refusal):
+        return found.reason
     images, result = found
     weights = operand_of(node, CONVOLUTIONS[node.target][1]).meta["val"]
     if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
@@ -58,8 +59,8 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
 def why_not_on_cuda(node: fx.Node) -> str | None:
     """The same where cuDNN computes it. (Who changes its switches later loses time, not numbers: launchers look.)"""
     found = images_and_result(node)
-    if isinstance(found, str):
-        return found
+    if isinstance(found, Refusal):
+        return found.reason
     images, _ = found
     if images.device.type != "cuda":
         return f"images on {images.device}"
@@ -77,18 +78,18 @@ def tensor_cores_take(dtype: torch.dtype) -> bool:
     return is_low_precision(dtype) or (dtype == torch.float32 and rounds_float32("conv"))
 
 
-def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | str:
+def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | Refusal:
     """What is convolved, and the result or its gradient; why no device would have their channels last."""
     if node.target not in CONVOLUTIONS:
-        return "no convolution"
+        return Refusal("no convolution")
     _, weights, gradient = CONVOLUTIONS[node.target]
     images, result = images_of(operands_of(node)[0]), images_of(node if gradient is None else node.args[gradient])
     if images is None or result is None or not isinstance(node.args[weights], fx.Node):
-        return "no images of known sizes, or of one pixel"
+        return Refusal("no images of known sizes, or of one pixel")
     if not (images.is_contiguous() and result.is_contiguous()):
-        return "laid out otherwise by the program"
+        return Refusal("laid out otherwise by the program")
     if images.shape[1] == result.shape[1] == 1:
-        return "one channel, which has one layout"
+        return Refusal("one channel, which has one layout")
     return images, result
 
 

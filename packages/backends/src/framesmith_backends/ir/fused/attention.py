@@ -21,7 +21,7 @@ Attends = Callable[[str, str], bool]
 
 LOWEST = float("-inf")
 #: The names of what is known of a row when all of its scores are.
-LARGEST, TOTAL, FINITE_TOTAL, BLIND = "largest", "total", "finite_total", "blind"
+LARGEST, TOTAL, FINITE_TOTAL, FULLY_MASKED = "largest", "total", "finite_total", "fully_masked"
 #: More elements of a head do not fit into a program's registers; of float32.
 MOST_DEPTH, MOST_FLOATS = 256, 128
 
@@ -49,10 +49,10 @@ class AttentionTile:
 class FusedAttention:
     """result[z, m, e] = sum over n of weight[z, m, n] * v[z, n, e]; weights are softmax along n of the scores.
 
-    `dtype` is that of the values, the weights and the result, `factors` that of queries and keys. Where all scores of a
-    row are -inf its result is 0 if `blind_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
+    `dtype` is that of values, probabilities and result, `factors` that of queries and keys. Where all scores of a row
+    are -inf its result is 0 if `zero_masked_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
     LARGEST score, to the TOTAL of exponentials below that (the FINITE_TOTAL: below 0 where that is infinite), and to
-    whether it is BLIND.
+    whether it is FULLY_MASKED.
     """
 
     name: str
@@ -65,7 +65,7 @@ class FusedAttention:
     rows: Var
     columns: Var
     scores: Expr
-    blind_rows: bool
+    zero_masked_rows: bool
     result: str
     tile: AttentionTile
     kept: tuple[Store, ...] = ()

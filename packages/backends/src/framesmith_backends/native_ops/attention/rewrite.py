@@ -18,6 +18,7 @@ from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
+from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.rewrite.replacing import Copies, replaced
 
 Args = tuple[Argument, ...]
@@ -28,7 +29,13 @@ CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")
 def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
     nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
-    found = {node: ours for node in nodes if not isinstance(ours := _replaced(node), str)}
+    found = {}
+    for node in nodes:
+        made = _replaced(node)
+        if isinstance(made, Refusal):
+            note("native attention", node.name, made)
+        else:
+            found[node] = made
     if not found:
         return gm
     from framesmith_backends.native_ops.attention.operator import ATTENTION
@@ -47,19 +54,19 @@ def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:
     return [code for node in gm.graph.nodes if (code := CODE.get(node)) is not None]
 
 
-def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | str:
+def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
     """The arguments of our own operator in place of this call of ATen's, and its code; why it stays, if it does."""
     from framesmith_backends.native_ops.attention.operator import call_of, laid, why_not_ours
 
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     operands = [given[name] for name in ("query", "key", "value", "attn_mask")]
     if given["dropout_p"] != 0:
-        return "dropout"
+        return Refusal("dropout")
     query, key, value = (one.meta["val"] for one in operands[:3])
     mask = None if operands[3] is None else operands[3].meta["val"]
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
     if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
-        return "numbers of another type, or elsewhere"
+        return Refusal("tensors that are not dense, float32 and on the CPU")
     if not any(map(has_symbols, tensors)):
         places = laid(query), laid(key), laid(value), None if mask is None else laid(mask)
         why = why_not_ours(*places)
@@ -67,4 +74,4 @@ def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | str:
         code = None if call is None else call.code.engine
     else:
         why, code = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None, None
-    return why or ((*operands[:3], given["is_causal"], operands[3], given["scale"]), code)
+    return Refusal(why) if why else ((*operands[:3], given["is_causal"], operands[3], given["scale"]), code)

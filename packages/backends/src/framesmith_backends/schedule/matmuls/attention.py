@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, loads, substitute, transform, variables, walk
 from framesmith_backends.ir.fused.attention import (
-    BLIND,
     FINITE_TOTAL,
+    FULLY_MASKED,
     LARGEST,
     LOWEST,
     TOTAL,
@@ -28,6 +28,7 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
 from framesmith_backends.ir.program import Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.matmuls.attention_operands import Half, readers_of
@@ -73,8 +74,12 @@ def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) 
     found = []
     for node in calls.values():
         one = _attention(program, node, readers, makers, calls, stored)
-        if one is not None and written.isdisjoint(one.buffers):
+        if isinstance(one, Found) and not written.isdisjoint(one.buffers):
+            one = Refusal("a call writes to what it reads")
+        if isinstance(one, Found):
             found.append(one)
+        elif one is not None:
+            note("fused attention", node.call.name, one)
     return found
 
 
@@ -109,29 +114,36 @@ def _attention(
     makers: Mapping[str, Group],
     calls: Mapping[str, CallNode],
     stored: frozenset[str],
-) -> Found | None:
-    means = None if node.call.effect else matmul_of(program, node.call)
-    group = makers.get(means.a.source) if means is not None else None
-    if means is None or group is None or group.reduced is None or readers[means.a.source] != [node.number]:
+) -> Found | Refusal | None:
+    """Return the attention whose matmul with the values is this call; None for a matmul of no reduced rows."""
+    pv_matmul = None if node.call.effect else matmul_of(program, node.call)
+    group = makers.get(pv_matmul.a.source) if pv_matmul is not None else None
+    if pv_matmul is None or group is None or group.reduced is None:
         return None
-    if means.a.source not in stored or any(d.failure is not None or d.updates is not None for d in group.members):
-        return None
+    if readers[pv_matmul.a.source] != [node.number]:
+        return Refusal("the probabilities have other readers")
+    if pv_matmul.a.source not in stored or any(d.failure is not None or d.updates is not None for d in group.members):
+        return Refusal("checks or scattered writes among the probabilities")
     kernel = with_equal_reductions_once(build_kernel("softmax", program, group, stored, scratch=False))
-    kernel, others = _without_others(kernel, means.a.source, calls)
+    kernel, others = _without_others(kernel, pv_matmul.a.source, calls)
     softmax = _softmax(kernel)
     if softmax is None:
-        return None
-    scores, blind_rows, names = softmax
+        return Refusal("its first operand is no softmax along rows, in float32")
+    scores, zero_masked_rows, names = softmax
     first = [load.source for load in loads(scores) if load.source in calls]
-    if len(set(first)) != 1 or readers[first[0]] != [group.number]:
-        return None
+    if len(set(first)) != 1:
+        return Refusal(f"the scores read {len(set(first))} results of calls instead of one matmul's")
+    if readers[first[0]] != [group.number]:
+        return Refusal("the matmul of queries and keys has other readers")
     made = calls[first[0]]
     matmul = None if made.call.effect else matmul_of(program, made.call)
-    if matmul is None or matmul.dtype != "f32" or not _fit(matmul, means):
-        return None
+    if matmul is None or matmul.dtype != "f32":
+        return Refusal("the scores are of no matmul in float32 with fixed sizes")
+    if not _fit(matmul, pv_matmul):
+        return Refusal("the rows of both matmuls differ, or the second one is scaled or added to")
     moved = _moved(kernel, scores, made.call.name, matmul, names)
     if moved is None:
-        return None
+        return Refusal("the scores read the matmul at several points, or rows keep more than single numbers")
     scores, kept = moved
     half = Half(program, readers, (made.number,), stored)
     kinds = [half.kind(place.source) for place in (matmul.a, matmul.b)]
@@ -141,12 +153,12 @@ def _attention(
         (queries, _), (keys, _) = half.place(matmul.a), half.place(matmul.b)
     kind = kinds[0]
     assert kind is not None
-    if why_not_deep(max(matmul.depth, _depth(means)), kind) is not None:
-        return None
+    if why := why_not_deep(max(matmul.depth, _depth(pv_matmul)), kind):
+        return Refusal(why)
     item = FusedAttention(
-        f"attention_{means.name}", queries, keys, means.b, kind, means.dtype, matmul.batch,
-        matmul.rows, matmul.columns, scores, blind_rows, node.call.name, tile_for(matmul.depth, _depth(means), kind),
-        kept,
+        f"attention_{pv_matmul.name}", queries, keys, pv_matmul.b, kind, pv_matmul.dtype, matmul.batch,
+        matmul.rows, matmul.columns, scores, zero_masked_rows, node.call.name,
+        tile_for(matmul.depth, _depth(pv_matmul), kind), kept,
     )  # fmt: skip
     made_here = frozenset((made.call.name, node.call.name))
     halves, unread = frozenset(half.names - half.unread), frozenset(half.unread)
@@ -154,8 +166,8 @@ def _attention(
     return Found({node.number: item}, made_here, frozenset((group.number,)), halves, unread, left=left)
 
 
-def _depth(means: FusedMatmul) -> int:
-    size = means.columns.size
+def _depth(pv_matmul: FusedMatmul) -> int:
+    size = pv_matmul.columns.size
     assert isinstance(size, int)
     return size
 
@@ -168,17 +180,17 @@ def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
     return AttentionTile(64, 32, 4, 2) if longest <= 64 else AttentionTile(32, 32, 4, 2)
 
 
-def _fit(matmul: FusedMatmul, means: FusedMatmul) -> bool:
+def _fit(matmul: FusedMatmul, pv_matmul: FusedMatmul) -> bool:
     """Whether the second matmul's rows are those of the first one, and nothing else is in it."""
     shape = (matmul.batch.size, matmul.rows.size, matmul.columns.size)
-    if means.a.shape != shape or means.a.strides != contiguous_strides(shape) or means.a.offset != 0:
+    if pv_matmul.a.shape != shape or pv_matmul.a.strides != contiguous_strides(shape) or pv_matmul.a.offset != 0:
         return False
-    return is_plain(means)
+    return is_plain(pv_matmul)
 
 
-def is_plain(means: FusedMatmul) -> bool:
+def is_plain(pv_matmul: FusedMatmul) -> bool:
     """Whether nothing is added to the matmul, nor is it scaled."""
-    (store,) = means.epilogue.passes[0].stores
+    (store,) = pv_matmul.epilogue.passes[0].stores
     value = store.value.value if isinstance(store.value, Cast) else store.value
     return value == Ref(ACCUMULATOR, "f32")
 
@@ -251,15 +263,15 @@ def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
     names = {top.name: LARGEST, total.name: TOTAL}
     if finite in totals:
         names[totals[finite].name] = FINITE_TOTAL
-    blind = [one for one in tops.reductions if one is not top]
+    fully_masked = [one for one in tops.reductions if one is not top]
     value = _without_cast(last.stores[0])
     share = power / Ref(total.name, "f32")
-    if not blind:
+    if not fully_masked:
         return (top.value, False, names) if value == share else None
-    hidden = _hides(blind, top.value)
+    hidden = _hides(fully_masked, top.value)
     if hidden is None or value != Op("where", Ref(hidden.name, "b1"), Const(0, "f32"), share):
         return None
-    return top.value, True, {**names, hidden.name: BLIND}
+    return top.value, True, {**names, hidden.name: FULLY_MASKED}
 
 
 def _unless_infinite(e: Expr) -> Expr:
@@ -272,9 +284,9 @@ def _without_cast(store: Store) -> Expr:
     return store.value.value if isinstance(store.value, Cast) and store.value.dtype in LOW_PRECISION else store.value
 
 
-def _hides(blind: Sequence[Accumulate], scores: Expr) -> Accumulate | None:
+def _hides(fully_masked: Sequence[Accumulate], scores: Expr) -> Accumulate | None:
     """The reduction that tells of a row whether all of it is -inf, if it is the only one."""
-    (one, *rest) = blind
+    (one, *rest) = fully_masked
     is_it = one.kind == "all" and one.value == Op("eq", scores, Const(LOWEST, "f32"))
     return one if is_it and not rest else None
 

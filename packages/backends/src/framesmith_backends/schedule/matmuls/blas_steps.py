@@ -9,36 +9,37 @@ from torch import fx
 from framesmith_backends.ir.matmul import LARGEST, Matmul, Matrix
 from framesmith_backends.ir.program import Call, Place, Program, contiguous_strides
 from framesmith_backends.ir.symbolic.size import Size, surely_at_least, surely_positive
+from framesmith_backends.refusal import Refusal
 from framesmith_guards.torch_adapter import aten
 
 
-def blas_matmul(program: Program, call: Call) -> Matmul | str:
-    """The call as a matmul, or why it is none."""
+def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
+    """Return the call as a matmul of BLAS."""
     split = FORMS.get(call.node.target)
     if split is None:
-        return "another operator"
+        return None
     operands = split(call.node)
     if operands is None:
-        return "scaled, or with a bias that is not of one row"
+        return Refusal("scaled, or with a bias that is not of one row")
     a, b, bias = (place_of(program, node) for node in operands)
     result = program.layouts.get(call.name)
     if a is None or b is None or result is None or (bias is None) != (operands[2] is None):
-        return "an operand whose place is not known"
+        return Refusal("an operand whose place is not known")
     types = {program.layouts[one.source].dtype for one in (a, b, bias) if one is not None}
     if types != {"f32"} or result.dtype != "f32":
-        return f"elements of type {', '.join(sorted(types))}"
+        return Refusal(f"elements of type {', '.join(sorted(types))}")
     (m, k), n = a.shape, b.shape[1]
     if bias is not None and (bias.shape != (n,) or bias.strides != (1,)):
-        return "a bias that is not one dense row"
+        return Refusal("a bias that is not one dense row")
     if not all(map(surely_positive, (m, n, k))) or any(isinstance(s, int) and s > LARGEST for s in (m, n, k)):
-        return "no elements, or more than BLAS counts"
+        return Refusal("no elements, or more than BLAS counts")
     if 1 in (m, n):
-        return "a row or a column, which ATen multiplies in another way"
+        return Refusal("a row or a column, which ATen multiplies in another way")
     if result.strides != contiguous_strides(result.shape):
-        return "a result that is not contiguous"
+        return Refusal("a result that is not contiguous")
     first, second = _matrix(a), _matrix(b)
     if first is None or second is None:
-        return "an operand with neither rows nor columns beside each other"
+        return Refusal("an operand with neither rows nor columns beside each other")
     return Matmul(call.name, first, second, call.name, bias, m, n, k)
 
 

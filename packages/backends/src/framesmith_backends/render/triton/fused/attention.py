@@ -15,7 +15,14 @@ from dataclasses import replace
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Ref, variables, walk
-from framesmith_backends.ir.fused.attention import BLIND, FINITE_TOTAL, LARGEST, TOTAL, AttentionTile, FusedAttention
+from framesmith_backends.ir.fused.attention import (
+    FINITE_TOTAL,
+    FULLY_MASKED,
+    LARGEST,
+    TOTAL,
+    AttentionTile,
+    FusedAttention,
+)
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
 from framesmith_backends.ir.program import Place, contiguous_strides
@@ -28,7 +35,7 @@ from framesmith_backends.render.triton.state import Scope, Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: Which rows saw nothing, not even a NaN.
-BLIND_ROWS = '(top == float("-inf")) & (total == 0.0)'
+FULLY_MASKED_ROWS = '(top == float("-inf")) & (total == 0.0)'
 
 #: Sums of exponentials, infinite where the largest is: less than that is taken from each.
 INFINITE_SUMS = 'tl.where(top == float("inf"), float("inf"), total)'
@@ -201,8 +208,8 @@ def precision(dtype: str) -> str:
 def _result(w: Writing, item: FusedAttention) -> None:
     length = _size(item.values.shape[2])
     w.line("means = means / total[:, None]")
-    if item.blind_rows:
-        w.line(f"means = tl.where(({BLIND_ROWS})[:, None], 0.0, means)")
+    if item.zero_masked_rows:
+        w.line(f"means = tl.where(({FULLY_MASKED_ROWS})[:, None], 0.0, means)")
     batch, row, _ = contiguous_strides((_size(item.batch.size), _size(item.rows.size), length))
     where = f"batch * {batch} + rows[:, None] * {row} + elements[None, :]"
     masks = [w.masks.get(item.rows), short("elements[None, :]", length)]
@@ -211,7 +218,7 @@ def _result(w: Writing, item: FusedAttention) -> None:
     w.line(f"tl.store({w.pointers[item.result]} + ({where}), {stored}{f', mask={mask}' if mask else ''})")
     w.refs |= {LARGEST: "top[:, None]", TOTAL: "total[:, None]"}
     read = {part.name for one in item.kept for part in walk(one.value) if isinstance(part, Ref)}
-    for name, value in ((BLIND, BLIND_ROWS), (FINITE_TOTAL, INFINITE_SUMS)):
+    for name, value in ((FULLY_MASKED, FULLY_MASKED_ROWS), (FINITE_TOTAL, INFINITE_SUMS)):
         if name in read:
             w.refs[name] = w.fresh(f"({value})[:, None]", w.here)
     for one in item.kept:
