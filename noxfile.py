@@ -129,7 +129,7 @@ def types(session: nox.Session) -> None:
 def check_types(session: nox.Session, *paths: str) -> None:
     """Run mypy over paths; its cache is in .nox."""
     mypy = str(checkers(session) / "bin" / "mypy")
-    session.run(mypy, "--cache-dir", ".nox/mypy", "-n", "2", *paths, external=True)
+    session.run(mypy, "--cache-dir", ".nox/mypy", *paths, external=True)
 
 
 @nox.session(venv_params=BARE)
