@@ -58,7 +58,7 @@ SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=
 BARE = ["--without-pip"]
 #: Tests run in two processes: each begins with one half, and the first to finish takes over tests of the other.
 WORKERS = ["-n", "2", "--dist", "worksteal"]
-#: Where the registry's torch is built for CUDA.
+#: Pythons for which the registry's torch is built for CUDA.
 WITH_CUDA = ["3.12"]
 #: Tests of captured CUDA graphs, which look at the memory that torch's allocator holds.
 CAPTURED = [

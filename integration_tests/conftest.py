@@ -42,7 +42,7 @@ declare_operators()
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing is compiled before a test nor left by it, and random numbers begin anew."""
+    """Nothing is compiled before a test nor left by it, and random numbers begin at a fixed seed."""
     import framesmith  # after the environment variables are set above
 
     framesmith.reset()

@@ -52,30 +52,30 @@ def test_what_a_guard_watches_is_compiled_again_and_explained() -> None:
 def test_the_newer_settings_of_precision_are_watched() -> None:
     """torch's older functions raise where these alone are set."""
     compiled = framesmith.compile(scaled, strict=True)
-    places = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
-    before = [place.fp32_precision for place in places]
+    settings_of_backends = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    before = [setting.fp32_precision for setting in settings_of_backends]
     try:
         for at, precision, count in (
             (0, "bf16", 1),  # kernels on the CPU look themselves
             (1, "tf32", 2),
             (1, "ieee", 2),
         ):
-            places[at].fp32_precision = precision
+            settings_of_backends[at].fp32_precision = precision
             torch.testing.assert_close(compiled(torch.ones(3), 2.0), scaled(torch.ones(3), 2.0))
             assert framesmith.stats()["frames_compiled"] == count
     finally:
-        for place, was in zip(places, before, strict=True):
-            place.fp32_precision = was
+        for setting, was in zip(settings_of_backends, before, strict=True):
+            setting.fp32_precision = was
 
 
 def test_the_recompile_limit_leaves_the_rest_to_python() -> None:
     compiled = framesmith.compile(scaled, recompile_limit=2, dynamic=False)
-    with pytest.warns(framesmith.FramesmithWarning) as told:
+    with pytest.warns(framesmith.FramesmithWarning) as reported:
         for k in (1.0, 2.0, 3.0, 4.0, 1.0):
             torch.testing.assert_close(compiled(torch.ones(3), k), scaled(torch.ones(3), k))
     counters = framesmith.stats()
     assert (counters["frames_compiled"], counters["recompile_limits"]) == (2, 1)
-    [warning] = told
+    [warning] = reported
     message = str(warning.message)
     assert "scaled: compiled 2 times, the limit" in message and "raise recompile_limit" in message
     assert "L['k'] has changed 2 times, at last L['k']: expected 2.0, found 3.0" in message
@@ -94,7 +94,7 @@ def test_fullgraph_refuses_a_break() -> None:
     torch.testing.assert_close(whole(torch.ones(2), 1.0), scaled(torch.ones(2), 1.0))
 
 
-def test_explain_tells_graphs_breaks_and_guards(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_graphs_breaks_and_guards(capsys: pytest.CaptureFixture[str]) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         print("here")
@@ -145,7 +145,7 @@ def test_settings_do_not_meet_each_others_entries() -> None:
     assert len(seen) == 1, "equal settings share what was compiled"
 
 
-def test_disabled_functions_run_as_plain_python() -> None:
+def test_disabled_functions_run_eagerly() -> None:
     calls = []
 
     @framesmith.disable

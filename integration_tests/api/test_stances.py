@@ -92,7 +92,7 @@ def _entered(stance: str | None, around: Callable[[], contextlib.AbstractContext
 
 @functools.cache
 def wanted(name: str, warm: bool, backward: bool) -> Run:
-    """What the program does in eager mode; without its backward passes where a stance may leave no result."""
+    """The program's outcome in eager mode; without its backward passes where a stance may leave no result."""
     stance = None if backward else "fail_on_recompile"
     return run(lambda: under(PROGRAMS[name], stance, warm=warm, graphs=[]), eager)
 

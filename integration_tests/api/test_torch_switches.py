@@ -1,4 +1,4 @@
-"""Each row of docs/torch-switches.md, by its name: that a switch is heard, told, refused, or not needed."""
+"""Each row of docs/torch-switches.md, by its name: a switch has its effect, warns, is refused, or is not needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = (marks, stances, configuration)
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is compiled, nothing was told; the stance is the default one, and is so afterwards."""
+    """Nothing is compiled, no warning was given; the stance is the default one, and is so afterwards."""
     monkeypatch.setattr(settings, "_told", set())
     framesmith.reset()
     yield

@@ -52,7 +52,7 @@ def test_gradients_equal_the_engines(
 
 
 @pytest.mark.parametrize("backend", ["auto", "aot_eager"])
-def test_one_program_for_sizes_that_change(backend: str) -> None:
+def test_one_program_for_dynamic_shapes(backend: str) -> None:
     torch.manual_seed(0)
     expected, _ = mlp()
     actual = copy.deepcopy(expected)
@@ -139,10 +139,10 @@ def test_attention_of_changing_sizes_beside_its_input() -> None:
             (x + attention(x, x, x, need_weights=False)[0]).pow(2).sum().backward()
         return [leaf.grad for leaf in leaves]
 
-    with warnings.catch_warnings(record=True) as told, framesmith.compile_backward():
+    with warnings.catch_warnings(record=True) as reported, framesmith.compile_backward():
         warnings.simplefilter("always")
         found = gradients()
-    assert not [one.message for one in told if issubclass(one.category, framesmith.FramesmithWarning)]
+    assert not [one.message for one in reported if issubclass(one.category, framesmith.FramesmithWarning)]
     torch.testing.assert_close(found, gradients())
 
 

@@ -209,11 +209,11 @@ BREAKS: dict[str, tuple[str, Callable[[Tensor], Any]]] = {
 def test_it_runs_eagerly(name: str) -> None:
     kind, function = BREAKS[name]
     compiled = framesmith.compile(function)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         for _ in range(3):
             assert outcome(compiled, torch.arange(-2.0, 4.0)) == outcome(function, torch.arange(-2.0, 4.0))
-    assert not [one for one in told if "failed to compile" in str(one.message)]
+    assert not [one for one in reported if "failed to compile" in str(one.message)]
     framesmith.reset()
     with pytest.raises(Exception, match=rf"\[{kind}\]"):
         framesmith.compile(function, fullgraph=True)(torch.arange(-2.0, 4.0))

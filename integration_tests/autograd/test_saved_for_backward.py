@@ -1,4 +1,4 @@
-"""What operators keep for the backward pass, and what not: a change of it in the graph is told as in eager mode."""
+"""Tensors that operators save for backward, and others: changing one in the graph is an error as in eager mode."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_a_change_behind_the_operator(operator, history, dynamic):
 
 
 @pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])
-def test_shrinking_by_numbers_that_change(shrink):
+def test_shrinking_by_symbolic_scalars(shrink):
     compiled = framesmith.compile(lambda x, number: shrink(x * 2, number), dynamic=True)
     for rows in (3, 4, 5):
         x = torch.linspace(-1, 1, rows * 4).view(rows, 4).requires_grad_()

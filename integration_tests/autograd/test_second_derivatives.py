@@ -291,7 +291,7 @@ def an_item_set(x: torch.Tensor) -> None:
     x[0] = 1
 
 
-def told_to_write(x: torch.Tensor) -> None:
+def asked_to_write(x: torch.Tensor) -> None:
     F.relu(x, inplace=True)
 
 
@@ -317,14 +317,14 @@ def by_a_function_made_there(x: torch.Tensor) -> None:
     change()
 
 
-def by_a_number_that_data_tell(x: torch.Tensor) -> None:
+def by_an_unbacked_number(x: torch.Tensor) -> None:
     x.fill_(torch.tensor(2.0).item())
 
 
 #: Each changes a tensor of two rows in place.
 CHANGES = [
-    filled, a_view_scaled, counted_up, an_item_set, told_to_write, each_of_some, without_gradients, a_detached_view,
-    by_a_function_made_there, by_a_number_that_data_tell,
+    filled, a_view_scaled, counted_up, an_item_set, asked_to_write, each_of_some, without_gradients, a_detached_view,
+    by_a_function_made_there, by_an_unbacked_number,
 ]  # fmt: skip
 
 
@@ -395,7 +395,7 @@ def test_of_an_input_that_shares_memory_with_one_changed_behind_a_break() -> Non
     assert_as_in_eager_mode(function, outcome)
 
 
-def a_product_of_what_has_no_derivative(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def a_matmul_of_what_has_no_derivative(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     doubled = x * 2
     return torch.addcmul(x // x, x, doubled, value=3), doubled
 
@@ -419,7 +419,7 @@ def kept_and_changed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, to
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("wanted", ["x", "w", "second result", "both", "leaves"])
 @pytest.mark.parametrize(
-    "function", [a_product_of_what_has_no_derivative, rounded_and_not, of_two_inputs, kept_and_changed]
+    "function", [a_matmul_of_what_has_no_derivative, rounded_and_not, of_two_inputs, kept_and_changed]
 )
 def test_what_autograd_refuses_is_refused_where_it_leads_to_what_is_asked_for(
     function: Callable[..., Any], wanted: str, history: bool

@@ -36,7 +36,7 @@ def m(*sizes: int) -> Callable[[], Tensor]:
     return lambda: t(*sizes)
 
 
-simple("products", lambda a, b: a @ b, m(3, 4), m(3, 4))
+simple("matmuls", lambda a, b: a @ b, m(3, 4), m(3, 4))
 simple("dims", lambda a, w: (w @ a).relu(), m(4, 3), m(5, 4), in_dims=(1, None))
 simple("negative dims", lambda a, b: a * b, m(4, 3), m(3, 4), in_dims=(-1, 0), out_dims=-1)
 simple("dims of results", lambda a: (a.exp(), a.sum(), a.outer(a)), m(3, 4), out_dims=(1, 0, 2))
@@ -62,7 +62,7 @@ simple("gradients asked of an example", lambda a: a * 2 if a.requires_grad else 
 simple("a permuted batch", lambda a: (a * 2, a.sum(0), a.contiguous()), lambda: t(4, 3, 5).permute(1, 2, 0))
 simple("an expanded batch", lambda a: a * 2, lambda: t(1, 4).expand(3, 4))
 simple("choices", lambda a: torch.where(a > 0, a, a * 0.1), m(3, 4))
-simple("places", lambda a, i: a[i], m(3, 4), lambda: torch.tensor([[0, 1], [2, 3], [1, 1]]))
+simple("indices", lambda a, i: a[i], m(3, 4), lambda: torch.tensor([[0, 1], [2, 3], [1, 1]]))
 simple("scatter", lambda a, i, s: a.scatter(0, i, s), m(3, 4), lambda: torch.tensor([[0, 1], [2, 3], [1, 0]]), m(3, 2))
 simple("sorted", lambda a: (a.sort().values, a.topk(2).indices, a.cumsum(0).flip(0)), m(3, 4))
 simple("linear algebra", lambda a: (torch.linalg.det(a), torch.linalg.inv(a + torch.eye(3) * 5)), m(4, 3, 3))

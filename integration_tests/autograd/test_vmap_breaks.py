@@ -1,4 +1,4 @@
-"""What a function under `torch.vmap` may do that no graph has: it runs eagerly, once, and says what eager mode says."""
+"""Functions under `torch.vmap` that no graph can hold: they run eagerly, once, with eager mode's errors."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def no_batch() -> Callable[[Tensor], Any]:
 
 
 @program("batch-without-examples")
-def as_many_as_data_say() -> Callable[[Tensor], Any]:
+def as_many_as_unbacked() -> Callable[[Tensor], Any]:
     return lambda x: vmap(lambda a: a * 2)(x[x > 0])
 
 
@@ -270,12 +270,12 @@ def test_it_runs_eagerly(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     kind, make = PROGRAMS[name]
     results, printed = [], []
     for compile in (lambda target: target, framesmith.compile):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             call = compile(make())
             results.append([outcome(call, argument()) for _ in range(3)])
         printed.append(capfd.readouterr().out)
-        assert not [one for one in told if "failed to compile" in str(one.message)]
+        assert not [one for one in reported if "failed to compile" in str(one.message)]
     assert results[0] == results[1]
     assert printed[0] == printed[1]
     framesmith.reset()

@@ -65,7 +65,7 @@ def run(program: Program, **options: Any) -> None:
 
 
 def outcome(function: Callable[..., Any], *args: Tensor) -> Any:
-    """What a call gives or raises, and what it leaves of its arguments, the random numbers and functorch."""
+    """Return a call's result or error, and the state of its arguments, random numbers and functorch afterwards."""
     torch.manual_seed(3)
     try:
         found = function(*args)

@@ -1,4 +1,4 @@
-"""What the compiler assumes of data and the program does not say: a call in which it is not so runs eagerly, once.
+"""Assumptions of the compiler that the program does not state: a call that violates one runs eagerly, once.
 
 With `fullgraph=True` it raises EagerNotAllowed with the reason and the line; the program's own errors stay its own.
 """
@@ -140,8 +140,8 @@ def test_a_call_in_which_it_is_not_so(name: str, backend: str) -> None:
         warnings.simplefilter("always")
         for values in (holds, fails, holds, fails):
             same(outcome(run, values), outcome(function, values))
-    [told] = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
-    assert "as compiled code assumes runs eagerly" in told and HERE in told
+    [reported] = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
+    assert "as compiled code assumes runs eagerly" in reported and HERE in reported
     stats = framesmith.stats()
     assert (stats["frames_run_once"], stats["frames_failed"], stats["graphs"]) == (2, 0, 1)
 
@@ -259,28 +259,28 @@ def test_effects_happen_once() -> None:
     assert held == [0]
 
 
-@torch.library.custom_op("assumptions::tell", mutates_args=())
-def tell(x: torch.Tensor) -> None:
-    TOLD.append(x.shape[0])
+@torch.library.custom_op("assumptions::report", mutates_args=())
+def report(x: torch.Tensor) -> None:
+    REPORTED.append(x.shape[0])
 
 
-@tell.register_fake
+@report.register_fake
 def _(x: torch.Tensor) -> None:
     return None
 
 
-TOLD: list[int] = []
+REPORTED: list[int] = []
 
 
 def by_factor(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     y = torch.add(x, x.sin(), alpha=factor.item())
-    tell(x.detach())
+    report(x.detach())
     return y * 2
 
 
 def by_length(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     y = x[: factor.int().item()]
-    tell(x.detach())
+    report(x.detach())
     return y + torch.ones(2)
 
 
@@ -291,10 +291,10 @@ def test_effects_of_operators_happen_once(function: Callable[..., Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", framesmith.FramesmithWarning)
         for factor in (2.0, 1.0, 2.0, 1.0):
-            TOLD.clear()
+            REPORTED.clear()
             x, eager = (torch.ones(3, requires_grad=True) for _ in range(2))
             run(x, torch.tensor(factor)).sum().backward()
-            assert TOLD == [3]
+            assert REPORTED == [3]
             function(eager, torch.tensor(factor)).sum().backward()
             torch.testing.assert_close(x.grad, eager.grad)
 

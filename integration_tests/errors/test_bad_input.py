@@ -1,4 +1,4 @@
-"""What `compile()` refuses, and how: the kind of error, what was wrong, and the nearest valid choice."""
+"""Arguments that `compile()` refuses: the kind of error, the reason, and the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_targets(target: Any, said: str) -> None:
 )
 def test_functions_that_are_resumed_run_eagerly(target: Any, said: str) -> None:
     framesmith.reset()
-    with pytest.warns(framesmith.FramesmithWarning, match="nothing of it is compiled") as told:
+    with pytest.warns(framesmith.FramesmithWarning, match="nothing of it is compiled") as reported:
         compiled = framesmith.compile(target)
-    assert len(told) == 1 and said in str(told[0].message)
+    assert len(reported) == 1 and said in str(reported[0].message)
     assert inspect.isgeneratorfunction(compiled) == inspect.isgeneratorfunction(target)
     with pytest.raises(RuntimeError, match=r"fullgraph=True, but .* runs eagerly: it is a"):
         framesmith.compile(target, fullgraph=True)
@@ -119,10 +119,10 @@ def test_bound_methods_partials_and_callable_objects_are_fine() -> None:
 
 
 @pytest.mark.parametrize("backend", ["auto", "cpu", "eager", lambda gm, inputs: gm.forward])
-def test_a_mode_that_the_backend_does_not_take_is_told_at_the_users_line(backend: Any) -> None:
-    with pytest.warns(framesmith.FramesmithWarning, match="mode='max-autotune' has no effect") as told:
+def test_a_mode_that_the_backend_does_not_take_warns_at_the_users_line(backend: Any) -> None:
+    with pytest.warns(framesmith.FramesmithWarning, match="mode='max-autotune' has no effect") as reported:
         compiled = framesmith.compile(fine, backend=backend, mode="max-autotune")
-    assert [entry.filename for entry in told] == [__file__]
+    assert [entry.filename for entry in reported] == [__file__]
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -136,7 +136,7 @@ def test_a_mode_is_no_mode_of_graphs_for_another_backend(monkeypatch: pytest.Mon
         compiled = framesmith.compile(fine, mode="reduce-overhead")
     with pytest.warns(
         framesmith.FramesmithWarning, match="mode='reduce-overhead' has no effect on some graphs"
-    ) as told:
+    ) as reported:
         for length in (2, 3, 4):
             assert torch.equal(compiled(torch.ones(length)), torch.full((length,), 2.0))
-    assert len(told) == 1
+    assert len(reported) == 1

@@ -13,7 +13,7 @@ import framesmith
 from framesmith_dynamo import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from integration_tests.errors.eager_calls import PROGRAMS
 
-#: What says that a call runs eagerly; other errors are the program's, or of a graph.
+#: Errors that say that a call runs eagerly; others are the program's, or of a graph.
 REFUSALS = (BreakNotAllowed, EagerNotAllowed, RecompileLimit, framesmith.FramesmithError)
 
 
@@ -44,9 +44,9 @@ def test_each_raises_with_its_reason(name: str) -> None:
 def test_without_it_each_is_right(name: str) -> None:
     program, _ = PROGRAMS[name]
     wanted = program(lambda target, **settings: target)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert same(program(framesmith.compile), wanted)
-    ours = [str(w.message) for w in told if issubclass(w.category, framesmith.FramesmithWarning)]
+    ours = [str(w.message) for w in reported if issubclass(w.category, framesmith.FramesmithWarning)]
     if name != "without_tensors_again_and_again":  # there is nothing to compile
-        assert ours or framesmith.stats()["graphs"], "nothing was compiled, and nobody is told"
+        assert ours or framesmith.stats()["graphs"], "nothing was compiled, and nothing is reported"

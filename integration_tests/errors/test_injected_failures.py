@@ -1,7 +1,7 @@
 """Any function of the compiler raises at any of its calls: programs do what they do in eager mode, each effect once.
 
-By default one warning tells of it, under `strict` an error; an interrupt goes to the caller. Nothing is left behind.
-The programs and places are drawn by number; long runs (`FRAMESMITH_LONG=1`) take every program.
+By default one warning reports it, under `strict` an error; an interrupt goes to the caller. Nothing is left behind.
+The programs and functions are drawn by number; long runs (`FRAMESMITH_LONG=1`) take every program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from integration_tests.harness.injection import Place, Planted, calls_in, plante
 from integration_tests.harness.sweeps import LONG
 from integration_tests.programs import IN_FAMILIES, PROGRAMS
 
-#: Records warnings and looks at them: the one that tells of the failure is among them.
+#: Records warnings and looks at them: the one that reports the failure is among them.
 RECORDS_WARNINGS = "language.warnings_and_print"
 NAMES = [name for name in PROGRAMS if name not in IN_FAMILIES and name != RECORDS_WARNINGS]
 SHOWN = NAMES if LONG else random.Random(0).sample(NAMES, 16)
@@ -39,7 +39,7 @@ def drawn(name: str, calls: dict[Any, int]) -> Place:
 
 
 def left_behind() -> dict[str, object]:
-    """What a compilation makes and takes away again."""
+    """The state that a compilation creates and removes again."""
     return {
         "callback": framesmith_frames.get_callback(),
         "threads": framesmith_frames.hook_state()["active_threads"],
@@ -68,9 +68,9 @@ def test_one_warning_and_the_effects_of_eager(name: str) -> None:
         warnings.simplefilter("always")
         actual = run(PROGRAMS[name], framesmith.compile)
     assert_same_outcomes(expected, actual, f"{place}: ")
-    told = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
-    told = [message for message in told if "framesmith failed to compile" in message]
-    assert len(told) == plant.raised, (place, told)
+    reported = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
+    reported = [message for message in reported if "framesmith failed to compile" in message]
+    assert len(reported) == plant.raised, (place, reported)
     assert left_behind() == before, place
     check_as_new(name, expected)
 

@@ -77,8 +77,8 @@ def of_topic(records, topic):
 def test_breaks_name_their_line(name, records):
     framesmith.set_logs("breaks")
     x = torch.rand(3)
-    told = framesmith.explain(BREAKING[name], x)
-    broken = told.of_kind("break")
+    explained = framesmith.explain(BREAKING[name], x)
+    broken = explained.of_kind("break")
     place = f"{__file__}:{line_of(f'AT-{name}')}"
     assert broken and all(f"{event.place.filename}:{event.place.lineno}" == place for event in broken)
     assert {record.place for record in of_topic(records, "breaks")} == {place}
@@ -86,10 +86,10 @@ def test_breaks_name_their_line(name, records):
 
 
 def test_a_break_in_an_inlined_helper_names_the_helper_and_its_caller():
-    told = framesmith.explain(two_breaks, torch.rand(3))
-    lines = [event.place.lineno for event in told.of_kind("break")]
+    explained = framesmith.explain(two_breaks, torch.rand(3))
+    lines = [event.place.lineno for event in explained.of_kind("break")]
     assert lines[:2] == [line_of("BREAK-ONE"), line_of("BREAK-HELPER")]
-    text = str(told)
+    text = str(explained)
     assert f"line {line_of('BREAK-HELPER')}, in helper\n" in text and 'print("helper")' in text
     assert "y = helper(y)" in text
 
@@ -135,7 +135,7 @@ def scaled(x, scale):
     return y * scale  # SCALED
 
 
-def test_a_recompilation_is_told_with_both_values_and_the_line_that_relies_on_it(records):
+def test_a_recompilation_is_logged_with_both_values_and_the_line_that_relies_on_it(records):
     framesmith.set_logs("recompiles")
     compiled = framesmith.compile(scaled, backend="eager")
     compiled(torch.rand(3), 2)
@@ -204,7 +204,7 @@ def test_warnings_of_backward_passes_stand_at_the_users_line():
     assert list(at.values()) == [(__file__, line_of("SECOND"))], at
 
 
-def test_a_mode_without_effect_is_told_at_the_users_line():
+def test_a_mode_without_effect_warns_at_the_users_line():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         framesmith.compile(computes, backend="eager", mode="max-autotune")  # MODE
@@ -221,7 +221,7 @@ def never_pays(x):
     return x + 1
 
 
-def test_functions_that_never_pay_are_told_once(records):
+def test_functions_that_never_pay_are_logged_once(records):
     framesmith.set_logs("perf")
     callers = [eval(f"lambda x: never_pays(x.cos()) * {at}", globals()) for at in range(6)]
 
@@ -229,9 +229,11 @@ def test_functions_that_never_pay_are_told_once(records):
         return [caller(x) for caller in callers]
 
     framesmith.compile(all_of_them, backend="eager")(torch.rand(3))
-    told = [record.getMessage() for record in of_topic(records, "perf") if record.getMessage().startswith("costly")]
-    assert len(told) == framesmith.stats()["costly_functions"] == 1
-    assert "never_pays" in told[0] and "What to do" in told[0] and "framesmith.disable" in told[0]
+    explained = [
+        record.getMessage() for record in of_topic(records, "perf") if record.getMessage().startswith("costly")
+    ]
+    assert len(explained) == framesmith.stats()["costly_functions"] == 1
+    assert "never_pays" in explained[0] and "What to do" in explained[0] and "framesmith.disable" in explained[0]
 
 
 def never_pays_for_explain(x):
@@ -241,7 +243,7 @@ def never_pays_for_explain(x):
 
 def test_explain_names_functions_that_never_pay():
     callers = [eval(f"lambda x: never_pays_for_explain(x.cos()) * {at}", globals()) for at in range(6)]
-    told = framesmith.explain(lambda x: [caller(x) for caller in callers], torch.rand(3))
-    [event] = told.of_kind("costly")
+    explained = framesmith.explain(lambda x: [caller(x) for caller in callers], torch.rand(3))
+    [event] = explained.of_kind("costly")
     assert event.place.lineno == never_pays_for_explain.__code__.co_firstlineno and "print" in event.detail
-    assert str(event) in str(told)
+    assert str(event) in str(explained)

@@ -1,4 +1,4 @@
-"""What is CUDA's own around compiled functions: the user's captures, pinned memory, what is made of nothing there.
+"""CUDA's own features around compiled functions: the user's captures, pinned memory, tensors created on the device.
 
 Nothing here runs without a GPU, as in `test_on_a_gpu.py`.
 """

@@ -1,4 +1,4 @@
-"""Memory of recorded graphs on the simulated GPU: there as long as a graph may use it, and no longer."""
+"""Memory of captured graphs on the simulated GPU: it lives as long as a graph may use it, and no longer."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def allocations() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _generator_has_its_places() -> Iterator[None]:
-    """While there are graphs, there is memory for what the generator is told by replays."""
+def _generator_has_its_memory() -> Iterator[None]:
+    """While there are graphs, the generator's state for replays takes memory."""
     x = torch.ones(1, device="cuda")
-    held = [recorded(x) for _ in range(2)]
+    held = [captured(x) for _ in range(2)]
     for graph, y in held:
         graph.replay()
         torch.testing.assert_close(y, y)
     yield
 
 
-def recorded(x: torch.Tensor) -> Made:
+def captured(x: torch.Tensor) -> Made:
     """A graph of two operators, with a result between them that nobody holds."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -46,9 +46,9 @@ def recorded(x: torch.Tensor) -> Made:
 def test_memory_of_a_capture_goes_with_its_graph_on_a_gpu() -> None:
     x = torch.arange(4.0, device="cuda")
     before = allocations()
-    graph, y = recorded(x)
+    graph, y = captured(x)
     held = allocations()
-    assert held >= before + 2  # torch may add what it tells the generator
+    assert held >= before + 2  # torch may add the generator's state
     for k in range(2):
         x.fill_(k)
         graph.replay()
@@ -63,7 +63,7 @@ def test_memory_of_a_capture_goes_with_its_graph_on_a_gpu() -> None:
 def test_what_a_graph_has_made_stays_with_who_holds_it_on_a_gpu() -> None:
     x = torch.ones(4, device="cuda")
     before = allocations()
-    graph, y = recorded(x)
+    graph, y = captured(x)
     graph.replay()
     graph.reset()
     assert allocations() == before + 1 and y.tolist() == torch.full((4,), 2.0).sin().tolist()
@@ -74,8 +74,8 @@ def test_what_a_graph_has_made_stays_with_who_holds_it_on_a_gpu() -> None:
 def test_a_later_graph_keeps_what_it_reads_of_an_earlier_one_on_a_gpu() -> None:
     x = torch.ones(4, device="cuda")
     before = allocations()
-    first, y = recorded(x)
-    second, z = recorded(y)
+    first, y = captured(x)
+    second, z = captured(y)
     first.replay()
     del first, y
     second.replay()
@@ -100,12 +100,12 @@ def test_a_graph_on_memory_that_was_freed_is_an_error_on_a_gpu(again: bool) -> N
     from integration_tests.simulated_gpu.device import start
 
     x = torch.ones(4, device="cuda")
-    graph, y = recorded(x)
+    graph, y = captured(x)
     del x
     others = [torch.ones(4, device="cuda") for _ in range(64 if again else 0)]
     with pytest.raises(RuntimeError, match="illegal memory access"):
         graph.replay()
         torch.cuda.synchronize()
-    told = start().recover()
-    assert len(told) == 1 and "a graph uses memory that was freed: aten.mul.Tensor at 0x" in told[0]
+    errors = start().recover()
+    assert len(errors) == 1 and "a graph uses memory that was freed: aten.mul.Tensor at 0x" in errors[0]
     del graph, y, others

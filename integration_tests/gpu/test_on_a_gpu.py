@@ -1,4 +1,4 @@
-"""What needs a GPU, against eager there: torch's operators, the benchmarks' models, and programs of what is CUDA's own.
+"""Tests that need a GPU, against eager there: torch's operators, the benchmarks' models, and CUDA's own features.
 
 Nothing here runs without one. `tools/gpu_check.py` runs it with everything else that needs a GPU.
 """
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 DEVICE = "cuda"
 #: Samples of each operator and type.
 SAMPLES = 2
-#: When no test is to be begun any more, in seconds since 1970: told by `tools/gpu_check.py`.
+#: No test begins after this time, in seconds since 1970: set by `tools/gpu_check.py`.
 DEADLINE = float(os.environ.get("FRAMESMITH_GPU_DEADLINE", "inf"))
 #: Their results are whatever was in memory, or no function of the input alone.
 UNDEFINED = ("empty", "new_empty", "linalg.eig", "linalg.svd", "svd", "pca_lowrank", "svd_lowrank", "linalg.qr")
@@ -208,8 +208,8 @@ def convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def ordered(x: torch.Tensor) -> Any:
-    values, places = x.topk(3)
-    return values, places, x.sort(0).values, x.argmax(1), x.cumsum(1), x.cummax(0).values
+    values, positions = x.topk(3)
+    return values, positions, x.sort(0).values, x.argmax(1), x.cumsum(1), x.cummax(0).values
 
 
 def kinds(x: torch.Tensor) -> Any:
@@ -353,7 +353,7 @@ def test_images_on_a_gpu(dtype: torch.dtype, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["max-autotune-no-cudagraphs", "max-autotune"])
 def test_what_is_measured_on_a_gpu(mode: str) -> None:
-    """Products with what is before and behind them: whichever form is the fastest."""
+    """Matmuls with prologues and epilogues: whichever candidate is the fastest."""
     framesmith.reset()
 
     def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -470,7 +470,7 @@ IN_PARTS = [
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[CapturedGraph]:
-    """What is recorded from here on."""
+    """The graphs captured from here on."""
     made: list[CapturedGraph] = []
 
     class Noted(CapturedGraph):
@@ -643,8 +643,8 @@ def test_two_threads_on_a_gpu() -> None:
 
 OUT_OF_BOUNDS = """
 import torch, framesmith
-table, places = torch.randn(10, 4, device="cuda"), torch.tensor([1, 12], device="cuda")
-framesmith.compile(lambda t, i: torch.nn.functional.embedding(i, t) * 2, strict=True)(table, places)
+table, rows = torch.randn(10, 4, device="cuda"), torch.tensor([1, 12], device="cuda")
+framesmith.compile(lambda t, i: torch.nn.functional.embedding(i, t) * 2, strict=True)(table, rows)
 torch.cuda.synchronize()
 """
 
@@ -688,17 +688,17 @@ def _program_of(op: Any, sample: Any) -> tuple[Callable[..., Any], list[Any]]:
     from integration_tests.operators.op_pairs import as_of_a_user
 
     flat, spec = torch.utils._pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
-    places = [k for k, item in enumerate(flat) if isinstance(item, torch.Tensor)]
+    positions = [k for k, item in enumerate(flat) if isinstance(item, torch.Tensor)]
     target = as_of_a_user(op.op)
 
     def program(*values: torch.Tensor) -> Any:
         items = list(flat)
-        for k, value in zip(places, values, strict=True):
+        for k, value in zip(positions, values, strict=True):
             items[k] = value
         args, kwargs = tree_unflatten(items, spec)
         return target(*args, **kwargs)
 
-    return program, [flat[k] for k in places]
+    return program, [flat[k] for k in positions]
 
 
 def cases() -> Iterator[Any]:
@@ -731,7 +731,7 @@ def test_operators_on_a_gpu(op: Any, dtype: torch.dtype) -> None:
         if not all(torch.equal(a, b) or (a != a).any() for a, b in zip(first, second, strict=True)):
             continue  # it does not repeat itself
         if op.name == "narrow" and not hasattr(torch.fx.experimental.symbolic_shapes, "optimization_hint"):
-            pytest.xfail("before torch 2.13 a start that data tell is an expression by cases, which no graph takes")
+            pytest.xfail("before torch 2.13 an unbacked start is an expression by cases, which no graph takes")
         framesmith.reset()
         try:
             compare(program, framesmith.compile(program, strict=True), values, 10.0)

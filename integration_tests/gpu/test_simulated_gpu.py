@@ -1,4 +1,4 @@
-"""What tests are told of what the simulated GPU has not: no GPU is needed to tell it."""
+"""Reports of features that the simulated GPU lacks; these tests need no GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_behind_another():
     except NotBuilt as error:
         raise RuntimeError("could not compile") from error
 
-def test_told_by_the_runtime():
+def test_reported_by_the_runtime():
     with pytest.raises(NotImplementedError):
         raise NotBuilt("known one")
     raise RuntimeError("CUDA error: the simulated GPU cannot do that")
@@ -79,10 +79,10 @@ def run(folder: Path, *options: str) -> str:
 
 
 def test_what_is_not_built_is_listed_and_a_new_one_fails(tmp_path: Path) -> None:
-    told = run(tmp_path)
+    output = run(tmp_path)
     outcomes = {
         line.split("::")[1].split(" ")[0]: line.split(" ")[0]
-        for line in told.splitlines()
+        for line in output.splitlines()
         if line.startswith(("PASSED", "FAILED")) and "::" in line
     }
     assert outcomes == {
@@ -90,13 +90,13 @@ def test_what_is_not_built_is_listed_and_a_new_one_fails(tmp_path: Path) -> None
         "test_new_one_passed_over": "FAILED", "test_skipped_for_it": "FAILED", "test_fails_by_itself": "FAILED",
         "test_of_something_else": "FAILED",
     }  # fmt: skip
-    assert "nor expected in integration_tests.simulated_gpu.not_built: new thing" in told
-    assert "not on the simulated GPU: known other" in told  # a note at what failed by itself
-    listed = told.split("= not on the simulated GPU =")[1]
+    assert "nor expected in integration_tests.simulated_gpu.not_built: new thing" in output
+    assert "not on the simulated GPU: known other" in output  # a note at what failed by itself
+    listed = output.split("= not on the simulated GPU =")[1]
     assert "known one: 3 skipped\n" in listed
     assert "known other: 1 failed, 1 passed\n" in listed
     assert "new thing: 3 failed (not expected)\n" in listed
-    assert "5 failed, 2 passed, 3 skipped" in told
+    assert "5 failed, 2 passed, 3 skipped" in output
 
 
 def test_it_is_listed_where_others_run_the_tests(tmp_path: Path) -> None:

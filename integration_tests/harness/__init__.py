@@ -1,1 +1,1 @@
-"""What tests share: running a program beside eager mode, modes, injected failures, captured launches."""
+"""Shared by several folders: programs beside eager mode, modes, injected failures, captured launches."""

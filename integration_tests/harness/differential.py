@@ -1,4 +1,4 @@
-"""Run a program compiled and eagerly, each in a world built anew from the same seed, and compare all a user could see.
+"""Run a program compiled and eagerly, each in a world built from the same seed, and compare all a user could see.
 
 Values, dtypes, shapes, strides, shared memory, identity, gradients, mutations, random number generators, modes, printed
 output and exceptions, on every call: with what earlier calls compiled (warm), and with nothing compiled before (cold).
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What one call did."""
+    """The outcome of one call."""
 
     arguments: Any
     watched: Any
@@ -77,7 +77,7 @@ class Run:
 
 
 def run(make: Callable[[], Case], compiler: Compiler, *, cold: bool = False) -> Run:
-    """Build the case afresh and make its calls through `compiler(fn)`, compiled anew for each call where `cold`."""
+    """Build the case and make its calls through `compiler(fn)`, compiled again for each call where `cold`."""
     torch.manual_seed(0)
     random.seed(0)
     framesmith.reset()
@@ -204,7 +204,7 @@ def assert_same_outcomes(expected: Run, actual: Run, where: str = "") -> None:
 def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False, **settings: Any) -> dict[str, int]:
     """Compare compiled with eager on every call of a case; returns the compiler's statistics.
 
-    repeat: eager must also agree with itself, in a second world, or the program would tell nothing.
+    repeat: eager must also agree with itself, in a second world, or the program would prove nothing.
     """
     expected = run(make, eager)
     if repeat:
@@ -215,7 +215,7 @@ def check(make: Callable[[], Case], *, cold: bool = False, repeat: bool = False,
 
 
 def check_strictly(make: Callable[[], Case], *, cold: bool = False, backend: str = "eager") -> dict[str, int]:
-    """Compare with eager mode, graphs run as they are if not told otherwise; failures of the compiler are errors."""
+    """Compare with eager mode, graphs run as they are unless a backend is given; the compiler's failures are errors."""
     counters = check(make, repeat=True, cold=cold, backend=backend, strict=True)
     assert counters["frames_failed"] == 0, counters
     return counters

@@ -18,13 +18,13 @@ from framesmith_guards.programs import explaining
 
 PACKAGES = ("framesmith_dynamo", "framesmith_guards", "framesmith_bytecode", "framesmith_sideeffects",
             "framesmith_aten", "framesmith_aot", "framesmith_backends", "framesmith_frames", "framesmith")  # fmt: skip
-#: Interpreted as a part of programs; what tells of failures; what the user calls.
+#: Interpreted as a part of programs; functions that report failures; functions that the user calls.
 LEFT_OUT = ("framesmith_dynamo.polyfills", "framesmith.reports.failures", "framesmith.reports.stats", "framesmith.api")
 #: Compiling begins in these: for a call, for a backward pass.
 BEGINNINGS = (Session.__call__, BackwardPass._compile)
 #: Run operations on fakes: what these raise is what the operation raises.
 OPERATIONS = (GraphBuilder.run, OperatorLog.dispatch, OperatorLog._called)
-#: What fails in here is a part of the text that explains a miss.
+#: Failures in these are a part of the text that explains a miss.
 TEXTS = (explaining.explain,)
 
 Name = tuple[str, str, int]
@@ -87,7 +87,7 @@ def functions() -> dict[Name, types.FunctionType]:
 
 
 class Scope:
-    """Where a thread is: compiling or not. `beginnings` counts how often compiling began; up to `last` ones count."""
+    """The state of a thread: compiling or not. `beginnings` counts compilations begun; up to `last` ones count."""
 
     def __init__(self, last: int | None = None) -> None:
         self.last = last
@@ -107,7 +107,7 @@ class Scope:
 
 
 def calls_in(run: Callable[[], object], last: int | None = None) -> dict[Name, int]:
-    """How often each function of the compiler's is called while `run` compiles, up to compilation number `last`."""
+    """Count the calls of each function of the compiler while `run` compiles, up to compilation number `last`."""
     scope = Scope(last)
     marks = {function.__code__: True for function in BEGINNINGS} | {function.__code__: False for function in TEXTS}
     calls: Counter[types.CodeType] = Counter()
@@ -161,7 +161,7 @@ def replaced(
 
 @dataclass
 class Plant:
-    """What came of a planted failure."""
+    """The effects of a planted failure."""
 
     raised: int = 0
     calls: int = 0

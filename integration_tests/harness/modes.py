@@ -258,7 +258,7 @@ class Held(nn.Module):
 
 
 def outcome(around: Callable[[Run, torch.Tensor], Any], run: Any, x: torch.Tensor) -> Any:
-    """What is seen: results, gradients, or the kind of error."""
+    """Return the results and gradients, or the kind of error."""
     torch.manual_seed(1)
     x = x.clone().requires_grad_()
     if isinstance(run, nn.Module):

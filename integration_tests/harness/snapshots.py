@@ -1,7 +1,7 @@
 """Comparable copies of what a program holds and returns: contents, metadata, shared memory and which objects are one.
 
-Two worlds are built and run apart, so nothing in a copy is compared by address: an object met a second time is copied
-as the place where it was met first, a tensor's shared memory as the places of the tensors it shares it with.
+Two worlds are built and run separately, so nothing in a copy is compared by address: an object met again is copied
+as the path where it was met first, a tensor's shared memory as the paths of the tensors it shares it with.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Snapshots:
     """Copies what one call left, in the order given: first the arguments, last what the call returned."""
 
     def __init__(self) -> None:
-        self.places: dict[int, str] = {}
+        self.positions: dict[int, str] = {}
         self.arguments: dict[int, set[str]] = {}
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.kept: list[Any] = []
@@ -72,9 +72,9 @@ class Snapshots:
         if isinstance(obj, (tuple, frozenset)):
             held = self.held(obj, place, of_argument)
             return {"is": Value(kind, None, held), "items": items_of(obj, part)}
-        if id(obj) in self.places:
-            return Met(self.places[id(obj)])
-        self.places[id(obj)] = place
+        if id(obj) in self.positions:
+            return Met(self.positions[id(obj)])
+        self.positions[id(obj)] = place
         self.kept.append(obj)
         if isinstance(obj, torch.Tensor):
             return {"kind": kind, **self.tensor(obj, place), **attributes_of(obj, part)}
@@ -82,7 +82,7 @@ class Snapshots:
         return {"kind": kind, **contents(obj, part)}
 
     def held(self, obj: Any, place: str, of_argument: bool) -> frozenset[str]:
-        """Where this very immutable object stands in the arguments."""
+        """Return the position of this very immutable object in the arguments."""
         if of_argument:
             self.arguments.setdefault(id(obj), set()).add(place)
             self.kept.append(obj)
@@ -90,7 +90,7 @@ class Snapshots:
 
     def tensor(self, t: torch.Tensor, place: str) -> dict[str, Any]:
         """Metadata, shared memory and contents."""
-        told = {
+        described = {
             "dtype": t.dtype,
             "device": str(t.device),
             "shape": tuple(t.shape),
@@ -100,10 +100,10 @@ class Snapshots:
             "is_inference": t.is_inference(),
         }
         if t.layout != torch.strided:
-            return {**told, "values": Array(t.detach().to_dense())}
+            return {**described, "values": Array(t.detach().to_dense())}
         shared = [(other, byte_distance(t, known)) for other, known in self.tensors if share_memory(t, known)]
         self.tensors.append((place, t))
-        return {**told, "stride": t.stride(), "shares": shared, "values": Array(t.detach().clone())}
+        return {**described, "stride": t.stride(), "shares": shared, "values": Array(t.detach().clone())}
 
 
 def items_of(obj: Any, take: Take) -> list[Any]:
@@ -113,7 +113,7 @@ def items_of(obj: Any, take: Take) -> list[Any]:
 
 
 def attributes_of(obj: Any, take: Take) -> dict[str, Any]:
-    """What an object holds beside what its type is compared by."""
+    """Return the state of an object beside the values that its type is compared by."""
     held = attributes(obj)
     return {"attributes": [(name, take(value, f".{name}")) for name, value in held]} if held else {}
 
@@ -182,12 +182,12 @@ CONTENTS: tuple[tuple[Any, Callable[[Any, Take], dict[str, Any]]], ...] = (
 
 
 def name_of(obj: Any) -> str:
-    """What a class, function or module is called: worlds built apart have classes of their own."""
+    """Return the name of a class, function or module: each world has classes of its own."""
     return f"{getattr(obj, '__module__', '')}.{getattr(obj, '__qualname__', obj.__name__)}"
 
 
 def attributes(obj: Any) -> list[tuple[str, Any]]:
-    """What an object holds in `__dict__`, in order, and in slots."""
+    """Return the items of an object's `__dict__`, in order, and of its slots."""
     if isinstance(obj, torch.Tensor):
         return [(name, value) for name, value in vars(obj).items() if not callable(value)]
     if isinstance(obj, torch.nn.Module):
@@ -230,5 +230,5 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def byte_distance(a: torch.Tensor, b: torch.Tensor) -> int:
-    """How far the first element of `a` lies behind that of `b`, in bytes."""
+    """Return the offset of the first element of `a` from that of `b`, in bytes."""
     return a.data_ptr() - b.data_ptr()

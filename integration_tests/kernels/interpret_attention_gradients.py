@@ -47,11 +47,11 @@ class Case:
     turned: bool = False
     #: Whether queries, keys and values are computed in the same graph, and the result is read there.
     computed: bool = False
-    #: Which of the tensors gradients are asked of.
+    #: The tensors whose gradients are computed.
     wanted: tuple[int, ...] = (0, 1, 2)
     gradients: int = 2
     dtype: torch.dtype = BF16
-    #: What is done to the weights.
+    #: Functions applied to the probabilities.
     weights: Callable[[Tensor], Tensor] | None = None
 
 
@@ -73,13 +73,13 @@ CASES: dict[str, Case] = {
         lambda s, h, i, j: hidden(torch.where(i >= j, s, s.detach()).exp(), i >= j)
     ),
     "a window": Case(lambda s, h, i, j: hidden(s, (i - j).abs() < 9), queries=60, keys=60),
-    "fully_masked rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
-    "fully_masked rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
+    "fully masked rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
+    "fully masked rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
     # Rows of padding alone have equal weights: sums of the size of the lowest number would round their number away.
     "padding hidden by the lowest number": Case(lambda s, h, i, j: torch.where((i < 24) & (j < 24), s, LOWEST)),
     "of float32, far below zero": Case(lambda s, h, i, j: hidden(s - 1e6 * (i % 2), i >= j), dtype=F32),
     "nothing is seen": Case(lambda s, h, i, j: hidden(s, i < 0)),
-    "seen far apart": Case(lambda s, h, i, j: hidden(s, in_blocks(i, j)), queries=40, keys=100),
+    "distant blocks": Case(lambda s, h, i, j: hidden(s, in_blocks(i, j)), queries=40, keys=100),
     "slopes, causal": Case(lambda s, h, i, j, x: hidden(s - x[h] * (i - j), i >= j), ((2,),)),
     "a table": Case(lambda s, h, i, j, x: s + x, ((2, 2, 40, 40),)),
     "a mask that is a table": Case(lambda s, h, i, j, x: hidden(s, x > 0.5), ((40, 40),)),
@@ -145,7 +145,7 @@ def inputs_of(name: str) -> list[Tensor]:
 
 
 def step(function: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """What it gives, and the gradients of inputs that require them."""
+    """Return the results, and the gradients of inputs that require them."""
     result = function(*inputs)
     weight = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(result.dtype)
     wanted = [x for x in inputs if x.requires_grad]

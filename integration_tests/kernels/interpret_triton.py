@@ -25,7 +25,7 @@ from framesmith_backends.launch.cuda import triton_jit
 from framesmith_backends.render.triton import tile_rules
 from integration_tests.harness.sweeps import LONG
 
-#: What is met one after another: the first, another, the general, empty and single ones, and more than a block.
+#: Sizes of the calls, in order: the first, another, the general, empty and single ones, and more than a block.
 SIZES = ((3, 5), (4, 7), (0, 5), (6, 37))
 if LONG:
     SIZES += ((8, 16), (5, 0), (1, 6), (20, 50))
@@ -47,7 +47,7 @@ def run(program: Program) -> None:
 
 
 def checks() -> list[tuple[str, Callable[[], None]]]:
-    """What each program is tried by."""
+    """The sizes that each program is run with."""
     found = [(program.name, partial(run, program)) for program in INTERPRETED]
     return found + [(name, partial(check_of_so_many, OF_SO_MANY[name], "cuda")) for name in INTERPRETED_OF_SO_MANY]
 

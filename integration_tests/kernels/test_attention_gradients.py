@@ -46,7 +46,7 @@ ALIBI = Case(lambda s, h, i, j, x: hidden(s - x[h] * (i - j), i >= j), ((4,),), 
 
 @pytest.fixture(autouse=True)
 def rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's setting that products of float32 may be rounded."""
+    """torch's setting that matmuls of float32 may be rounded."""
     monkeypatch.setattr(cuda, "rounds_float32", lambda what: True)
     framesmith.reset()
 
@@ -98,7 +98,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "causal", "of float32", "fully_masked rows", "capped", "heads share keys", "of values alone",
+        "causal", "of float32", "fully masked rows", "capped", "heads share keys", "of values alone",
         "padding hidden by the lowest number",
     ],
 )  # fmt: skip
@@ -184,7 +184,7 @@ def test_float32_that_is_not_rounded_keeps_the_weights(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_queries_and_keys_of_two_types_keep_the_weights(at: int) -> None:
-    """The kernels of gradients would not take them; without these the second product is one more, and less exact."""
+    """The kernels of gradients would not take them; without these the second matmul is one more, and less exact."""
     inputs = inputs_of(cases.CASES["plain"])
     inputs[at] = inputs[at].detach().float().requires_grad_()
 
@@ -241,16 +241,16 @@ def test_gradients_on_buffers_of_other_names() -> None:
 
 def test_gradients_that_are_not_well_formed_are_refused() -> None:
     item = plans(ALIBI)[1].attention_gradients[0]
-    (one, *rest), (product, *others) = item.sums, item.products
+    (one, *rest), (matmul, *others) = item.sums, item.products
     for changed, problem in (
-        ({"products": (replace(product, own=product.other), *others)}, "instead of"),
+        ({"products": (replace(matmul, own=matmul.other), *others)}, "instead of"),
         ({"sums": (replace(one, factor=one.factor.transposed), *rest)}, "instead of"),
         ({"tile": AttentionTile(96, 64, 8, 3)}, "a tile of 96x64"),
         ({"sums": (replace(one, value=Cast(one.value, "f64")), *rest)}, "values of f64"),
         ({"sums": (replace(one, value=one.value + Ref("sum", "f32")), *rest)}, "values of .'sum'."),
         ({"other": Var("another", item.other.size)}, "variables"),
         ({"sums": ()}, "nothing is summed up"),
-        ({"sums": (replace(one, result=replace(one.result, source=product.own.source)), *rest)}, "is written to"),
+        ({"sums": (replace(one, result=replace(one.result, source=matmul.own.source)), *rest)}, "is written to"),
     ):
         with pytest.raises(Malformed, match=problem):
             verify_fused_attention_gradient(replace(item, **changed))
@@ -276,8 +276,8 @@ def graph_on_gpus(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -
 @pytest.mark.parametrize(
     ("function", "kernels"), [(three_factors, (0, 1)), (two_factors, (0, 1)), (attention_and_a_layer, (1, 0))]
 )
-def test_a_product_is_in_one_kernel_alone(function: Callable[..., Any], kernels: tuple[int, int]) -> None:
-    """A kernel that takes a product's operand from what another one does not store would read what nobody made."""
+def test_a_matmul_is_in_one_kernel_alone(function: Callable[..., Any], kernels: tuple[int, int]) -> None:
+    """A kernel that takes a matmul's operand from what another one does not store would read undefined memory."""
     graph = graph_on_gpus(function, [(2, 64, 32), (2, 32, 96), (2, 96, 48), (2, 48, 96)])
     plan = stages_of(graph).plan
     assert (len(plan.attentions), len(plan.attention_gradients)) == kernels
@@ -292,28 +292,28 @@ def test_a_product_is_in_one_kernel_alone(function: Callable[..., Any], kernels:
             assert made.issuperset(step.buffers)
 
 
-def test_a_product_that_is_read_for_some_points_alone_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matmul_that_is_read_for_some_points_alone_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[Any, Any]] = []
     moved = attention_gradient._moved
 
-    def kept(kernel: Any, products: Any) -> Any:
-        given.append((kernel, products))
-        return moved(kernel, products)
+    def kept(kernel: Any, matmuls: Any) -> Any:
+        given.append((kernel, matmuls))
+        return moved(kernel, matmuls)
 
     monkeypatch.setattr(attention_gradient, "_moved", kept)
     stages_of(graph_on_gpus(two_factors, [(2, 64, 32), (2, 32, 96), (2, 96, 48), (2, 48, 96)]))
-    kernel, products = given[0]
+    kernel, matmuls = given[0]
     (own,) = kernel.passes
     (store,) = own.stores
-    (load,) = {one for one in loads(store.value) if one.source in products}
+    (load,) = {one for one in loads(store.value) if one.source in matmuls}
     some = store.value + Load(load.source, load.index, load.dtype, Const(True, "b1"))
-    assert moved(kernel, products) is not None
+    assert moved(kernel, matmuls) is not None
     changed = replace(kernel, passes=(replace(own, stores=(replace(store, value=some),)),))
-    assert moved(changed, products) is None
+    assert moved(changed, matmuls) is None
 
 
 def test_results_are_given_with_the_last_of_their_nodes_alone() -> None:
-    """What moved other nodes may have changed their order."""
+    """Passes that moved other nodes may have changed their order."""
     nodes: list[Any] = [SimpleNamespace(number=number, before=0) for number in (3, 5, 7)]
     none = frozenset[Any]()
     assert moved_after(nodes, Found({}, none, none, none, none, {3: 7})) == [nodes[0], nodes[1], nodes[2]]

@@ -1,4 +1,4 @@
-"""Programs recorded in parts, by a recorder for CPU tensors: results, gradients, random numbers, what is written to."""
+"""Programs captured in parts, by a stand-in for CPU tensors: results, gradients, random numbers, mutated inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 import framesmith
 from framesmith_backends import reporting
-from integration_tests.harness.recording import Capture
+from integration_tests.harness.captures import Capture
 
 WIDTH = 6
 
@@ -43,7 +43,7 @@ def chosen(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 def counted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A number of rows that data tell, and sizes of the batch on both sides of it."""
+    """An unbacked number of rows, and sizes of the batch on both sides of it."""
     y = layers(x, w) / x.shape[0]
     count = (x > 0).sum().item()
     return layers(y.reshape(-1, WIDTH).repeat(2, 1) + count, w).view(2, x.shape[0], WIDTH)
@@ -88,7 +88,7 @@ def test_programs_are_the_same(function: Callable[..., Any], dynamic: bool | Non
             torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
         del held[:-3]
     assert backend.parts and backend.made
-    assert all(graphed.counts.replayed >= 8 for graphed in backend.made), [one.counts for one in backend.made]
+    assert all(captured.counts.replayed >= 8 for captured in backend.made), [one.counts for one in backend.made]
 
 
 class Scaled(nn.Module):
@@ -127,4 +127,4 @@ def test_training_is_the_same() -> None:
     found = trained(lambda module: framesmith.compile(module, backend=backend, fullgraph=True))
     torch.testing.assert_close(found, trained(lambda module: module), rtol=2e-4, atol=2e-5)
     assert len(backend.parts) == 2 and len(backend.made) >= 4
-    assert all(graphed.counts.replayed >= 3 for graphed in backend.made), [one.counts for one in backend.made]
+    assert all(captured.counts.replayed >= 3 for captured in backend.made), [one.counts for one in backend.made]

@@ -1,4 +1,4 @@
-"""Programs whose launches are recorded, by a recorder for CPU tensors or, on a real device, as CUDA graphs."""
+"""Programs whose launches are captured, by a stand-in for CPU tensors or, on a real device, as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 import framesmith
 from framesmith_backends import CudaBackend, reporting
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
-from integration_tests.harness.recording import Capture
+from integration_tests.harness.captures import Capture
 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -39,7 +39,7 @@ Loop = Callable[[nn.Module, Callable[..., Any], str, int], list[torch.Tensor]]
 
 
 def plain_loop(module: nn.Module, call: Callable[..., Any], device: str, steps: int) -> list[torch.Tensor]:
-    """What training loops do: outputs and losses of a step live until the next one has made its own."""
+    """A training loop: outputs and losses of a step live until the next one has made its own."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     seen = []
     for step in range(steps):
@@ -117,30 +117,30 @@ def test_training_is_the_same(loop: Loop) -> None:
     backend = Capture()
     same(loop, backend, "cpu")
     assert backend.made and not backend.reasons
-    assert all(graphed.counts.replayed >= 3 for graphed in backend.made)
+    assert all(captured.counts.replayed >= 3 for captured in backend.made)
 
 
 @pytest.mark.parametrize("loop", [evaluating_loop, pipelined_loop])
 def test_loops_that_hold_many_results_come_to_replays(loop: Loop) -> None:
     backend = Capture()
     same(loop, backend, "cpu")
-    for graphed in backend.made:
-        assert graphed.counts.plain <= 5 < graphed.counts.replayed, graphed.counts
+    for captured in backend.made:
+        assert captured.counts.plain <= 5 < captured.counts.replayed, captured.counts
 
 
 def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> None:
     backend = Capture()
     same(plain_loop, backend, "cpu")
     assert len(backend.made) == 2
-    for graphed in backend.made:
-        assert graphed.counts.recorded <= 4 and graphed.counts.plain <= 3, graphed.counts
-        (form,) = graphed._forms.values()
+    for captured in backend.made:
+        assert captured.counts.recorded <= 4 and captured.counts.plain <= 3, captured.counts
+        (form,) = captured._forms.values()
         assert len(form.recordings) <= 2
-        for recording in form.recordings:
-            assert len(recording.copies.positions) <= 2  # the batch; in the backward pass also the gradient
+        for capture in form.recordings:
+            assert len(capture.copies.positions) <= 2  # the batch; in the backward pass also the gradient
 
 
-def test_sizes_that_change() -> None:
+def test_dynamic_shapes() -> None:
     backend = Capture()
     module = model().eval()
     compiled = framesmith.compile(module, backend=backend, dynamic=True)
@@ -148,11 +148,11 @@ def test_sizes_that_change() -> None:
         for rows in (2, 5, 3, 7):
             x = torch.randn(rows, 6)
             torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-5)
-    assert sum(graphed.counts.replayed for graphed in backend.made) >= 4
+    assert sum(captured.counts.replayed for captured in backend.made) >= 4
 
 
 class Checked(nn.Module):
-    """Reads at places, a table of classes, and checks that a device makes."""
+    """Indirect reads, a table of classes, and checks that a device makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,18 +176,18 @@ def checked_loop(module: nn.Module, call: Callable[..., Any], device: str) -> li
     return seen
 
 
-def test_places_and_checks_of_data_are_recorded() -> None:
+def test_indices_and_checks_of_data_are_captured() -> None:
     backend, module = Capture(), Checked()
     expected = checked_loop(module, module, "cpu")
     found = checked_loop(module, framesmith.compile(module, backend=backend, fullgraph=True), "cpu")
     torch.testing.assert_close(found, expected)
     assert not backend.reasons and backend.made
     # How often depends on the addresses that this process's memory comes at.
-    assert all(graphed.counts.replayed for graphed in backend.made)
+    assert all(captured.counts.replayed for captured in backend.made)
 
 
 @real
-def test_places_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest.LogCaptureFixture) -> None:
+def test_indices_and_checks_of_data_are_replayed_on_a_real_device(caplog: pytest.LogCaptureFixture) -> None:
     module = Checked().cuda()
     expected = checked_loop(module, module, "cuda")
     compiled = framesmith.compile(module, backend="cuda", mode="reduce-overhead", fullgraph=True)
@@ -219,5 +219,5 @@ def test_a_plain_training_loop_replays_on_a_real_device(monkeypatch: pytest.Monk
     monkeypatch.setattr(CudaBackend, "compile", noted)
     same(plain_loop, "cuda", "cuda", mode="reduce-overhead")
     assert len(made) == 2 and all(isinstance(one, CapturedGraph) for one in made)
-    for graphed in made:
-        assert graphed.counts.recorded <= 4 and graphed.counts.replayed >= 8, graphed.counts
+    for captured in made:
+        assert captured.counts.recorded <= 4 and captured.counts.replayed >= 8, captured.counts

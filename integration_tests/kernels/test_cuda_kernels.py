@@ -62,8 +62,8 @@ def test_kernels_compile_for_every_kind_of_gpu(capsys: pytest.CaptureFixture[str
     assert rows and not [row for row in rows if row.reason]
     spilling = {f"{row.case}, {row.candidate}" for row in rows if row.figures[cubins.SPILLED]}
     assert all(row.figures[cubins.REGISTERS] > 0 for row in rows)
-    told = capsys.readouterr().out
-    assert all(f"{name}: spills" in told for name in spilling)
+    output = capsys.readouterr().out
+    assert all(f"{name}: spills" in output for name in spilling)
 
 
 @needs_triton

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 import framesmith
 from integration_tests.harness.sweeps import a_part, in_turn
 
-#: What is empty or single has an entry of its own; all others share one.
+#: Empty and single sizes have entries of their own; all others share one.
 SIZES = ((3, 5), (4, 7), (64, 129), (0, 5), (5, 0), (17, 1000), (1, 6), (300, 64))
 #: Graphs for the special sizes.
 SPECIAL = 3
@@ -47,8 +47,8 @@ class Program:
 
 
 def masked(x: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(x.shape[1], device=x.device)
-    return torch.where(places[None, :] < x.shape[0], x, -1.0)
+    positions = torch.arange(x.shape[1], device=x.device)
+    return torch.where(positions[None, :] < x.shape[0], x, -1.0)
 
 
 def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ PROGRAMS = (
     Program("expansion", lambda x: x.unsqueeze(0).expand(4, -1, -1) + 1),
     Program("heads", lambda x: (x.view(*x.shape[:2], 2, 4).transpose(1, 2) + 1).flatten(1), lambda a, b: (R(a, b, 8),)),
     Program("linear", lambda x, w, c: torch.addmm(c, x, w).relu(), lambda a, b: (R(a, b), R(b, 8), R(8))),
-    Program("products", lambda x, y: torch.bmm(x, y) * 2, lambda a, b: (R(2, a, b), R(2, b, 8))),
+    Program("matmuls", lambda x, y: torch.bmm(x, y) * 2, lambda a, b: (R(2, a, b), R(2, b, 8))),
     Program("embedding", lambda i, w: F.embedding(i, w) * 3, lambda a, b: (torch.randint(0, 50, (a, b)), R(50, 16))),
     Program("mask", masked),
     Program("moved", lambda x: (x.t() * 2, x.flip(1) + 1, torch.stack([x, x * 2], 1))),
@@ -74,7 +74,7 @@ PROGRAMS = (
         "numbers", lambda x, n, f: (x * n + f, x + x.shape[0] * 2), lambda a, b: (R(a, b), a * 3 + 2, 0.5 * b + 0.1)
     ),
     Program("item", lambda x, t: x * t.item() + 1, lambda a, b: (R(a, b), torch.tensor(a + b))),
-    Program("places", lambda x: (x > 0).nonzero() * 2),
+    Program("indices", lambda x: (x > 0).nonzero() * 2),
 )
 #: These have no results, or no gradients, where there is nothing.
 FULL = (
@@ -93,7 +93,7 @@ INTERPRETED = a_part([*PROGRAMS, *FULL], 2)
 
 
 def results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
-    """What the function returns, and the gradients of the inputs that have one."""
+    """Return the function's results, and the gradients of the inputs that have one."""
     fresh = [x.clone().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
     found = function(*fresh)
     found = list(found) if isinstance(found, tuple) else [found]
@@ -150,7 +150,7 @@ def test_interpreted_kernels_of_the_cuda_backend() -> None:
 
 SOME = torch.tensor([0.5, -1.0, 2.0])
 
-#: Of rows and columns of which data tell how many there are, and of which there may be none.
+#: Functions of unbacked numbers of rows and columns, which may be zero.
 OF_SO_MANY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mean": lambda rows, columns: rows.mean(),
     "mean of each": lambda rows, columns: rows.mean(0) + columns.mean(1).sum(),
@@ -162,7 +162,7 @@ OF_SO_MANY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "layer norm": lambda rows, columns: F.layer_norm(rows, (3,)).mean(-1),
     "softmax": lambda rows, columns: F.softmax(rows, 0).sin().mean() + F.log_softmax(columns, -1).mean(),
     "normalised": lambda rows, columns: F.normalize(rows, dim=0).sum() + F.normalize(columns, dim=1).sum(),
-    "product": lambda rows, columns: (rows @ rows.t()).mean(),
+    "matmul": lambda rows, columns: (rows @ rows.t()).mean(),
     "cumulative": lambda rows, columns: rows.cumsum(0).mean() + columns.cumsum(1).mean(),
     "extremes": lambda rows, columns: rows.amax(1).mean() + columns.exp().sum(1).log().mean(),
     "norm": lambda rows, columns: rows.norm() + rows.norm(dim=0).sum() + columns.norm(dim=1).sum(),
@@ -195,5 +195,5 @@ def check_of_so_many(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 
 
 @pytest.mark.parametrize("compute", OF_SO_MANY.values(), ids=OF_SO_MANY.keys())
-def test_of_what_data_tell_there_may_be_none(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+def test_unbacked_sizes_may_be_zero(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     check_of_so_many(compute, "auto")

@@ -1,7 +1,7 @@
-"""Where gradients jump: operations that decide by the sign or the order of numbers, and how clear each case was.
+"""Discontinuities of gradients: operations that decide by the sign or the order of numbers, and their margins.
 
 A ReLU's input that rounding carries over zero changes gradients by far more than rounding does. It may happen in any
-float32 run, and tells nothing of the kernels: such steps are left out, judged by the float64 run and eager's alone.
+float32 run, and says nothing about the kernels: such steps are left out, judged by the float64 run and eager's alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-#: Where the derivative of a function of one number jumps.
+#: The points where the derivative of a function of one number jumps.
 KINKS: dict[Any, tuple[float, ...]] = {
     aten.relu: (0.0,),
     aten.relu_: (0.0,),
@@ -50,7 +50,7 @@ class Decisions(TorchDispatchMode):
 def lead(
     x: torch.Tensor, size: list[int], stride: list[int], padding: tuple[int, ...] = (0,), *_: object
 ) -> torch.Tensor:
-    """How far the largest number of each window is above the next; square windows, cut off at the edges."""
+    """Return the margin of the largest number of each window over the next; square windows, cut off at the edges."""
     before, step = padding[0], (stride or size)[0]
     padded = F.pad(x.detach(), (before, before + step, before, before + step), value=-torch.inf)
     windows = padded.unfold(2, size[0], step).unfold(3, size[0], step).flatten(4)

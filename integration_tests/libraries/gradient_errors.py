@@ -1,4 +1,4 @@
-"""How far the gradients of training steps are from a float64 run: eager's, a compiled module's, and a yardstick's.
+"""Errors of the gradients of training steps against a float64 run: eager's, a compiled module's, and a yardstick's.
 
 The yardstick is eager without oneDNN: other kernels for convolutions, as right as the usual ones, rounded otherwise.
 `python -m integration_tests.libraries.gradient_errors FILE.json [NAME...]` measures architectures and writes a table.
@@ -22,7 +22,7 @@ from integration_tests.libraries.architectures import ARCHITECTURES, Step
 from integration_tests.libraries.decisions import Decisions, all_clear
 
 SEEDS = 5
-#: So many numbers of a parameter at least tell an error's size, over all seeds.
+#: The fewest numbers of a parameter, over all seeds, that give an error's size.
 NUMBERS = 20
 #: Seeds tried in search of steps whose decisions are clear.
 TRIED = 400
@@ -51,9 +51,9 @@ class Errors:
             errors.append((gradient - exact).norm().item())
 
     def ratio(self, errors: list[float], floor: float = FLOOR) -> float:
-        """How many times eager's own error these are, beyond the floor, all seeds taken together.
+        """Return the ratio of these errors to eager's own, beyond the floor, over all seeds.
 
-        A single seed does not tell: eager's errors of weights of a squeeze-and-excitation differ fifteenfold from seed
+        One seed does not suffice: eager's errors of weights of a squeeze-and-excitation differ fifteenfold from seed
         to seed, and the yardstick's are eight times eager's on some.
         """
         norm, own, error = (sum(one**2 for one in each) ** 0.5 for each in (self.norm, self.eager, errors))

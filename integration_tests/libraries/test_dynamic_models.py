@@ -41,7 +41,7 @@ def fresh() -> None:
 
 
 def counters() -> dict[str, int]:
-    """What has been compiled so far; nothing has failed."""
+    """Return the number of compilations so far; nothing has failed."""
     found = framesmith.stats()
     assert found["frames_failed"] == 0 and found["graphs"] > 0 and found["recompile_limits"] == 0, found
     return found

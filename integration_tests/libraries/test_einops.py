@@ -71,7 +71,7 @@ def test_one_graph(name, caches):
     assert framesmith.stats()["graphs"] == 1 and framesmith.stats()["breaks"] == 0
 
 
-def test_sizes_that_change(caches):
+def test_dynamic_shapes(caches):
     framesmith.reset()
     model = PROGRAMS["attention"]
     compiled = framesmith.compile(model, backend="eager", strict=True)

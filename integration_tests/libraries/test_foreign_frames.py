@@ -1,4 +1,4 @@
-"""Code that has nothing to do with tensors inside compiled functions: left alone, at first sight and for good."""
+"""Code that has nothing to do with tensors inside compiled functions: it runs eagerly, from its first call on."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_only_frames_with_tensors_are_compiled(program: Callable[[torch.Tensor],
         if call == 0:
             first = framesmith.stats()
     # The function itself and what follows each of its breaks: pandas alone would have more than a thousand. What
-    # follows the last one may compute nothing of tensors: it is left to plain Python.
+    # follows the last one may compute nothing of tensors: it runs eagerly.
     assert first["frames_seen"] <= 15, first
     assert first["frames_failed"] == first["frames_run_once"] == 0 and first["frames_skipped"] <= 1, first
     assert framesmith.stats() == first, "the steady state asks nothing and compiles nothing"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import framesmith
-from integration_tests.harness.recording import Capture
+from integration_tests.harness.captures import Capture
 
 transformers = pytest.importorskip("transformers")
 

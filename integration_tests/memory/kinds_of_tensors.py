@@ -50,7 +50,7 @@ def described(value: Any) -> Any:
 
 
 def contents(plain: torch.Tensor) -> list[Any]:
-    """What a tensor without history holds."""
+    """Return a description of a tensor without history."""
     if plain.is_quantized:
         return [plain.qscheme(), plain.int_repr().tolist(), plain.dequantize().tolist()]
     if plain.layout is torch.sparse_coo:
@@ -84,7 +84,7 @@ def relations(tensors: Sequence[torch.Tensor], given: int) -> list[tuple[int, in
 
 
 def gradients_of(results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:
-    """What a backward pass of all results leaves in the leaves' `.grad`."""
+    """Return the leaves' `.grad` after a backward pass of all results."""
     total: Any = 0
     for one in results:
         if one.requires_grad and not one.is_nested:
@@ -96,7 +96,7 @@ def gradients_of(results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 
 
 def outcomes(program: Callable[[], Program], compiler: Callable[..., Any], watch: bool = True) -> list[Any]:
-    """What each call does: results, arguments behind it, who shares memory with whom, gradients, or its error."""
+    """Return each call's results, its arguments afterwards, shared memory and gradients, or its error."""
     torch.manual_seed(0)
     fn, calls = program()
     run = compiler(fn)

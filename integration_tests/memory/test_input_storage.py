@@ -1,12 +1,12 @@
-"""What sizes do not tell of an input: where in its storage it begins, whether it was made in inference mode.
+"""Properties of an input beside its sizes: its storage offset, whether it was made in inference mode.
 
 Views by strides meet some of the ways to compile them; in long runs, `FRAMESMITH_LONG=1`, all.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import pytest
@@ -24,7 +24,9 @@ STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "way"), in_turn(STRIDED, [*product([None, True, False], [False, True])], each=3))
+@pytest.mark.parametrize(
+    ("name", "way"), in_turn(STRIDED, [*itertools.product([None, True, False], [False, True])], each=3)
+)
 def test_gradients_of_views_by_strides(name: str, way: tuple[bool | None, bool]) -> None:
     program, (dynamic, history) = STRIDED[name], way
     run = framesmith.compile(program, dynamic=dynamic, backend="aot_eager")
@@ -44,7 +46,7 @@ def test_gradients_of_views_by_strides(name: str, way: tuple[bool | None, bool])
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    in_turn(STRIDED, [*product([False, True], [None, True, False], ["auto", "aot_eager"])], each=5),
+    in_turn(STRIDED, [*itertools.product([False, True], [None, True, False], ["auto", "aot_eager"])], each=5),
 )
 def test_views_by_strides_without_gradients(name: str, way: tuple[bool, bool | None, str]) -> None:
     writes, dynamic, backend = way
@@ -152,7 +154,7 @@ def test_a_tensor_of_inference_mode_beside_one_that_is_changed(dynamic: bool | N
         lambda x: x[x > 0.5] * 2,
     ],
 )
-def test_places_in_what_is_not_contiguous_are_laid_out_as_in_eager(
+def test_indexing_of_what_is_not_contiguous_has_eagers_layout(
     program: Callable[[torch.Tensor], Any], backend: str, dynamic: bool | None
 ) -> None:
     run = framesmith.compile(program, dynamic=dynamic, backend=backend)
@@ -210,7 +212,7 @@ VIEWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("view", VIEWED)
 def test_changes_of_views_of_hardly_any_elements(view: str, name: str) -> None:
-    """Nothing in the memory tells a view's strides along one element, or none: they are those of the input."""
+    """A view's strides along one element, or none, are not determined by memory: they are those of the input."""
     for rows, columns in ((0, 3), (1, 4), (4, 1), (1, 1), (2, 3)):
         framesmith.reset()
         seen = []

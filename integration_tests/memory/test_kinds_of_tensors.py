@@ -172,7 +172,7 @@ LAZY: dict[str, Callable[[], Program]] = {
     "inference tensor, negative": program(lambda x: (x.sin() * 2, x[1:]), inference(lambda: torch._neg_view(z().real))),
     "inference tensor, conjugate": program(lambda x: (x.real, x.conj(), x.is_conj()), inference(lambda: z().conj())),
     "integers": program(lambda x: (x + 1, x // 2, x.sum()), lambda: (torch._neg_view(torch.arange(4)),)),
-    "places": program(
+    "indices": program(
         lambda x, i: (x[i], torch.gather(x, 0, i)),
         lambda: (torch._neg_view(torch.randn(4)), torch._neg_view(-torch.arange(4))),
     ),
@@ -361,7 +361,7 @@ def same_or_not(x: torch.Tensor) -> Any:
     return x.contiguous() is x, x.t().contiguous() is x, x.to(x.dtype) is x, x.view_as(x) is x
 
 
-#: What gives views, or itself, of a tensor of two dimensions of which the first has no elements.
+#: Operations that return views, or the tensor itself, of two dimensions of which the first has no elements.
 OF_EMPTY: dict[str, Callable[..., Any]] = {
     "reshape": lambda x: (x.reshape(-1), x.reshape(5, 0), x.reshape_as(x)),
     "reshape of transposed": lambda x: (x.t().reshape(-1), x.t().flatten().view(0, 7)),
@@ -457,7 +457,7 @@ DEVICES: dict[str, Callable[[], Program]] = {
     "changed": program(lambda x: x.add_(1), ON_META),
     "viewed": program(lambda x: (x.view(1, 3), x[1:], x), ON_META),
     "scaled": program(lambda x: x * torch.tensor(2.0), ON_META),
-    "places": program(lambda x: x[torch.tensor([0, 1])], ON_META),
+    "indices": program(lambda x: x[torch.tensor([0, 1])], ON_META),
     "asked for a number": program(lambda x: x.sum().item(), ON_META),
     "branched on": program(lambda x: x + 1 if x.sum() > 0 else x, ON_META),
     "a module": program(linear_made, ON_META),

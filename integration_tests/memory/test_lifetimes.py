@@ -1,4 +1,4 @@
-"""What tracing and calls leave behind: nothing, once what was compiled is forgotten or its results are gone."""
+"""Lifetimes: tracing and calls leave nothing behind once compiled code is forgotten or its results are gone."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pytest
 
 from integration_tests.harness.sweeps import LONG
 
-#: What a cycle may leave behind, in bytes.
+#: The most that a cycle may leave behind, in bytes.
 ALLOWED = 1024
 #: Parts of the cycles, each measured. What is kept is kept in every part; a table of Python's or torch's that is made
-#: anew, tens of kilobytes at once, falls into one of them. That one, whichever it is, does not count.
+#: again, tens of kilobytes at once, falls into one of them. That one, whichever it is, does not count.
 PARTS = 5
 
 #: `cycle(index)` is measured: bytes taken from malloc and Python's small blocks, without the part that took most of
@@ -97,7 +97,7 @@ def cycle(index):
 """
 
 #: name -> (program, (warm-up, cycles), the same when LONG: until arenas have settled, caches are full and
-#: Python's table of interned strings, 2 MB, has been made anew once for the names that come and go)
+#: Python's table of interned strings, 2 MB, has been made again once for the names that come and go)
 PROGRAMS = {
     "compile and reset": (RESETS, (30, 60), (1200, 1000)),
     "recompilations under a limit": (RECOMPILATIONS, (70, 140), (5000, 10_000)),

@@ -79,7 +79,7 @@ def test_parts_of_inputs(training: bool, text: str) -> None:
     compiled = framesmith.compile(names["program"], strict=True)
     for _ in range(2):
         wanted, found = run(names["program"], training), run(compiled, training)
-        if wanted[-1] is REFUSED and found[0] == "FramesmithError":  # told when it is compiled, for it is strict
+        if wanted[-1] is REFUSED and found[0] == "FramesmithError":  # raised when it is compiled, for it is strict
             continue
         assert len(wanted) == len(found), text
         for one, two in zip(wanted, found, strict=True):
@@ -87,7 +87,12 @@ def test_parts_of_inputs(training: bool, text: str) -> None:
                 continue
             if isinstance(one, Tensor):
                 torch.testing.assert_close(
-                    two.detach(), one.detach(), rtol=1e-3, atol=1e-3, equal_nan=True, msg=lambda told: f"{text}\n{told}"
+                    two.detach(),
+                    one.detach(),
+                    rtol=1e-3,
+                    atol=1e-3,
+                    equal_nan=True,
+                    msg=lambda message: f"{text}\n{message}",
                 )
             else:
                 assert one == two, text

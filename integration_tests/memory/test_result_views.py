@@ -16,9 +16,9 @@ CASES = {
     "reshaped": lambda x: (x * 2).reshape(-1),
     "reshaped to a copy": lambda x: (x * 2).t().reshape(-1),
     "detached": lambda x: (x * 2).detach(),
-    "the same anew": lambda x: (x * 2)[...],
-    "an input anew": lambda x: x.t()[...],
-    "detached and anew": lambda x: (x * 2).detach()[...],
+    "the same as a new object": lambda x: (x * 2)[...],
+    "an input as a new object": lambda x: x.t()[...],
+    "detached as a new object": lambda x: (x * 2).detach()[...],
     "beside its base": lambda x: (lambda y: (y, y.t()))(x * 2),
     "what is read, too": lambda x: (lambda y: (y.t(), y.sum()))(x * 2),
     "changed before": lambda x: (lambda y: (y.t(), y.mul_(3))[0])(x * 2),
@@ -30,7 +30,7 @@ CASES = {
     "tensordot": lambda x: torch.tensordot(x, x, ([1], [1])),
     "bilinear": lambda x: F.bilinear(x, x, x[None]),
     "linear of batches": lambda x: F.linear(x[None], x),
-    "product of batches": lambda x: x[None].expand(3, -1, -1) @ x.t()[None].expand(3, -1, -1),
+    "matmul of batches": lambda x: x[None].expand(3, -1, -1) @ x.t()[None].expand(3, -1, -1),
     "row times matrix": lambda x: x[0] @ x,
     "batches times column": lambda x: x[None].expand(3, -1, -1) @ x[0],
     "max_pool1d": lambda x: F.max_pool1d(x[None], 1),
@@ -41,7 +41,7 @@ CASES = {
 
 
 def outcome(function, size, requires_grad, act):
-    """What a result is, and what becomes of acting on it: errors by type and first line, gradients."""
+    """Return a result's kind, and the outcome of acting on it: errors by type and first line, gradients."""
     x = torch.arange(1.0, size * size + 1).view(size, size).sin().requires_grad_(requires_grad)
     results = function(x)
     result = results[0] if isinstance(results, tuple) else results

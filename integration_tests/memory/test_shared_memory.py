@@ -123,12 +123,12 @@ def test_it_is_compiled_and_eagers(program: Callable[..., Any], layout: str) -> 
 
 @pytest.mark.parametrize("program", [both, part, filled])
 def test_one_layout_after_another(program: Callable[..., Any]) -> None:
-    """And tensors that are apart, in the memory of one or of several."""
-    apart: dict[str, Layout] = {
-        "apart": lambda: of(numbers(8), lambda b: b[:4], lambda b: b[4:]),
+    """And tensors that do not overlap, in the memory of one or of several."""
+    separate: dict[str, Layout] = {
+        "separate": lambda: of(numbers(8), lambda b: b[:4], lambda b: b[4:]),
         "of two": lambda: (numbers(4), numbers(4) + 1, numbers(1)),
     }
-    layouts = {name: LAYOUTS[name] for name in ("halves", "interleaved")} | apart
+    layouts = {name: LAYOUTS[name] for name in ("halves", "interleaved")} | separate
     compiled = framesmith.compile(program, fullgraph=True, strict=True)
     for names in (layouts, reversed(layouts), layouts):
         for name in names:
@@ -167,14 +167,14 @@ def of_much_memory() -> Any:
         (both, of_much_memory, "a small part of their memory"),
     ],
 )
-def test_what_is_not_compiled_is_told_of_and_right(program: Callable[..., Any], layout: Layout, reason: str) -> None:
+def test_what_is_not_compiled_warns_and_is_right(program: Callable[..., Any], layout: Layout, reason: str) -> None:
     wanted = outcome(program, layout)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         compiled = framesmith.compile(program)
         for _ in range(2):
             assert same(outcome(compiled, layout), wanted)
-    ours = [str(w.message) for w in told if issubclass(w.category, framesmith.FramesmithWarning)]
+    ours = [str(w.message) for w in reported if issubclass(w.category, framesmith.FramesmithWarning)]
     assert len(ours) == 1 and "a graph runs operation by operation" in ours[0] and reason in ours[0]
     with pytest.raises(RuntimeError, match=f"fullgraph=True, but {program.__name__} runs eagerly: .* {reason}"):
         framesmith.compile(program, fullgraph=True)(*layout()[:2])
@@ -190,7 +190,7 @@ def test_in_inference_mode() -> None:
         assert all(same(found, results[0]) for found in results)
 
 
-def test_with_sizes_that_change() -> None:
+def test_with_dynamic_shapes() -> None:
     def shifted(b: torch.Tensor, n: int) -> torch.Tensor:
         return both(b[:n], b[1:])
 
@@ -230,7 +230,7 @@ def _read_and_written(x, y):
 @pytest.mark.parametrize("length", [1, 4])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_views_of_as_many_elements(program, length, dynamic):
-    """Of one element each, their sizes are numbers where others' are symbols, too: their fakes lie apart."""
+    """Of one element each, their sizes are numbers where others' are symbols, too: their fakes do not overlap."""
     framesmith.reset()
     compiled = framesmith.compile(program, dynamic=dynamic)
     for _ in range(2):

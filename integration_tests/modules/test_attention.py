@@ -69,8 +69,8 @@ def padded(x: Tensor) -> Tensor:
 
 
 def biased(x: Tensor) -> Tensor:
-    places = torch.arange(x.shape[1])
-    bias = (places[:, None] - places).abs().neg().float()
+    positions = torch.arange(x.shape[1])
+    bias = (positions[:, None] - positions).abs().neg().float()
     return joined(F.scaled_dot_product_attention(heads(x), heads(x), heads(x), attn_mask=bias, scale=0.2))
 
 
@@ -125,7 +125,7 @@ def test_training(name: str, runs: list[int]) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("trains", [False, True])
-def test_sizes_that_change(name: str, trains: bool, runs: list[int]) -> None:
+def test_dynamic_shapes(name: str, trains: bool, runs: list[int]) -> None:
     program = PROGRAMS[name]
     compiled = framesmith.compile(program, dynamic=True, strict=True, recompile_limit=1)
     for batch, length in ((2, 300), (3, 17), (2, 64), (4, 530)):

@@ -1,4 +1,4 @@
-"""Training steps of random convolutional networks, with images laid out anew: results and gradients as in eager mode.
+"""Training steps of random convolutional networks, channels last: results and gradients as in eager mode.
 
 Every step is smooth: where rounding carries a ReLU's input over zero, eager's own gradients jump.
 """
@@ -18,7 +18,7 @@ from framesmith_backends.rewrite import channels_last
 from integration_tests.harness.sweeps import LONG
 
 SEEDS = range(400 if LONG else 24)
-#: What a network is made of -> how often it is drawn.
+#: Layer of a network -> how often it is drawn.
 PARTS = {
     "convolution": 5, "transposed": 1, "depthwise": 1, "norm": 1, "residual": 2, "joined": 1, "part": 1, "average": 1,
     "adaptive": 1, "nearest": 1, "linear": 1, "padded": 1,
@@ -88,7 +88,7 @@ def _step(module: nn.Module, run: nn.Module, x: torch.Tensor) -> dict[str, torch
 
 @pytest.fixture(scope="module")
 def laid_out() -> list[bool]:
-    """Whether the graph of each step was laid out anew."""
+    """Whether the graph of each step was converted to channels-last."""
     return []
 
 
@@ -120,7 +120,7 @@ def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch
             torch.testing.assert_close(mine, value, rtol=0, atol=room, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_some_were_laid_out_anew(laid_out: list[bool]) -> None:
+def test_some_were_channels_last(laid_out: list[bool]) -> None:
     assert sum(laid_out) >= len(SEEDS) // 5 and not all(laid_out)
 
 
@@ -138,8 +138,8 @@ def test_batches_of_gradients() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_beside_lengths_told_by_data(training):
-    """What is chosen of images is no image, and has a length to which theirs cannot be compared."""
+def test_beside_unbacked_lengths(training):
+    """A selection of images is no image, and its unbacked length cannot be compared to theirs."""
     weight = torch.randn(8, 2, 3, 3, requires_grad=training)
 
     def function(x):
@@ -152,8 +152,8 @@ def test_beside_lengths_told_by_data(training):
         torch.testing.assert_close(compiled(x), function(x))
 
 
-def test_masks_beside_places():
-    mask, places = torch.tensor([True, False, True]), torch.tensor([0, 1])
-    compiled = framesmith.compile(lambda x: x[mask, places] + 1, strict=True)
+def test_masks_beside_indices():
+    mask, positions = torch.tensor([True, False, True]), torch.tensor([0, 1])
+    compiled = framesmith.compile(lambda x: x[mask, positions] + 1, strict=True)
     x = torch.randn(3, 4)
-    assert torch.equal(compiled(x), x[mask, places] + 1)
+    assert torch.equal(compiled(x), x[mask, positions] + 1)

@@ -102,7 +102,7 @@ def doubled(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor
     return score * DOUBLE + TABLE[0, 1, 2, 3]
 
 
-def of_places(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def of_positions(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return i - j * 0.25
 
 
@@ -111,7 +111,7 @@ def of_shapes(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tens
     return score * score.numel() + TABLE[0, -1][h][0].clamp(min=0)
 
 
-MODS = (alibi, relative, capped, hidden_by_score, doubled, of_places, of_shapes)
+MODS = (alibi, relative, capped, hidden_by_score, doubled, of_positions, of_shapes)
 MASKS = (causal, window, same_document, some_rows)
 
 
@@ -198,7 +198,7 @@ def test_one_batch_of_keys_for_all() -> None:
     check(lambda q, k, v: flex_attention(q, k, v, block_mask=made), q, k[:1], v[:1])
 
 
-def test_sizes_that_change() -> None:
+def test_dynamic_shapes() -> None:
     def fn(q: Tensor, k: Tensor, v: Tensor) -> Any:
         mask = create_block_mask(causal, None, None, q.shape[2], k.shape[2], device="cpu")
         return flex_attention(q, k, v, score_mod=alibi, block_mask=mask, enable_gqa=True, return_lse=True)
@@ -290,7 +290,7 @@ def test_in_a_module_between_other_operations() -> None:
 
 
 def breaks(fn: Callable[..., Any], *args: Any) -> str:
-    """What is told of the graph breaks of a call, of which the results are those of eager mode."""
+    """Return the reports of graph breaks of a call whose results are those of eager mode."""
     want = fn(*args)
     framesmith.reset()
     same(framesmith.compile(fn)(*args), want)

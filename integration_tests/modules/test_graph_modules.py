@@ -30,7 +30,7 @@ def network() -> nn.Module:
 
 
 def traced(what: str) -> tuple[fx.GraphModule, Callable[..., Any]]:
-    """A graph, and the same in plain Python."""
+    """A graph, and the same as a Python function."""
     model = function if what == "function" else network()
     return fx.symbolic_trace(model), copy.deepcopy(model)
 
@@ -94,12 +94,12 @@ def test_hooks_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_errors_are_those_of_eager_mode(capsys: pytest.CaptureFixture[str]) -> None:
     module, _ = traced("module")
-    told = []
+    messages = []
     for run in (module, framesmith.compile(module), framesmith.compile(lambda x: module(x))):
         with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as caught:
             run(torch.randn(2, 5))
-        told.append((str(caught.value), "HERE" in capsys.readouterr().err))
-    assert len(set(told)) == 1
+        messages.append((str(caught.value), "HERE" in capsys.readouterr().err))
+    assert len(set(messages)) == 1
 
 
 class Exported(nn.Module):

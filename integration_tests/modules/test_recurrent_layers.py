@@ -19,7 +19,7 @@ STEPS = 11
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "batch first, no bias": {"batch_first": True, "bias": False},
-    "both ways, dropout between layers": {"num_layers": 2, "bidirectional": True, "dropout": 0.5},
+    "bidirectional, dropout between layers": {"num_layers": 2, "bidirectional": True, "dropout": 0.5},
 }
 
 
@@ -62,7 +62,7 @@ def test_frozen_weights_and_half_numbers(kind: type[nn.RNNBase]) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_lengths_that_change(kind: type[nn.RNNBase]) -> None:
+def test_dynamic_lengths(kind: type[nn.RNNBase]) -> None:
     layer = kind(5, 6)
     compiled = framesmith.compile(layer, strict=True, dynamic=True)
     for steps in (STEPS, 3, STEPS + 20):
@@ -111,7 +111,7 @@ def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> 
 @pytest.mark.parametrize("changed", ["output", "last", "input", "state", "weights", "biases"])
 @pytest.mark.parametrize("kind", ["gru", "rnn_tanh", "rnn_relu"])
 def test_what_data_changes_shows_where_eager_keeps_it(kind: str, changed: str, both: bool) -> None:
-    """`.data` changes what the products of the backward pass read, and nothing that the forward pass computed."""
+    """`.data` changes what the matmuls of the backward pass read, and nothing that the forward pass computed."""
     framesmith.reset()
     layer = getattr(torch, kind)
 

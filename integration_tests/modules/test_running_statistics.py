@@ -1,4 +1,4 @@
-"""What batch norms remember: updated as in eager mode, also around calls that fail, and without a call for each."""
+"""Running statistics of batch norms: updated as in eager mode, also around calls that fail, without a call for each."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ def test_no_operator_is_called_for_them() -> None:
         run(x, target)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run(x, target)
-    products = "aten::addmm", "aten::mm"  # which are called where torch's library does not show its own
-    called = {e.name for e in profile.events() if e.cpu_parent is None or e.cpu_parent.name not in products}
+    matmuls = "aten::addmm", "aten::mm"  # which are called where torch's library does not show its own
+    called = {e.name for e in profile.events() if e.cpu_parent is None or e.cpu_parent.name not in matmuls}
     assert "aten::convolution" in called and not called & {"aten::copy_", "aten::detach"}

@@ -1,4 +1,4 @@
-"""Images of sizes that change, upsampled: one entry, and what eager mode keeps for the backward pass."""
+"""Images of dynamic shapes, upsampled: one entry, and the tensors that eager mode saves for backward."""
 
 from __future__ import annotations
 

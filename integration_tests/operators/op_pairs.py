@@ -60,7 +60,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a pair.
+    """The outcome of a pair.
 
     `status`: equal, nearer, wrong, or refused (not compiled). `detail`: how it differs, or why it took several entries.
     """
@@ -120,7 +120,7 @@ def made(
             yield pair
 
 
-#: What a size becomes.
+#: The second sizes for the first ones.
 CHANGES: tuple[Callable[[int], int], ...] = (lambda n: n + 1, lambda n: 2 * n, lambda n: max(n - 1, 2), lambda n: 3 * n)
 
 
@@ -176,7 +176,7 @@ def program_of(op: Any, first: Values, second: Values, spec: Any) -> tuple[Calla
 
 
 def as_of_a_user(function: Any) -> Any:
-    """What torch's database wraps an operator in, as a program of its user: code of torch.testing is not compiled."""
+    """Return torch's database's wrapper of an operator as a user's function: code of torch.testing is not compiled."""
     if not isinstance(function, FunctionType) or not function.__module__.startswith("torch.testing"):
         return function
     module = ModuleType(f"{__name__}.{function.__module__}")
@@ -293,12 +293,12 @@ def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def described(value: torch.Tensor) -> tuple[Any, ...]:
-    """What else is seen of a tensor; strides where they matter."""
+    """Return the metadata of a tensor; strides where they matter."""
     strides = [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
     return value.dtype, tuple(value.shape), strides if value.numel() else None, value.requires_grad
 
 
-class Told(logging.Handler):
+class Messages(logging.Handler):
     """Keeps the first message about a break or a recompilation, and hands none on, inside a `with`."""
 
     LOGGERS = (logging.getLogger("framesmith.breaks"), logging.getLogger("framesmith.recompiles"))
@@ -310,7 +310,7 @@ class Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.text = self.text or record.getMessage()
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> Messages:
         self._before = [(logger.level, logger.propagate) for logger in self.LOGGERS]
         for logger in self.LOGGERS:
             logger.setLevel(logging.INFO)
@@ -326,13 +326,13 @@ class Told(logging.Handler):
 
 
 def run_pair(pair: Pair, backend: str) -> Outcome:
-    """Calls the program, compiled for sizes that change, with A, B and A, and compares with eager."""
+    """Call the program, compiled with dynamic shapes, with A, B and A, and compare with eager."""
     framesmith.reset()
-    with Told() as told:
-        return _compared(pair, backend, told)
+    with Messages() as messages:
+        return _compared(pair, backend, messages)
 
 
-def _compared(pair: Pair, backend: str, told: Told) -> Outcome:
+def _compared(pair: Pair, backend: str, messages: Messages) -> Outcome:
     compiled = framesmith.compile(pair.program, backend=backend, dynamic=True, strict=True)
     nearer = ""
     for letter, values in (("A", pair.first), ("B", pair.second), ("A again", pair.first)):
@@ -348,7 +348,7 @@ def _compared(pair: Pair, backend: str, told: Told) -> Outcome:
                 return Outcome("wrong", f"{letter}: {differs}")
             nearer = f"{letter}: {differs}"
     found = framesmith.stats()
-    status, detail = ("nearer", nearer) if nearer else ("equal", told.text)
+    status, detail = ("nearer", nearer) if nearer else ("equal", messages.text)
     return Outcome(status, detail, 1 + found["recompilations"], found["breaks"])
 
 

@@ -1,4 +1,4 @@
-"""What operators do besides computing tensors happens once for each call, from the first on."""
+"""Side effects of operators happen once for each call, from the first on."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ PROGRAMS: dict[str, Callable[[Log], Callable[[torch.Tensor], Any]]] = {
 
 
 def outcomes(make: Callable[[Log], Callable[..., Any]], compiler: Callable[..., Any], grad: bool) -> list[Any]:
-    """What three calls give, and the log behind each."""
+    """Return the results of three calls, and the log after each."""
     torch.manual_seed(0)
     log: Log = []
     program = compiler(make(log))

@@ -149,7 +149,7 @@ def test_a_view_beyond_the_end_raises_whatever_else_there_is(result: Callable[[t
         assert run(torch.zeros(8)[:4].clone().resize_(8)[:4]).numel() > 0
 
 
-#: What torch refuses for sizes, wherever it finds out: in Python, in a kernel, in one that other operators make up.
+#: Operations that torch refuses for some sizes, checked in Python, in a kernel, or in a composite operator.
 REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linear": lambda x: F.linear(x, torch.ones(2, 9)),
     "matmul": lambda x: x @ torch.ones(7),

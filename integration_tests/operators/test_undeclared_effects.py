@@ -1,4 +1,4 @@
-"""What operators of a user's own do to Python's objects, undeclared: where it differs from eager, as documented.
+"""Undeclared effects of custom operators on Python's objects: where they differ from eager, as documented.
 
 See docs/known-limitations.md: such operators are taken at their schemas' word.
 """
@@ -59,5 +59,5 @@ def test_an_operator_that_raises_runs_again_with_those_before_it() -> None:
     with pytest.raises(ValueError, match=r"not positive: \[10.0, -2.0\]"):
         compiled(x)
     assert x.tolist() == [10, -2]
-    # In the graph; operation by operation, to tell whose error it is; as plain Python, where it is raised.
+    # In the graph; operation by operation, to find whose error it is; eagerly, where it is raised.
     assert SEEN == ["scale_", "positive_only"] * 3

@@ -65,7 +65,7 @@ def programs_of(group: types.ModuleType) -> dict[str, Callable[[], Case]]:
 
 @functools.cache
 def code_of(group: str) -> bytes:
-    """A module's code, to be loaded anew for each copy: what is compiled is kept at code objects."""
+    """Return a module's code, to be loaded again for each copy: compiled entries are stored at code objects."""
     source, file = inspect.getsource(sys.modules[group]), inspect.getfile(sys.modules[group])
     return marshal.dumps(compile(source, file, "exec"))
 
@@ -82,7 +82,7 @@ def make_afresh(group: str, name: str) -> Case:
 
 
 def full_name(group: types.ModuleType, name: str) -> str:
-    """What a program is called among all."""
+    """Return the full name of a program."""
     return f"{group.__name__.removeprefix(__name__ + '.')}.{name}"
 
 

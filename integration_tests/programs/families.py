@@ -33,7 +33,7 @@ class World:
 class Family:
     """The programs of one module: `programs` maps a name to what makes its case.
 
-    `warm_only`: those of them that tell nothing new when each call is compiled anew: they make the calls of another one
+    `warm_only`: those of them that add nothing when each call is compiled again: they make the calls of another one
     in another order, or each call in a mode of its own.
     """
 
@@ -102,7 +102,7 @@ def nothing() -> contextlib.AbstractContextManager[None]:
 
 
 def setting(holder: Any, **values: Any) -> Callable[[], None]:
-    """What sets attributes of `holder`."""
+    """Return a function that sets attributes of `holder`."""
 
     def put() -> None:
         for name, value in values.items():
@@ -112,7 +112,7 @@ def setting(holder: Any, **values: Any) -> Callable[[], None]:
 
 
 def deleting(holder: Any, *names: str) -> Callable[[], None]:
-    """What deletes those of these attributes that `holder` has itself."""
+    """Return a function that deletes those of these attributes that `holder` has itself."""
 
     def drop() -> None:
         for name in names:
@@ -123,7 +123,7 @@ def deleting(holder: Any, *names: str) -> Callable[[], None]:
 
 
 def storing(table: Any, **items: Any) -> Callable[[], None]:
-    """What stores items in `table`."""
+    """Return a function that stores items in `table`."""
 
     def put() -> None:
         for key, value in items.items():
@@ -133,7 +133,7 @@ def storing(table: Any, **items: Any) -> Callable[[], None]:
 
 
 def dropping(table: Any, *keys: Any) -> Callable[[], None]:
-    """What removes keys from `table`, where it has them."""
+    """Return a function that removes keys from `table`, where it has them."""
 
     def drop() -> None:
         for key in keys:

@@ -1,4 +1,4 @@
-"""Tensors: views and in-place work, autograd modes, random order, dtypes and strides."""
+"""Tensors: views and in-place work, autograd modes, random numbers, dtypes and strides."""
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +72,7 @@ def argument_rebound() -> Case:
     return Case(f, [(torch.zeros(2), [0]), (torch.zeros(2), [0, 1])])
 
 
-def random_order() -> Case:
+def random_numbers_in_order() -> Case:
     def f(x):
         a = torch.rand(2)
         y = F.dropout(x, 0.5)
@@ -323,7 +323,7 @@ def masks_and_dynamic_shapes() -> Case:
     return _calls(f)
 
 
-def numpy_both_ways() -> Case:
+def numpy_in_both_directions() -> Case:
     def f(x):
         array = (x * 2).numpy()
         array[0] = 7

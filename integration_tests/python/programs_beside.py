@@ -47,7 +47,7 @@ def beside(backend: Any, compile: Compile) -> Any:
 
 
 def broken_beside(compile: Compile) -> Any:
-    """What torch has compiled breaks its graph, and goes on behind it."""
+    """A function that torch has compiled: it breaks its graph, and goes on after it."""
 
     def torn(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()

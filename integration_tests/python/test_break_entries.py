@@ -79,8 +79,8 @@ def at_three_depths(x: torch.Tensor) -> torch.Tensor:
     return outer(x) + middle(x) + helper(x)
 
 
-def sometimes(x: torch.Tensor, told: bool) -> torch.Tensor:
-    if told:
+def sometimes(x: torch.Tensor, said: bool) -> torch.Tensor:
+    if said:
         print(end="")
     return x * 2
 
@@ -96,13 +96,13 @@ class Layer(torch.nn.Module):
         self.dilation = 2 ** (at % 5) if "dilation" in differs else 2
         self.dim = 8 * at + 16 if "dim" in differs else 16
 
-    def tell(self, x: torch.Tensor) -> torch.Tensor:
+    def say(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x) * self.scale
         print(self.name, end="")
         return y.repeat_interleave(self.dilation, 0)[: x.shape[0]]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.tell(x) + x / self.dim
+        return self.say(x) + x / self.dim
 
 
 def layers(differs: str) -> torch.nn.Module:
@@ -167,7 +167,7 @@ def two_kinds(x: torch.Tensor) -> torch.Tensor:
         function(*args)
         return x + 1
 
-    return effect(effect(x, print), warnings.warn, "told", PendingDeprecationWarning)
+    return effect(effect(x, print), warnings.warn, "said", PendingDeprecationWarning)
 
 
 @pytest.mark.parametrize("program", [two_on_a_line, two_kinds], ids=lambda program: program.__name__)
@@ -178,12 +178,12 @@ def test_other_breaks_are_other_entries(program: Callable[..., Any], capsys: pyt
 
 
 def test_details_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    def tell(x: torch.Tensor, number: int) -> torch.Tensor:
+    def say(x: torch.Tensor, number: int) -> torch.Tensor:
         print(number, end="")
         return x + 1
 
     def program(x: torch.Tensor) -> torch.Tensor:
-        return tell(tell(x, 1), 2)
+        return say(say(x, 1), 2)
 
     text = str(framesmith.explain(program, X))
     assert "1 break(s)" in text and "also: [print] print() is called: print(the constant 2" in text

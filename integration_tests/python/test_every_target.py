@@ -173,14 +173,14 @@ def test_what_is_not_compiled_says_so_once(name: str) -> None:
     target, args, kwargs, reason = OTHERS[name]
     wanted = target(*args, **kwargs)
     framesmith.reset()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         compiled = framesmith.compile(target)
         for _ in range(3):
             assert same(compiled(*args, **kwargs), wanted)
-    ours = [str(w.message) for w in told if issubclass(w.category, framesmith.FramesmithWarning)]
+    ours = [str(w.message) for w in reported if issubclass(w.category, framesmith.FramesmithWarning)]
     assert len(ours) == 1 and "nothing of it is compiled" in ours[0] and reason in ours[0]
-    assert told[0].filename == __file__
+    assert reported[0].filename == __file__
     assert framesmith.stats()["breaks"] <= 1
     with pytest.raises(RuntimeError, match="fullgraph=True, but"):
         framesmith.compile(target, fullgraph=True)(*args, **kwargs)

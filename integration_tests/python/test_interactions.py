@@ -40,8 +40,8 @@ WAYS: dict[str, Callable[[Callable[[], Case]], object]] = {
     "kernels": functools.partial(check_strictly, backend="auto"),
     "one entry a function": functools.partial(check, backend="eager", recompile_limit=1),
 }
-#: Records warnings and looks at them: those that tell of a failure or a limit are among them.
-RECORDS_WARNINGS = "warnings_are_told_at_their_line"
+#: Records warnings and looks at them: those that report a failure or a limit are among them.
+RECORDS_WARNINGS = "warnings_name_their_line"
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def test_there_are_enough_programs() -> None:
     assert len(PROGRAMS) >= 80
 
 
-#: What guards ask at each call, in the C check as well.
+#: Predicates of guards, called at each call, by the C check as well.
 PREDICATES = "framesmith_guards.kinds.predicates"
-#: Called when an object dies: Python tells what these raise by itself.
+#: Called when an object dies: Python reports what these raise by itself.
 FINALIZERS = (("framesmith_aten.graphs.modules", "_forget_text"),)
 CASES = [(name, way) for at, name in enumerate(PROGRAMS) for k, way in enumerate(WAYS) if LONG or (at + k) % 4 == 0]
 
@@ -90,12 +90,12 @@ def test_a_failure_inside(name: str) -> None:
         actual = run(PROGRAMS[name], framesmith.compile)
     if name != RECORDS_WARNINGS:
         assert_same_outcomes(expected, actual, f"{place}: ")
-    told = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
-    told = [message for message in told if "framesmith failed to compile" in message]
+    reported = [str(one.message) for one in caught if issubclass(one.category, framesmith.FramesmithWarning)]
+    reported = [message for message in reported if "framesmith failed to compile" in message]
     if function[0] == PREDICATES or function[:2] in FINALIZERS:
-        assert len(told) <= plant.raised, (place, told)  # a guard that cannot be checked does not hold
+        assert len(reported) <= plant.raised, (place, reported)  # a guard that cannot be checked does not hold
     else:
-        assert name == RECORDS_WARNINGS or len(told) == plant.raised, (place, told)
+        assert name == RECORDS_WARNINGS or len(reported) == plant.raised, (place, reported)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -117,8 +117,8 @@ def test_logs_change_nothing_and_name_the_program(name: str) -> None:
         logging.getLogger("framesmith").removeHandler(handler)
     without = [record for record in records if not re.fullmatch(r"\d+/\d+(_\d+)?", str(vars(record)["compile_id"]))]
     assert records and not without, [(record.name, record.getMessage()) for record in without]
-    places = {(record.name, vars(record)["place"]) for record in records}
-    assert not [place for place in places if re.search("/framesmith_?[a-z]*/|^-$", place[1])], places
+    positions = {(record.name, vars(record)["place"]) for record in records}
+    assert not [place for place in positions if re.search("/framesmith_?[a-z]*/|^-$", place[1])], positions
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -158,5 +158,5 @@ def test_in_threads_of_their_own(names: list[str]) -> None:
         assert_same_outcomes(expected, run(PROGRAMS[name], in_a_thread), f"{name}: ")
 
 
-#: What these set is a thread's own.
+#: These set state of a thread.
 THREADS_DIFFER = {"thread_locals_and_locks"}

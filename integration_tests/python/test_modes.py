@@ -1,4 +1,4 @@
-"""What is compiled does under each mode what eager does, and never crashes.
+"""Compiled functions do under each mode what eager does, and never crash.
 
 Each mode in half of the ways to meet a call; in long runs, `FRAMESMITH_LONG=1`, in all.
 """
@@ -57,7 +57,7 @@ def _quiet(recwarn: Any) -> Any:
     assert not ours, ours
 
 
-#: What is called, whether its graph is broken, and whether it was called before: each half has both of each.
+#: The callee, whether its graph breaks, and whether it was called before: each half has both of each.
 CALLED = (
     ("function", "whole", "cold"), ("module", "whole", "warm"), ("module", "broken", "cold"),
     ("function", "broken", "warm"), ("module", "whole", "cold"), ("function", "whole", "warm"),

@@ -18,7 +18,7 @@ from framesmith_dynamo import FrameEvent
 from framesmith_frames import FrameInfo
 from integration_tests.python import programs_beside
 
-#: Whose frames are nobody's to compile, by the names of their globals' modules.
+#: Modules whose frames are never compiled, by the names of their globals' modules.
 OTHERS = (
     "framesmith",
     "torch._",
@@ -32,12 +32,12 @@ OTHERS = (
 
 
 class Detector:
-    """What was compiled, or told to break, since the last reset, with the module of each function."""
+    """Return the functions compiled or broken since the last reset, with the module of each."""
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
         self.events: list[FrameEvent] = []
-        #: How the names of generated files begin that are the user's.
+        #: Prefixes of the names of generated files that are the user's.
         self.of_the_user: tuple[str, ...] = ()
 
     def met(self, frame: FrameInfo) -> None:
@@ -45,7 +45,7 @@ class Detector:
 
     @property
     def foreign(self) -> list[str]:
-        """What was done with code that is not the user's."""
+        """Return the events of code that is not the user's."""
         kinds = {"entry", "break", "graph", "recompile", "run-once", "error"}
         return [str(event) for event in self.events if event.kind in kinds and self._is_foreign(event)]
 

@@ -1,7 +1,7 @@
 """Every small program under `compile()` and under eager, on each of its calls, warm and cold, with both backends.
 
 The programs made by rule (families) run in long runs only, `FRAMESMITH_LONG=1`: they take a quarter of an hour and
-more. Of the others a third is compiled anew for each call, too, and a quarter runs with the eager backend.
+more. Of the others a third is compiled again for each call, too, and a quarter runs with the eager backend.
 """
 
 import pytest
@@ -25,7 +25,7 @@ def test_equals_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", a_part([name for name in SHOWN if name not in WARM_ONLY], 3))
-def test_equals_eager_when_each_call_is_compiled_anew(name: str) -> None:
+def test_equals_eager_when_each_call_is_compiled_again(name: str) -> None:
     counters = check(PROGRAMS[name], cold=True, backend="eager")
     assert counters["frames_failed"] == 0, counters
 

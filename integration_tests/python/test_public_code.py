@@ -1,7 +1,7 @@
-"""What the compiler once failed on in public code, and programs of the same kinds: none fails, all equal eager.
+"""Programs like those of public code on which the compiler once failed: none fails, all equal eager.
 
-`strict=True`: a failure inside the compiler is an error. Every other program is compiled anew for each call; in long
-runs, `FRAMESMITH_LONG=1`, all are both ways.
+`strict=True`: a failure inside the compiler is an error. Every other program is compiled again for each call; in long
+runs, `FRAMESMITH_LONG=1`, all are compiled both once and for each call.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ def _cached(value: Any) -> Any:
 
 @program(UNHASHABLE)
 def refused_by_caches_and_keys(x: Any) -> Any:
-    told = []
+    errors = []
     for step in (
         lambda: _cached({}),
         lambda: {}[Unhashable()],
@@ -462,8 +462,8 @@ def refused_by_caches_and_keys(x: Any) -> Any:
         try:
             step()
         except TypeError as error:
-            told.append(str(error))
-    return told, x + 1
+            errors.append(str(error))
+    return errors, x + 1
 
 
 @program(UNHASHABLE)
@@ -482,13 +482,13 @@ def held(x: Any, un: Any = UN, *, raising: Any = RAISING) -> Any:
 
 @program(UNHASHABLE)
 def raising_methods(x: Any) -> Any:
-    told = []
+    errors = []
     for step in (lambda: RAISING == 1, lambda: {RAISING: 1}, lambda: bool(RAISING), lambda: repr(RAISING)):
         try:
             step()
         except ValueError as error:
-            told.append(str(error))
-    return told, x + 1
+            errors.append(str(error))
+    return errors, x + 1
 
 
 @program(UNHASHABLE)
@@ -567,7 +567,7 @@ class Packed(nn.Module):
 
 
 class Sequences(nn.Module):
-    """What else can be done with packed sequences."""
+    """Further operations on packed sequences."""
 
     def __init__(self, cls: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -616,7 +616,7 @@ for _cls in (nn.RNN, nn.GRU, nn.LSTM):
     _name = _cls.__name__
     RECURRENT |= {
         f"{_name}": plainly(_cls),
-        f"{_name} of two layers, both ways": plainly(
+        f"{_name} of two layers, bidirectional": plainly(
             _cls, num_layers=2, bidirectional=True, batch_first=True, dropout=0.5
         ),
         f"{_name} without biases": plainly(_cls, bias=False),
@@ -657,7 +657,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 }
 
 
-IN_OTHER_MODES = ("RNN of two layers, both ways", "GRU packed", "LSTM", "LSTM packed, unsorted", "GRUCell")
+IN_OTHER_MODES = ("RNN of two layers, bidirectional", "GRU packed", "LSTM", "LSTM packed, unsorted", "GRUCell")
 
 
 @pytest.mark.parametrize(
@@ -681,8 +681,8 @@ def test_recurrent_layers_equal_eager(name: str, mode: str) -> None:
     assert check(case, strict=True)["frames_failed"] == 0
 
 
-def test_packed_sequences_break_at_few_places() -> None:
-    """Packing, the layer's run and padding stay plain Python; the next batch of these lengths breaks nowhere anew."""
+def test_packed_sequences_break_few_times() -> None:
+    """Packing, the layer's run and padding run eagerly; the next batch of these lengths adds no break."""
     framesmith.reset()
     model = framesmith.compile(Packed(nn.LSTM), strict=True)
     model(steps(0), torch.tensor([5, 3]))

@@ -63,7 +63,7 @@ def make(backend: Callable[..., Any]) -> list[tuple[Callable[..., Any], Callable
 
 
 class Worker(threading.Thread):
-    """Calls at random, compiles something new now and then, and resets; `wrong` and `error` tell what went amiss."""
+    """Calls at random, compiles something new now and then, and resets; `wrong` and `error` describe failures."""
 
     def __init__(self, seed: int, shared: list[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
         super().__init__()

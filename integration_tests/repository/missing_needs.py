@@ -1,4 +1,4 @@
-"""What becomes of compiled programs where torch lacks something: each case in a fork of one process, told as JSON.
+"""Compiled programs where torch lacks something: each case in a fork of one process, reported as JSON.
 
 `python missing_needs.py PATH,PATH... PATH...`: each argument is a case, the dotted names that torch seems not to have.
 """
@@ -80,8 +80,8 @@ def outcome() -> dict[str, Any]:
             x = torch.ones(rows, 4)
             pairs.append(([compiled(x), broken(x)], [sized(x), printing(x)]))
     same = all(torch.allclose(ours, theirs) for mine, eager in pairs for ours, theirs in zip(mine, eager, strict=True))
-    told = [str(one.message) for one in caught if one.category.__name__ == "FramesmithWarning"]
-    return {"lines": lines, "warnings": told, "same": same, "graphs": framesmith.stats()["graphs"]}
+    outcome_as_json = [str(one.message) for one in caught if one.category.__name__ == "FramesmithWarning"]
+    return {"lines": lines, "warnings": outcome_as_json, "same": same, "graphs": framesmith.stats()["graphs"]}
 
 
 def in_a_fork(paths: Collection[str]) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def in_a_fork(paths: Collection[str]) -> dict[str, Any]:
     if child == 0:
         try:
             without(paths)
-            told = outcome()
+            outcome_as_json = outcome()
         except BaseException as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
-        os.write(writing, json.dumps(told).encode())
+            outcome_as_json = {"error": f"{type(error).__name__}: {error}"}
+        os.write(writing, json.dumps(outcome_as_json).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:

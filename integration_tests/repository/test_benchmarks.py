@@ -26,8 +26,8 @@ from integration_tests.harness.sweeps import LONG
 
 pytest.importorskip("transformers")
 
-#: The products of small_mlp, where torch's library does not show what it calls for one, and its operator is called.
-CALLED_PRODUCTS = 0 if why_no_blas() is None else 3
+#: The matmuls of small_mlp, where torch's library does not show the function it calls, and its operator is called.
+CALLED_MATMULS = 0 if why_no_blas() is None else 3
 KERNELS_IN_TYPES = [(case, dtype) for case in KERNELS for dtype in case.dtypes]
 #: Each type and each mode of a model, but both together in long runs alone: in bfloat16 a CPU trains slowly.
 CASES = [
@@ -139,7 +139,7 @@ def test_memory_suite_measures_in_processes_of_their_own(capsys: pytest.CaptureF
     assert not eager.reason and not ours.reason
     assert ours.figures[memory.ADDED] > eager.figures[memory.ADDED]
     assert 0 < ours.figures[memory.PEAK] < 1 << 20
-    assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS] + CALLED_PRODUCTS
+    assert 0 < ours.figures[memory.OBJECTS] <= eager.figures[memory.OBJECTS] + CALLED_MATMULS
     assert "compiling adds at most" in capsys.readouterr().out
 
 
@@ -157,10 +157,10 @@ def test_models_suite_measures_in_processes_of_their_own(
     assert ours.seconds > 0 and ours.ratio_to["eager"] == pytest.approx(
         1 / eager.ratio_to["framesmith"]
     )  # of one round
-    assert ours.figures["operator calls"] == CALLED_PRODUCTS < eager.figures["operator calls"]
-    assert f"operator calls: 5 eager  {CALLED_PRODUCTS} framesmith" in capsys.readouterr().out
+    assert ours.figures["operator calls"] == CALLED_MATMULS < eager.figures["operator calls"]
+    assert f"operator calls: 5 eager  {CALLED_MATMULS} framesmith" in capsys.readouterr().out
 
 
-def test_a_candidate_apart_says_why_it_cannot() -> None:
+def test_a_separate_candidate_says_why_it_cannot() -> None:
     with pytest.raises(RuntimeError, match="ValueError: of its own accord"):
         IsolatedCandidate(_refuses).ready()

@@ -66,8 +66,8 @@ def test_a_packages_page_names_every_source_file(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_packages_page_names_nothing_that_is_not_there(page: Path) -> None:
-    places = (source_of(page), ROOT)
-    assert sorted(word for word in named_on(page) if not any((place / word).exists() for place in places)) == []
+    folders = (source_of(page), ROOT)
+    assert sorted(word for word in named_on(page) if not any((place / word).exists() for place in folders)) == []
 
 
 def test_the_glossary_names_files_that_are_there() -> None:

@@ -138,7 +138,7 @@ def test_the_alarm_is_taken_back() -> None:
         time.sleep(1)
 
 
-def test_first_cases_are_the_most_telling() -> None:
+def test_first_cases_are_the_most_informative() -> None:
     cases = gpu_models.in_order(Selection())
     assert len(cases) == len(set(cases)) == sum(len(row.dtypes) * len(row.modes) for row in MODELS)
     assert [(row.name, mode, dtype) for row, mode, dtype in cases[:2]] == [
@@ -149,7 +149,7 @@ def test_first_cases_are_the_most_telling() -> None:
     assert cases[-1][2] == "float32" and "bfloat16" in cases[-1][0].dtypes
 
 
-def test_norms_tell_wrong_results() -> None:
+def test_norms_detect_wrong_results() -> None:
     right = [torch.randn(100), torch.randn(3, 3)]
     check_norms([x * 1.01 for x in right], right, 0.02, 0.25)
     with pytest.raises(AssertionError, match="off where eager's norm"):
@@ -233,7 +233,7 @@ def row(case: str, candidate: str, ratio: float, **figures: int) -> Row:
     return Row(case, candidate, 1e-3, other, 1, figures=figures)
 
 
-def test_tables_tell_means_losses_and_reasons() -> None:
+def test_tables_show_means_losses_and_reasons() -> None:
     rows = [row(f"m{n}, inference, float32", "framesmith", ratio) for n, ratio in enumerate((0.5, 2.0))]
     rows += [
         workers.cannot("m2, inference, float32", "framesmith", reason) for reason in ("broke", "not timed in time")

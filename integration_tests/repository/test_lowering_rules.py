@@ -194,7 +194,7 @@ def results(value: object) -> tuple[torch.Tensor, ...]:
 def through_aot(
     function: Callable[[torch.Tensor], object], example: torch.Tensor, compiler: Callable[..., Any]
 ) -> CompiledGraph:
-    """The function through aot, which is told what the `cpu` backend takes whole."""
+    """The function through aot, with the operators that the `cpu` backend lowers itself."""
     ops = fx.Graph()
     call = ops.call_function(lambda x: results(function(x)), (ops.placeholder("x"),))
     count = len(results(function(example)))
@@ -261,8 +261,8 @@ def test_a_rule_that_declines_costs_its_own_node(first: bool, monkeypatch: pytes
         nonlocal kernels
         before = sum(len(table.declined) for table in tables)
         low = graph.lower_graph(gm)
-        told = sum(why == "to see what comes of it" for why in low.notes.values())
-        assert told == sum(len(table.declined) for table in tables) - before
+        observed = sum(why == "to see what comes of it" for why in low.notes.values())
+        assert observed == sum(len(table.declined) for table in tables) - before
         kernels += len(low.program.defs)
         return find_backend("cpu").compile(gm, inputs, role)
 

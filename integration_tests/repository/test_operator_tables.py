@@ -19,8 +19,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Where operators are known. The rest of dynamo, and guards, are about Python, which uses the words (`copy`) otherwise.
-PLACES = (
+#: The folders with facts of operators. The rest of dynamo, and guards, use `copy` in Python's sense.
+FOLDERS = (
     "aten/src",
     "aot/src",
     "autograd_compiler/src",
@@ -35,7 +35,7 @@ PLACES = (
 #: Folders about other things that are named as operators are: the loop IR's own operations, and the rules for lowering.
 OTHER_THINGS = ("framesmith_backends/ir", "framesmith_backends/render", "framesmith_backends/lower")
 
-#: What a word that names an operator may begin with.
+#: Prefixes of a word that names an operator.
 PREFIXES = ("torch.Tensor.", "torch.ops.aten.", "torch.", "aten::", "aten.")
 
 OPERATORS = frozenset(
@@ -122,10 +122,10 @@ def tables_of(source: Path) -> Iterator[tuple[str, set[str]]]:
                 yield f"{source.name}:{statement.lineno}", names
 
 
-def found_twice(root: Path, places: tuple[str, ...]) -> dict[str, list[str]]:
+def found_twice(root: Path, folders: tuple[str, ...]) -> dict[str, list[str]]:
     """Operators in more than one table, with the tables."""
     tables: dict[str, list[str]] = defaultdict(list)
-    for place in places:
+    for place in folders:
         for source in sorted((root / "packages" / place).rglob("*.py")):
             if not any(part in source.as_posix() for part in OTHER_THINGS):
                 for where, names in tables_of(source):
@@ -135,11 +135,11 @@ def found_twice(root: Path, places: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def test_no_operator_is_in_two_tables() -> None:
-    assert found_twice(ROOT, PLACES) == {}
+    assert found_twice(ROOT, FOLDERS) == {}
 
 
-def test_the_places_are_there() -> None:
-    assert [place for place in PLACES if not list((ROOT / "packages" / place).rglob("*.py"))] == []
+def test_the_folders_are_there() -> None:
+    assert [place for place in FOLDERS if not list((ROOT / "packages" / place).rglob("*.py"))] == []
 
 
 def test_the_scan_sees_the_table_of_operators() -> None:
@@ -150,7 +150,7 @@ def test_the_scan_sees_the_table_of_operators() -> None:
 
 
 def found_beside_a_table(text: str, root: Path) -> dict[str, list[str]]:
-    """What is found of one file that holds a table of operators, and of another with this text."""
+    """Return the names found twice in one file with a table of operators and another with this text."""
     source = root / "packages" / "aten" / "src"
     source.mkdir(parents=True)
     (source / "one.py").write_text('TABLE = _rows("gather index_add bernoulli", costly=True)\n')

@@ -1,4 +1,4 @@
-"""What may move in torch stands in the adapters alone, and a torch without one of those things compiles the rest."""
+"""Names that may move in torch are used by the adapters alone, and a torch without one of them compiles the rest."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_each_path_in_torch_is_asked_for_in_one_way() -> None:
 
 
 def outcomes(cases: list[str]) -> list[dict[str, Any]]:
-    """What `missing_needs.py` says of cases."""
+    """Return the reports of `missing_needs.py` for cases."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("missing_needs.py")), *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 20 * len(cases))
     assert done.returncode == 0, done.stderr
-    told: list[dict[str, Any]] = json.loads(done.stdout)
-    return told
+    seen: list[dict[str, Any]] = json.loads(done.stdout)
+    return seen
 
 
 @pytest.mark.timeout(1800)
@@ -94,14 +94,14 @@ def outcomes(cases: list[str]) -> list[dict[str, Any]]:
 def test_without_one_need_the_rest_works(package: str) -> None:
     rows = a_part(TABLES[package], of=6)
     problems = []
-    for row, told in zip(rows, outcomes([",".join(row.paths) for row in rows]), strict=True):
-        works = told.get("same") and len(told["lines"]) == int(row.built)
+    for row, seen in zip(rows, outcomes([",".join(row.paths) for row in rows]), strict=True):
+        works = seen.get("same") and len(seen["lines"]) == int(row.built)
         if row.essential:
-            works = works and told["graphs"] == 0 and len(told["warnings"]) == 1 and row.paths[0] in told["warnings"][0]
+            works = works and seen["graphs"] == 0 and len(seen["warnings"]) == 1 and row.paths[0] in seen["warnings"][0]
         else:
-            works = works and told["graphs"] > 0
+            works = works and seen["graphs"] > 0
         if not works:
-            problems.append((row.name, told))
+            problems.append((row.name, seen))
     assert not problems
 
 
@@ -116,10 +116,10 @@ def test_without_some_keys_of_tables_the_rest_works() -> None:
     )
     rest = [path for path in ASKED if not used.search(path)]
     cases = [rest[at::8] for at in range(8)]
-    for paths, told in zip(cases, outcomes([",".join(case) for case in cases]), strict=True):
-        assert told.get("same") and told["graphs"] > 0, told
-        assert {path for path in paths if any(path in line for line in told["lines"])} == set(paths)
-        assert len(told["lines"]) == len(set(told["lines"]))
+    for paths, seen in zip(cases, outcomes([",".join(case) for case in cases]), strict=True):
+        assert seen.get("same") and seen["graphs"] > 0, seen
+        assert {path for path in paths if any(path in line for line in seen["lines"])} == set(paths)
+        assert len(seen["lines"]) == len(set(seen["lines"]))
 
 
 # Releases

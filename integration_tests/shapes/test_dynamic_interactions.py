@@ -296,17 +296,17 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     return [t for part in result for t in tensors_of(part)] if isinstance(result, (tuple, list)) else []
 
 
-def told(value: Any, inputs: list[torch.Tensor], known: list[torch.Tensor]) -> Any:
+def described(value: Any, inputs: list[torch.Tensor], known: list[torch.Tensor]) -> Any:
     """A result as data: values, layouts, gradients, and which tensors share objects and memory."""
     if isinstance(value, torch.Tensor):
-        places = [k for k, other in enumerate(known) if other is value]
+        positions = [k for k, other in enumerate(known) if other is value]
         shares = [k for k, t in enumerate([*inputs, *known]) if shares_memory(t, value)]
         meta = (value.dtype, tuple(value.shape), value.stride() if value.numel() > 1 else (), value.requires_grad)
-        return (*meta, value.is_inference(), places[:1], shares, value.detach())
+        return (*meta, value.is_inference(), positions[:1], shares, value.detach())
     if isinstance(value, dict):
-        return [(key, told(item, inputs, known)) for key, item in value.items()]
+        return [(key, described(item, inputs, known)) for key, item in value.items()]
     if isinstance(value, (tuple, list)):
-        return type(value), [told(item, inputs, known) for item in value]
+        return type(value), [described(item, inputs, known) for item in value]
     return type(value), value
 
 
@@ -333,7 +333,7 @@ def outcome(function: Callable[..., Any], rows: int, needs_grad: bool, mode: Cal
 def acted_on(result: Any, leaves: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[Any]:
     """The results as data, and what a backward pass through them leaves."""
     found = tensors_of(result)
-    seen = [told(result, inputs, found), [one.detach() for one in inputs]]
+    seen = [described(result, inputs, found), [one.detach() for one in inputs]]
     wanted = [one for one in found if one.requires_grad and one.grad_fn is not None]
     if wanted:
         sum((one.abs() if one.is_complex() else one).pow(2).sum() for one in wanted).backward()  # type: ignore[union-attr]

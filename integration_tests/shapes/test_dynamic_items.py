@@ -1,4 +1,4 @@
-"""Items of tensors by integers that change or that data tell: as in eager mode, with one entry for all of them."""
+"""Indexing by symbolic and unbacked integers: as in eager mode, with one entry for all of them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "before an ellipsis": lambda x, n: x[n, ...],
     "around an ellipsis": lambda x, n: x[n, ..., n],
     "beside new dimensions": lambda x, n: x[None, n, None, :2],
-    "before places": lambda x, n: x[n, torch.tensor([0, 3])],
-    "between places": lambda x, n: x.transpose(1, 2)[torch.tensor([0, 1]), n, torch.tensor([1, 2])],
+    "before indices": lambda x, n: x[n, torch.tensor([0, 3])],
+    "between indices": lambda x, n: x.transpose(1, 2)[torch.tensor([0, 1]), n, torch.tensor([1, 2])],
     "behind a mask": lambda x, n: x[x[:, :, 0] > 0, n],
     "beside a truth": lambda x, n: x[True, n],
     "of an item": lambda x, n: x[n][:, n - 1],
@@ -47,7 +47,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "put": _put(lambda y, n: n, lambda y, n: 7.0),
     "a row put": _put(lambda y, n: n, lambda y, n: y[None, 0] * 2),
     "a column put": _put(lambda y, n: (slice(None), 2, n), lambda y, n: n),
-    "put at places": _put(lambda y, n: (torch.tensor([0, 5]), 1, n), lambda y, n: y[0, :2, 0]),
+    "put at indices": _put(lambda y, n: (torch.tensor([0, 5]), 1, n), lambda y, n: y[0, :2, 0]),
     "put where a mask is true": _put(lambda y, n: (y[:, :, 0] > 0, n), lambda y, n: n * 0.5),
     "added": _added,
 }
@@ -73,7 +73,7 @@ def test_one_entry_for_all_integers(name: str, gradients: bool) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_integer_that_data_tell(name: str) -> None:
+def test_an_unbacked_integer(name: str) -> None:
     program = PROGRAMS[name]
     framesmith.reset()
     run = framesmith.compile(lambda x, n: program(x, n.item()), strict=True)
@@ -82,21 +82,21 @@ def test_an_integer_that_data_tell(name: str) -> None:
         torch.testing.assert_close(run(x, torch.tensor(n)), program(x, n))
 
 
-@pytest.mark.parametrize("told", [False, True])
-@pytest.mark.parametrize("name", ["alone", "between places", "put", "a column put"])
-def test_an_integer_beyond_the_end_is_eagers_error(name: str, told: bool) -> None:
+@pytest.mark.parametrize("unbacked", [False, True])
+@pytest.mark.parametrize("name", ["alone", "between indices", "put", "a column put"])
+def test_an_integer_beyond_the_end_is_eagers_error(name: str, unbacked: bool) -> None:
     program = PROGRAMS[name]
     framesmith.reset()
-    run = framesmith.compile(lambda x, n: program(x, n.item() if told else n), dynamic=True)
+    run = framesmith.compile(lambda x, n: program(x, n.item() if unbacked else n), dynamic=True)
     x = torch.ones(8, 4, 8)
     for n in (3, 8, 5, -9, 9):
         if n in (3, 5):
-            torch.testing.assert_close(run(x, torch.tensor(n) if told else n), program(x, n))
+            torch.testing.assert_close(run(x, torch.tensor(n) if unbacked else n), program(x, n))
             continue
         with pytest.raises(IndexError) as wanted:
             program(x, n)
         with pytest.raises(IndexError) as found:
-            run(x, torch.tensor(n) if told else n)
+            run(x, torch.tensor(n) if unbacked else n)
         assert str(found.value) == str(wanted.value)
 
 
@@ -114,9 +114,9 @@ def test_an_item_of_an_input_that_the_graph_reads_and_returns() -> None:
             for call in (program, run):
                 x = torch.arange(12.0).view(3, 4).requires_grad_(first)
                 w = torch.ones(4, requires_grad=second)
-                item, product = call(x, w, n)
-                product.square().sum().backward()
-                found.append((item.detach(), product.detach(), x.grad, w.grad, item.is_leaf))
+                item, scaled = call(x, w, n)
+                scaled.square().sum().backward()
+                found.append((item.detach(), scaled.detach(), x.grad, w.grad, item.is_leaf))
             torch.testing.assert_close(found[1], found[0])
 
 

@@ -1,4 +1,4 @@
-"""Operators and their derivatives, of as many rows as data tell: what eager mode gives, for few rows and none too.
+"""Operators and their derivatives for an unbacked number of rows: eager mode's results, for few rows and none too.
 
 Torch's formulas of derivatives ask how many there are, and divide by it.
 """
@@ -93,13 +93,13 @@ def of_some_rows(operator: Callable[[torch.Tensor], torch.Tensor]) -> Callable[.
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_of_told_lengths(name: str) -> None:
+def test_operators_of_unbacked_lengths(name: str) -> None:
     program = of_some_rows(OPERATORS[name])
     framesmith.reset()
     run = framesmith.compile(program, dynamic=True, strict=True)
     for count in (3, 4, 2, 1, 0, 3):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of too few rows, and of what is taken for granted
+            warnings.simplefilter("ignore", UserWarning)  # of too few rows, and of assumptions
             expected, found = seen(program, count), seen(run, count)
         if isinstance(expected, str):
             assert found == expected
@@ -140,10 +140,10 @@ def test_a_size_that_a_derivative_divides_by_may_change() -> None:
                 torch.testing.assert_close(*found, equal_nan=True)
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["a size", "told by data"])
-def test_what_the_program_divides_by_zero_is_its_error(told: bool) -> None:
+@pytest.mark.parametrize("unbacked", [False, True], ids=["a size", "unbacked"])
+def test_what_the_program_divides_by_zero_is_its_error(unbacked: bool) -> None:
     def program(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        rows = x[mask].shape[0] if told else x.shape[0]
+        rows = x[mask].shape[0] if unbacked else x.shape[0]
         return x[mask].var(0) * (2.0 / (rows - 3))
 
     framesmith.reset()
@@ -159,8 +159,8 @@ def test_what_the_program_divides_by_zero_is_its_error(told: bool) -> None:
             torch.testing.assert_close(run(mask, x), program(mask, x))
 
 
-def test_no_failure_is_told_of_usual_programs(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither by a warning nor in torch's log, before what is asked of data is taken for granted."""
+def test_usual_programs_report_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a warning nor in torch's log, before a condition on data is assumed."""
 
     def program(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return OPERATORS["cholesky"](x[mask])

@@ -1,4 +1,4 @@
-"""Numbers that change, through the default backend: those that a tensor's type cannot hold are refused, as in eager."""
+"""Symbolic scalars, through the default backend: those that a tensor's type cannot hold are refused, as in eager."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "celu": lambda n: F.celu(X, n),
     "softshrink": lambda n: F.softshrink(X, n),
     "wrapped": lambda n: (X.to(torch.int8) * n, X.half() + n, X > n),
-    "a product": lambda n: X.double() + n * n * n * n if isinstance(n, int) else X * (n * 1e30),
+    "a multiplication": lambda n: X.double() + n * n * n * n if isinstance(n, int) else X * (n * 1e30),
     "a hash": lambda n: X.long() + (n * 747796405 + 12345) * 277803737 % 1000003 if isinstance(n, int) else X,
     "a large quotient": lambda n: X.long() + n**4 // 9**17 if isinstance(n, int) else X,
     "a square of halves": lambda n: torch.full((3,), n * n, dtype=torch.float16),

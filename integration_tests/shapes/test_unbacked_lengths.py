@@ -1,6 +1,6 @@
-"""A tensor as long as data tell, beside one as long as an input: equal, broadcast, or an error, as in eager mode.
+"""A tensor of an unbacked length beside one as long as an input: equal, broadcast, or an error, as in eager mode.
 
-Torch takes for granted that the lengths are equal; kernels that do so as well read beyond the shorter one's memory.
+Torch assumes that the lengths are equal; kernels that do so as well read beyond the shorter one's memory.
 Programs are compiled for the sizes that are met or for any, and with gradients or without, in turn, and each use meets
 some of the ways to make such a length; in long runs, `FRAMESMITH_LONG=1`, all of these.
 """
@@ -46,7 +46,7 @@ USED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "reshaped": lambda y, v: v.reshape(y.shape) * 2,
     "scattered": lambda y, v: y.scatter(0, torch.arange(v.shape[0]), v),
 }
-#: How many numbers data tell, and how long the other is.
+#: The unbacked length, and the length of the other.
 LENGTHS = ((5, 5), (6, 6), (1, 7), (5, 4), (5, 1), (1, 1), (2, 1), (7, 7), (0, 3), (0, 0), (0, 1))
 
 
@@ -65,7 +65,7 @@ def seen(run: Callable[..., torch.Tensor], count: int, length: int) -> list[torc
 
 
 @pytest.mark.parametrize(("used", "made"), in_turn(USED, [*MADE], each=2))
-def test_a_length_that_data_tell_beside_another(used: str, made: str) -> None:
+def test_an_unbacked_length_beside_another(used: str, made: str) -> None:
     def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
         return USED[used](operand, MADE[made](data))
 
@@ -78,8 +78,8 @@ def test_a_length_that_data_tell_beside_another(used: str, made: str) -> None:
 
 #: Of an input itself: torch remembers with it how many they are.
 REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "places": lambda x: x.clamp(min=0).nonzero()[:, 0].to(x.dtype),
-    "places of an input": lambda x: x.nonzero()[:, 0].to(x.dtype),
+    "indices": lambda x: x.clamp(min=0).nonzero()[:, 0].to(x.dtype),
+    "indices of an input": lambda x: x.nonzero()[:, 0].to(x.dtype),
     "unique": lambda x: x.unique(),
     "unique neighbours": lambda x: x.unique_consecutive(),
     "selected": lambda x: x.masked_select(x > 0),
@@ -89,7 +89,7 @@ REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize(("case", "dynamic"), in_turn(a_part(itertools.product(USED, REMEMBERED), 5), [None, True]))
-def test_a_length_that_data_tell_beside_a_fixed_one(case: tuple[str, str], dynamic: bool | None) -> None:
+def test_an_unbacked_length_beside_a_fixed_one(case: tuple[str, str], dynamic: bool | None) -> None:
     used, made = case
 
     def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ def test_a_length_that_data_tell_beside_a_fixed_one(case: tuple[str, str], dynam
         torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
-#: Of slices, `k` being told by data, beside what has other lengths: `x` has six rows of two, `w` three.
+#: Of slices, `k` being unbacked, beside tensors of other lengths: `x` has six rows of two, `w` three.
 SLICED: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
     "the first": lambda x, w, k: x[:k] + w,
     "from there on": lambda x, w, k: x[k:] * w,
@@ -128,7 +128,7 @@ SLICED: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
     "beside": lambda x, w, k: torch.cat([x[:k], w], 1),
     "chosen": lambda x, w, k: torch.where(x[:k] > 2, w, 0.0),
     "masked": lambda x, w, k: w.clone().masked_fill_(x[:k] > 2, 0.0),
-    "products": lambda x, w, k: torch.addmm(x[:k], w, torch.eye(2)),
+    "matmuls": lambda x, w, k: torch.addmm(x[:k], w, torch.eye(2)),
     "written to": lambda x, w, k: _with(x * 1, slice(k), w),
     "written to further on": lambda x, w, k: _with(x * 1, slice(k, k + 3), w),
     "columns written to": lambda x, w, k: _with(x * 1, (slice(None), slice(k)), w[:1]),
@@ -136,8 +136,8 @@ SLICED: dict[str, Callable[[torch.Tensor, torch.Tensor, int], Any]] = {
     "added to in place": lambda x, w, k: (y := x * 1, y[:k].add_(w))[0],
     "columns multiplied": lambda x, w, k: (y := x * 1, y[:, :k].mul_(w[:1]))[0],
     "scattered": lambda x, w, k: torch.slice_scatter(x * 1, w, 0, 0, k),
-    "at the first places": lambda x, w, k: x.clone().index_put_((torch.arange(k),), w),
-    "scattered by places": lambda x, w, k: w.scatter(0, torch.arange(k)[:, None].expand(-1, 2), w * 2),
+    "at the first indices": lambda x, w, k: x.clone().index_put_((torch.arange(k),), w),
+    "scattered by indices": lambda x, w, k: w.scatter(0, torch.arange(k)[:, None].expand(-1, 2), w * 2),
     "asserted": lambda x, w, k: (y := x[:k], torch._check(y.shape[0] == 3))[0] * 2,
 }
 
@@ -152,14 +152,14 @@ COMPILED = ((None, False), (True, True), (None, True), (True, False))
 
 
 @pytest.mark.parametrize(("sliced", "way"), in_turn(SLICED, COMPILED))
-def test_a_slice_that_data_tell_beside_a_fixed_length(sliced: str, way: tuple[bool | None, bool]) -> None:
+def test_an_unbacked_slice_beside_a_fixed_length(sliced: str, way: tuple[bool | None, bool]) -> None:
     """That it has the length it meets is checked of what the slice itself gives, which is not left out for that."""
     dynamic, gradients = way
 
     def program(x: torch.Tensor, w: torch.Tensor, count: torch.Tensor) -> Any:
         return SLICED[sliced](x, w, count.item())
 
-    def told(run: Callable[..., Any], count: int) -> list[torch.Tensor | None] | None:
+    def run_with(run: Callable[..., Any], count: int) -> list[torch.Tensor | None] | None:
         leaves = [torch.arange(1.0, 13).view(6, 2).requires_grad_(gradients), torch.arange(6.0).view(3, 2)]
         leaves[1].requires_grad_(gradients)
         try:
@@ -176,16 +176,16 @@ def test_a_slice_that_data_tell_beside_a_fixed_length(sliced: str, way: tuple[bo
         framesmith.reset()
         run = framesmith.compile(program, dynamic=dynamic)
         for count in (first, 3, 1, 2, 0, 5, 6):
-            found = [told(one, count) for one in (program, run)]
+            found = [run_with(one, count) for one in (program, run)]
             assert (found[0] is None) == (found[1] is None), count
             torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
-#: Of two tensors both of whose lengths data tell.
+#: Of two tensors of unbacked lengths.
 BOTH: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "stacked": lambda a, b: torch.stack([a, b]),
     "added": lambda a, b: a + b,
-    "products": lambda a, b: (a * b).sum() + a.sum(),
+    "matmuls": lambda a, b: (a * b).sum() + a.sum(),
     "chosen": lambda a, b: torch.where(a > 1, a, b),
     "copied": lambda a, b: (a * 1).copy_(b),
     "dot product": lambda a, b: a @ b,
@@ -194,12 +194,12 @@ BOTH: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-#: Of slices of both whose lengths data tell, or the places between which they lie.
+#: Of slices of unbacked lengths, or between unbacked offsets.
 SLICES: dict[str, Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]] = {
     "added": lambda x, y, k, j: x[:k] + y[:j],
     "of one tensor": lambda x, y, k, j: x[:k] + x[:j],
     "the rest": lambda x, y, k, j: x[k:] * y[j:],
-    "products": lambda x, y, k, j: x[:k].t() @ y[:j],
+    "matmuls": lambda x, y, k, j: x[:k].t() @ y[:j],
     "stacked": lambda x, y, k, j: torch.stack([x[:k], y[:j]]),
     "concatenated": lambda x, y, k, j: torch.cat([x[:k], y[:j]]) * 2,
     "copied": lambda x, y, k, j: (x[:k] * 1).copy_(y[:j]),
@@ -217,11 +217,11 @@ SLICES: dict[str, Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
 
 
 @pytest.mark.parametrize(("sliced", "dynamic"), in_turn(SLICES, [None, True]))
-def test_two_slices_that_data_tell(sliced: str, dynamic: bool | None) -> None:
+def test_two_unbacked_slices(sliced: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, y: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
         return SLICES[sliced](x, y, one.item(), two.item())
 
-    def told(run: Callable[..., torch.Tensor], one: int, two: int) -> torch.Tensor | None:
+    def run_with(run: Callable[..., torch.Tensor], one: int, two: int) -> torch.Tensor | None:
         x = torch.arange(12.0).view(6, 2)
         try:
             return run(x, x.flip(0), torch.tensor(one), torch.tensor(two))
@@ -232,13 +232,13 @@ def test_two_slices_that_data_tell(sliced: str, dynamic: bool | None) -> None:
         framesmith.reset()
         run = framesmith.compile(program, dynamic=dynamic)
         for pair in (first, (3, 3), (1, 3), (3, 1), (2, 4), (0, 3), (3, 0), (0, 0), (1, 1), (6, 6), (5, 2), (7, 3)):
-            found = [told(call, *pair) for call in (program, run)]
+            found = [run_with(call, *pair) for call in (program, run)]
             assert (found[0] is None) == (found[1] is None), pair
             torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize(("used", "dynamic"), in_turn(BOTH, [None, True]))
-def test_two_lengths_that_data_tell(used: str, dynamic: bool | None) -> None:
+def test_two_unbacked_lengths(used: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return BOTH[used](x[x > 0], y[y > 0])
 
@@ -295,7 +295,7 @@ GRADIENTS: dict[str, Program] = {
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_by_lengths_that_data_tell(name: str, dynamic: bool | None) -> None:
+def test_gradients_by_unbacked_lengths(name: str, dynamic: bool | None) -> None:
     program = GRADIENTS[name]
     run = framesmith.compile(program, dynamic=dynamic, strict=True)
     for length in (5, 6, 8, 1, 2):
@@ -311,20 +311,20 @@ def test_gradients_by_lengths_that_data_tell(name: str, dynamic: bool | None) ->
             torch.testing.assert_close(found[1], found[0])
 
 
-def test_a_split_of_nothing_by_lengths_that_data_tell() -> None:
+def test_a_split_of_nothing_by_unbacked_lengths() -> None:
     run = framesmith.compile(lambda x, lengths: torch.split(x, lengths.tolist())[-1] * 2, dynamic=True, strict=True)
     for length in (0, 3):
         x, lengths = torch.ones(2 * length, 2), torch.tensor([length, length])
         assert torch.equal(run(x, lengths), torch.full((length, 2), 2.0))
 
 
-def test_a_ninth_number_that_data_tell() -> None:
+def test_a_ninth_unbacked_number() -> None:
     """Its name in the launcher, u8, is that of the bytes of an arena too."""
 
-    def program(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x[begin:end].sum(0) for begin, end in itertools.pairwise(places.tolist())])
+    def program(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[begin:end].sum(0) for begin, end in itertools.pairwise(positions.tolist())])
 
     run = framesmith.compile(program, dynamic=True, strict=True)
     for length in (1, 8):
-        x, places = torch.randn(length, 2), torch.tensor([0, length // 3, length // 2, length])
-        torch.testing.assert_close(run(x, places), program(x, places))
+        x, positions = torch.randn(length, 2), torch.tensor([0, length // 3, length // 2, length])
+        torch.testing.assert_close(run(x, positions), program(x, positions))

@@ -1,4 +1,4 @@
-"""Numbers and sizes that data tell, through the default backend: one whole graph, right at five inputs each.
+"""Unbacked numbers and sizes through the default backend: one whole graph, right at five inputs each.
 
 Among the five are ones whose result is empty. Each case runs without gradients, and with them where it has any.
 """
@@ -88,7 +88,7 @@ CASES: dict[str, Case] = {
 
 
 def flat(found: Any) -> list[Any]:
-    """What a case gives, containers opened."""
+    """Return the results of a case, containers flattened."""
     return [each for part in found for each in flat(part)] if isinstance(found, tuple | list) else [found]
 
 
@@ -126,13 +126,13 @@ def checked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def made(x: torch.Tensor, make: Callable[[torch.Tensor], Any], y: torch.Tensor) -> torch.Tensor:
-    """What is made of the numbers above zero has an error of its own, and nobody reads it."""
+    """A computation on the numbers above zero raises an error of its own, and its result is not used."""
     make(x[x > 0])
     return y * 2
 
 
 ROW, ROWS = torch.ones(3), torch.ones(2, 3)
-#: What is right for three numbers above zero, and perhaps for one.
+#: Operations that are valid for three numbers above zero, and perhaps for one.
 FITTING: dict[str, Callable[..., Any]] = {
     "added": lambda x: x[x > 0] + ROWS,
     "added in place": lambda x: ROWS.clone().add_(x[x > 0]),
@@ -177,16 +177,16 @@ def test_sizes_that_have_to_be_others(name: str, gradients: bool, backend: str) 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64], ids=str)
 def test_numbers_that_a_type_cannot_hold_are_refused(dtype: torch.dtype, dynamic: bool | None) -> None:
-    """Those that change between calls, and those that data tell."""
+    """Those that change between calls, and unbacked ones."""
 
     def given(x: torch.Tensor, n: float) -> torch.Tensor:
         return torch.full((2,), n, dtype=dtype) + x.sum().to(dtype)
 
-    def told(x: torch.Tensor, n: float) -> torch.Tensor:
+    def reported(x: torch.Tensor, n: float) -> torch.Tensor:
         return torch.full((2,), (x.to(torch.int64).sum() * int(n)).item(), dtype=dtype)
 
     numbers = (2.5, 3.5, 300.0, -0.5, -300.0, 1e30, float("inf"), float("nan"), 3, 4, 200, -5, -200, 300, -300)
-    for fn in (given, told):
+    for fn in (given, reported):
         compiled = framesmith.compile(fn, strict=True, dynamic=dynamic, recompile_limit=30)
         for n in numbers if fn is given else numbers[8:]:
             seen = []
@@ -198,8 +198,8 @@ def test_numbers_that_a_type_cannot_hold_are_refused(dtype: torch.dtype, dynamic
             assert seen[0] == seen[1]
 
 
-def test_a_float_beside_a_factor_that_data_tell_may_change() -> None:
-    """What a derivative asks of the factor says nothing about the float."""
+def test_a_float_beside_an_unbacked_factor_may_change() -> None:
+    """A derivative's condition on the factor implies nothing about the float."""
     framesmith.reset()
 
     def program(x: torch.Tensor, factor: torch.Tensor, scale: float) -> torch.Tensor:
@@ -230,10 +230,10 @@ def beside_random_numbers(x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"verify": 9}], ids=["as it is", "strict", "verified"])
 @pytest.mark.parametrize("program", [by_factor, after_a_change, beside_random_numbers])
 def test_a_factor_that_is_what_it_was_taken_not_to_be(program: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Torch has a derivative of its own for a factor of 1: such a call is no failure, and runs as plain Python."""
+    """Torch has a derivative of its own for a factor of 1: such a call is no failure, and runs eagerly."""
     framesmith.reset()
     run = framesmith.compile(program, **options)
-    told: list[str] = []
+    reported: list[str] = []
     for factor in (2.5, 1.0, 3.0, 1.0):
         found = []
         for each in (program, run):
@@ -244,10 +244,11 @@ def test_a_factor_that_is_what_it_was_taken_not_to_be(program: Callable[..., Any
                 result = each(x, y, torch.tensor(factor))
             result.sum().backward()
             found.append((result.detach(), y, x.grad, torch.rand(1)))
-            told += [str(one.message) for one in caught]
+            reported += [str(one.message) for one in caught]
         torch.testing.assert_close(*found)
     assert (
-        len(told) == 1 and "not as compiled code assumes runs eagerly: zuf0, an unbacked number, is not 1.0" in told[0]
+        len(reported) == 1
+        and "not as compiled code assumes runs eagerly: zuf0, an unbacked number, is not 1.0" in reported[0]
     )
     stats = framesmith.stats()
     assert (stats["frames_run_once"], stats["frames_failed"], stats["graphs"]) == (2, 0, 1)

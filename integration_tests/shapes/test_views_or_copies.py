@@ -1,4 +1,4 @@
-"""Operations that give a view for some sizes and a copy for others: as in eager mode, also where data tell the sizes.
+"""Operations that give a view for some sizes and a copy for others: as in eager mode, also for unbacked sizes.
 
 What is written to a view is seen in what it is a view of, inside of the graph and behind it.
 """
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import framesmith
 from integration_tests.harness.sweeps import in_turn
 
-#: Of a tensor of six rows of which data tell how many are taken, or of its columns.
+#: Views of an unbacked number of rows, of six, or of columns.
 MADE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "rows": lambda x, n: x[:n],
     "columns": lambda x, n: x[:, :n],
@@ -76,12 +76,12 @@ def returned_beside(made: str, used: str) -> Callable[..., Any]:
     return program
 
 
-#: What is done with the view, and for which sizes that is compiled: two of them in turn, all in long runs.
+#: Uses of the view, and the sizes for which they are compiled: two of them in turn, all in long runs.
 WAYS = ((written, None), (returned, True), (written, True), (returned_beside, None))
 
 
 @pytest.mark.parametrize(("case", "way"), in_turn(itertools.product(USED, MADE), WAYS, each=2))
-def test_a_view_or_a_copy_as_data_tell(case: tuple[str, str], way: tuple[Any, bool | None]) -> None:
+def test_a_view_or_a_copy_of_an_unbacked_size(case: tuple[str, str], way: tuple[Any, bool | None]) -> None:
     (used, made), (program, dynamic) = case, way
     framesmith.reset()
     fn = program(made, used)
@@ -135,7 +135,7 @@ def test_what_cannot_be_a_copy_where_it_may_be_done_at_all() -> None:
         torch.testing.assert_close(seen(run, count), seen(program, count))
 
 
-#: Windows that leave out some elements, meet, or lie apart, the last one at the end or before.
+#: Windows that leave out some elements, meet, or do not overlap, the last one at the end or before.
 WINDOWS = ((5, 1, 3), (7, 1, 2), (6, 2, 2), (7, 2, 2), (8, 2, 3), (7, 3, 3))
 
 

@@ -1,4 +1,4 @@
-"""Slices of inputs written to, by integers that change or that data tell: one graph, which nothing breaks."""
+"""Slices of inputs written to, by symbolic and unbacked integers: one graph without breaks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _others(cache: torch.Tensor, new: torch.Tensor, at: int) -> torch.Tensor:
 
 
 CACHES: dict[str, Program] = {"by rows": _by_rows, "copied": _copied, "transposed": _transposed, "others": _others}
-#: What a cache of so many entries looks like in memory.
+#: The layout in memory of a cache of so many entries.
 LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
     "matrix": lambda length: torch.ones(3, length),
     "three dimensions": lambda length: torch.ones(3, length, 11),
@@ -97,7 +97,7 @@ def _every_other(x: torch.Tensor, n: int) -> torch.Tensor:
     return x * 1
 
 
-TOLD: dict[str, Program] = {
+UNBACKED: dict[str, Program] = {
     "both sides": _both_sides,
     "a column": _a_column,
     "flat": _flat,
@@ -107,10 +107,10 @@ TOLD: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("dynamic", [True, None])
-@pytest.mark.parametrize("name", TOLD)
-def test_what_data_tell_of_a_slice(name: str, dynamic: bool | None) -> None:
+@pytest.mark.parametrize("name", UNBACKED)
+def test_an_unbacked_slice(name: str, dynamic: bool | None) -> None:
     framesmith.reset()
-    program = TOLD[name]
+    program = UNBACKED[name]
     run = framesmith.compile(lambda x, n: program(x, n.item()), dynamic=dynamic, fullgraph=True, strict=True)
     for shape in ((8, 5, 3), (8, 5, 3), (9, 7, 4)):
         for n in (2, 1, 0, 4, 20, -1):
@@ -169,15 +169,15 @@ def _rows(x: torch.Tensor, n: int) -> torch.Tensor:
     return x * 1
 
 
-@pytest.mark.parametrize("told", ["as it is", "dynamic", "by data"])
+@pytest.mark.parametrize("kind", ["as it is", "dynamic", "by data"])
 @pytest.mark.parametrize("program", [_moved, _moved_on, _added_on, _rows])
-def test_a_part_moved_within_the_same_memory(program: Program, told: str) -> None:
+def test_a_part_moved_within_the_same_memory(program: Program, kind: str) -> None:
     """Whether it overlaps is another thing at each call."""
-    by_data = told == "by data"
+    by_data = kind == "by data"
     for order in ((6, 5, 3, 2, 4), (2, 3, 6, 5, 4)):
         framesmith.reset()
         run = framesmith.compile(
-            (lambda x, n: program(x, n.item())) if by_data else program, dynamic=True if told == "dynamic" else None
+            (lambda x, n: program(x, n.item())) if by_data else program, dynamic=True if kind == "dynamic" else None
         )
         for n in order:
             ours, eagers = torch.arange(70.0).view(7, 10), torch.arange(70.0).view(7, 10)
@@ -196,7 +196,7 @@ def test_rows_that_come_to_overlap_are_refused_as_eager_mode_does() -> None:
 
 
 @pytest.mark.parametrize("program", [_moved, _moved_on, _added_on])
-def test_parts_that_stay_apart_are_of_one_graph(program: Program) -> None:
+def test_parts_that_do_not_overlap_are_of_one_graph(program: Program) -> None:
     framesmith.reset()
     run = framesmith.compile(program, dynamic=True, fullgraph=True, strict=True)
     for columns, n in ((10, 6), (10, 7), (12, 8), (14, 9)):

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 import framesmith
 from integration_tests.harness.sweeps import a_part
 
-#: How a result is made of a trunk and a parameter.
+#: Makers of a result from a trunk and a parameter.
 MAKES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "product": lambda h, w: h * w,
+    "scaled": lambda h, w: h * w,
     "tanh": lambda h, w: (h + w).tanh(),
     "linear": lambda h, w: F.linear(h, w[:2, :3]),
     "row": lambda h, w: h[0] * 1,
@@ -143,7 +143,7 @@ def program(first: str, second: str, broken: bool, inside: str | None) -> Callab
 
 
 def observed(run: Callable[..., list[torch.Tensor]], act: Callable[..., None], around: str, inner: bool) -> list[Any]:
-    """What is seen of a call and of what is done with its results."""
+    """Return the outcome of a call and of the actions on its results."""
     torch.manual_seed(0)
     leaves = [torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_(), torch.linspace(0.5, 2, 6).reshape(2, 3)]
     leaves[1].requires_grad_()

@@ -35,7 +35,7 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def in_float(op: Any, *narrow: int) -> Callable[..., Any]:
-    """The operator of half types in float32, as GPUs have it; of its results those of these numbers are of its type."""
+    """The low-precision operator in float32, as GPUs have it; its results of these numbers are of its type."""
 
     def kernel(x: torch.Tensor, *rest: Any) -> Any:
         if x.dtype not in (torch.bfloat16, torch.float16):
@@ -82,7 +82,7 @@ class Attention:
             scores = scores.masked_fill(hidden, -torch.inf)
         self.sums, self.weights = scores.logsumexp(-1), scores.softmax(-1)
         self.kept = torch.ones(())
-        #: Of dropout: that of the default generator, which the backward pass is told.
+        #: Of dropout: the state of the default generator, which the backward pass is given.
         self.seed = int(torch.default_generator.initial_seed() if seed is None else seed.flatten()[0])
         if dropout:
             generator = torch.Generator().manual_seed(self.seed)
@@ -234,12 +234,12 @@ def gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, biased: bool) -> A
 
 
 def widened(op: Any) -> Callable[..., Any]:
-    """A softmax, of a half type with a result in float32 where that is wanted."""
+    """A low-precision softmax, with a result in float32 where that is asked for."""
     return lambda x, dim, wide: op(x.float() if wide else x, dim, False)
 
 
 def narrowed(op: Any) -> Callable[..., Any]:
-    """A softmax's gradient, of an input that was of a half type where the result was not."""
+    """A softmax's gradient, of an input that was low-precision where the result was not."""
 
     def kernel(grad: torch.Tensor, found: torch.Tensor, dim: int, kind: torch.dtype) -> torch.Tensor:
         result: torch.Tensor = op(grad, found, dim, grad.dtype)
@@ -249,7 +249,7 @@ def narrowed(op: Any) -> Callable[..., Any]:
 
 
 def in_wide_type(op: Any, *values: Any, **named: Any) -> Any:
-    """An operator that CPUs do not have of a half type, in float32; none that writes to what it is given."""
+    """An operator that CPUs lack in low precision, in float32; none that writes to its arguments."""
     narrow = [t for t in tree_leaves((values, named)) if isinstance(t, torch.Tensor) and t.dtype in HALVES]
     if not narrow or op._schema.is_mutable:
         return NotImplemented
@@ -264,8 +264,8 @@ def in_wide_type(op: Any, *values: Any, **named: Any) -> Any:
     return tree_map(back, op(*tree_map(wide, values), **tree_map(wide, named)))
 
 
-def product_of_type(op: Any) -> Callable[..., Any]:
-    """Of half types, with a result that is wider."""
+def matmul_of_type(op: Any) -> Callable[..., Any]:
+    """Of low-precision types, with a wider result."""
 
     def kernel(a: torch.Tensor, b: torch.Tensor, kind: torch.dtype, **out: torch.Tensor) -> torch.Tensor:
         return op(a.to(kind), b.to(kind), **out)  # type: ignore[no-any-return]
@@ -310,10 +310,10 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_log_softmax": widened(aten._log_softmax.default),
     "_softmax_backward_data": narrowed(aten._softmax_backward_data.default),
     "_log_softmax_backward_data": narrowed(aten._log_softmax_backward_data.default),
-    "mm.dtype": product_of_type(aten.mm),
-    "mm.dtype_out": product_of_type(aten.mm),
-    "bmm.dtype": product_of_type(aten.bmm),
-    "bmm.dtype_out": product_of_type(aten.bmm),
+    "mm.dtype": matmul_of_type(aten.mm),
+    "mm.dtype_out": matmul_of_type(aten.mm),
+    "bmm.dtype": matmul_of_type(aten.bmm),
+    "bmm.dtype_out": matmul_of_type(aten.bmm),
     "histc": histogram,
     "cudnn_grid_sampler": lambda x, grid: aten.grid_sampler_2d(x, grid, 0, 0, True),
     "cudnn_grid_sampler_backward": lambda x, grid, grad: aten.grid_sampler_2d_backward(

@@ -1,6 +1,6 @@
 """The simulated GPU as a whole: `start()` before torch is imported, and torch finds one device.
 
-It takes a torch that was built for CUDA 13 and gcc. What it has and has not is told in `docs/design/0033`.
+It takes a torch that was built for CUDA 13 and gcc. `docs/design/0033` lists its features.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class SimulatedGpu:
 
     def recover(self) -> list[str]:
         """Go on after a kernel has failed; what was wrong since the last time."""
-        told = self.driver.sim_told().decode()
+        reported = self.driver.sim_reported().decode()
         self.driver.sim_recover()
-        found = [*([told] if told else []), *self.kernels.errors, *self.operators.errors]
+        found = [*([reported] if reported else []), *self.kernels.errors, *self.operators.errors]
         self.kernels.errors.clear()
         self.operators.errors.clear()
         return found
 
     def not_built(self) -> list[str]:
-        """What was asked for and is not built, since the last time."""
+        """Return the features that were used and are not built, since the last call."""
         found = [*NotBuilt.reached]
         NotBuilt.reached.clear()
         while name := self.driver.sim_next_missing():
@@ -71,8 +71,8 @@ def build(into: Path) -> tuple[Path, Path]:
     named, sources = [f"-Wl,-soname,{driver.name}"], [str(FOLDER / name) for name in ("driver.c", "memory.c")]
     subprocess.run([*plain, *named, *sources, "-o", str(driver)], check=True)
     named = [f"-Wl,-soname,{runtime.name}", f"-Wl,--version-script={FOLDER / 'versions.map'}"]
-    places = [*(f"-I{folder}" for folder in headers), f"-L{into}", f"-l:{driver.name}"]
-    subprocess.run([*plain, *named, str(FOLDER / "runtime.c"), *places, "-o", str(runtime)], check=True)
+    flags = [*(f"-I{folder}" for folder in headers), f"-L{into}", f"-l:{driver.name}"]
+    subprocess.run([*plain, *named, str(FOLDER / "runtime.c"), *flags, "-o", str(runtime)], check=True)
     return driver, runtime
 
 
@@ -87,7 +87,7 @@ def start() -> SimulatedGpu:
     with tempfile.TemporaryDirectory() as folder:
         files = build(Path(folder))
         driver, runtime = (ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files)
-    driver.sim_next_missing.restype = driver.sim_told.restype = ctypes.c_char_p
+    driver.sim_next_missing.restype = driver.sim_reported.restype = ctypes.c_char_p
     import torch
 
     import framesmith

@@ -32,14 +32,14 @@ static __thread void *context;          /* of no device before a thread's first 
 static sim_loader load;
 static sim_launcher launch;
 static void (*replay)(void *), (*forget)(void *);
-static char told[512];                   /* what was wrong with the last graph that used memory which is gone */
+static char report[512];                   /* what was wrong with the last graph that used memory which is gone */
 static char primary;                     /* stands for the device's context */
 
 void sim_set_callbacks(sim_loader loader, sim_launcher launcher) { load = loader, launch = launcher; }
 void sim_set_replayer(void (*call)(void *), void (*release)(void *)) { replay = call, forget = release; }
 void sim_fail(int error) { if (!sticky) sticky = error; }
-void sim_recover(void) { sticky = 0, told[0] = 0; }
-const char *sim_told(void) { return told; }
+void sim_recover(void) { sticky = 0, report[0] = 0; }
+const char *sim_reported(void) { return report; }
 int sim_failure(void) { return sticky; }
 int sim_device(void) { return device; }
 void sim_use_device(int number) { device = number; }
@@ -94,8 +94,8 @@ static void uses(struct node *node, const void *address) {
 static bool is_sound(struct node *node) {
     for (int k = 0; k < node->uses; k++)
         if (sim_number_of(node->used[k].address) != node->used[k].number) {
-            snprintf(told, sizeof told, "a graph uses memory that was freed: %s at %p", node->what, node->used[k].address);
-            fprintf(stderr, "simulated GPU: %s\n", told);
+            snprintf(report, sizeof report, "a graph uses memory that was freed: %s at %p", node->what, node->used[k].address);
+            fprintf(stderr, "simulated GPU: %s\n", report);
             sim_fail(SIM_ILLEGAL_ADDRESS);
             return false;
         }
@@ -142,7 +142,7 @@ int sim_wait(struct sim_stream *stream) {
 static int run_launch(struct kernel *kernel, unsigned *grid, unsigned *block, unsigned shared, void **parameters) {
     int error = launch ? launch(kernel->number, grid, block, shared, parameters) : SIM_UNSUPPORTED;
     if (error) sim_fail(error);
-    return 0;                            /* a kernel's failure is told by what waits for it */
+    return 0;                            /* a kernel's failure is reported by what waits for it */
 }
 
 int sim_run_graph(struct sim_graph *graph) {

@@ -5,7 +5,7 @@
 
 /* Numbers of CUDA's errors, and kinds of memory. */
 enum { SIM_INVALID_DEVICE = 101, SIM_INVALID_CONTEXT = 201, SIM_ILLEGAL_ADDRESS = 700, SIM_ASSERT = 710, SIM_UNSUPPORTED = 801, SIM_CAPTURE_UNSUPPORTED = 900, SIM_CAPTURE_INVALIDATED = 901 };
-/* Bytes of shared memory: of any launch, and of one whose kernel was told of them. */
+/* Bytes of shared memory: of any launch, and of one whose kernel was given the number. */
 enum { SIM_FREELY_SHARED = 48 << 10, SIM_MOST_SHARED = 227 << 10, SIM_VERSION = 13000 };
 enum { SIM_UNKNOWN, SIM_HOST, SIM_DEVICE };
 

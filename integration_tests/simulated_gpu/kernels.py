@@ -27,7 +27,7 @@ _LAUNCHER = ctypes.CFUNCTYPE(
 
 
 class Kernels:
-    """What the driver calls. `errors` are what went wrong in kernels and was not told."""
+    """The driver's callbacks. `errors` are failures in kernels that were not reported."""
 
     def __init__(self, driver: ctypes.CDLL) -> None:
         sys.path.append(str(ROOT / "packages/backends/tests"))

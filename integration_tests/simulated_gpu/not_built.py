@@ -1,4 +1,4 @@
-"""What GPUs have and the simulated one does not: which of it tests are known to ask for, and that they tell.
+"""Features that the simulated GPU lacks: those that tests are known to use, and the report of them.
 
 A test that ends because of it is skipped, one that goes on without it passes, and both are listed at the end of a run.
 What is not expected here is a failure that names it, whatever the test makes of it.
@@ -16,12 +16,12 @@ import pytest
 #: Patterns of names, and why it is not built.
 EXPECTED = {
     "kernels that torch compiles": "they are made of source text by NVRTC",
-    "the instruction wgmma.*": "products of several warps, which Hopper has",
+    "the instruction wgmma.*": "matmuls of several warps, which Hopper has",
     "aten._to_sparse*": "sparse tensors have no memory of their own",
     "aten._flash_attention_forward*": "it is reached through scaled_dot_product_attention alone",
     "aten._efficient_attention_forward*": "it is reached through scaled_dot_product_attention alone",
 }
-#: As which the runtime's stand-in tells of it.
+#: The names by which the runtime's stand-in reports it.
 CANNOT = "the simulated GPU cannot do that"
 _PROPERTY = "not on the simulated GPU"
 
@@ -68,8 +68,8 @@ class Reports:
         unexpected = [name for name in names if not is_expected(name)]
         failed = isinstance(error, Exception)
         if unexpected and (not failed or is_cause(error)):
-            told = ", ".join(unexpected)
-            pytest.fail(f"not on the simulated GPU, nor expected in {__name__}: {told}", pytrace=False)
+            reported = ", ".join(unexpected)
+            pytest.fail(f"not on the simulated GPU, nor expected in {__name__}: {reported}", pytrace=False)
         if failed and is_cause(error):
             pytest.skip(f"not on the simulated GPU: {', '.join(names)}")
         if error is not None:
@@ -90,5 +90,5 @@ class Reports:
             return
         terminalreporter.section("not on the simulated GPU")
         for name, counts in sorted(found.items()):
-            told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-            terminalreporter.write_line(f"{name}: {told}{'' if is_expected(name) else ' (not expected)'}")
+            reported = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+            terminalreporter.write_line(f"{name}: {reported}{'' if is_expected(name) else ' (not expected)'}")

@@ -50,7 +50,7 @@ class Operators:
         self.generators = Generators(runtime)
         self.library = torch.library.Library("aten", "IMPL")
         self.errors: list[str] = []
-        #: What graphs that are there call, by number, with the name that the driver tells it by.
+        #: Calls of live graphs, by number, with the name that the driver reports.
         self.replays: dict[int, tuple[Call, bytes]] = {}
         self.numbers = itertools.count(1)
         self.callbacks = _CALL(self._replay), _CALL(self._forget)
@@ -91,7 +91,7 @@ class Operators:
         """For replays of the graph that is being captured."""
         number, name = next(self.numbers), str(call.op).encode()
         self.replays[number] = call, name
-        used = [t.data_ptr() for t in (*call.hosts, *call.targets, *call.places)]
+        used = [t.data_ptr() for t in (*call.hosts, *call.targets, *call.buffers)]
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         addresses = (ctypes.c_void_p * len(used))(*used)
         self.driver.sim_record(stream, ctypes.c_void_p(number), name, addresses, len(used))
@@ -130,13 +130,13 @@ class Call:
         self.args = tree_map(taken, args)
         self.kwargs = {k: tree_map(taken, v) for k, v in kwargs.items() if k not in (*outs, "pin_memory")}
         self.targets = [t for name in outs for t in tree_leaves(kwargs[name])]
-        #: Results for `targets` are computed apart: these may have to be given their size.
-        self.apart = {name: tree_map(lambda t: torch.empty(0, dtype=t.dtype), kwargs[name]) for name in outs}
+        #: Results for `targets` are computed separately: these may have to be given their size.
+        self.separate = {name: tree_map(lambda t: torch.empty(0, dtype=t.dtype), kwargs[name]) for name in outs}
         #: Results of a planned call that are memory of their own.
-        self.places: list[torch.Tensor] = []
+        self.buffers: list[torch.Tensor] = []
 
     def _compute(self) -> Any:
-        kwargs = {**self.kwargs, **self.apart}
+        kwargs = {**self.kwargs, **self.separate}
         try:
             if self.drawn is None:
                 return self.kernel(*self.args, **kwargs)
@@ -154,7 +154,7 @@ class Call:
         computed = self._compute()
         if not self.targets:
             return tree_map(self._on_gpu, computed)
-        for target, value in zip(self.targets, tree_leaves(self.apart), strict=True):
+        for target, value in zip(self.targets, tree_leaves(self.separate), strict=True):
             if target.shape != value.shape:
                 target.resize_(value.shape)
             on_host(target).copy_(value)
@@ -179,14 +179,14 @@ class Call:
             original = originals.get(id(value))
             if original is None:
                 there = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
-                self.places.append(there)
+                self.buffers.append(there)
                 return there
             if original.shape != value.shape:
                 original.resize_(value.shape)
             return original
 
         returned = tree_map(made, found)
-        self.targets, self.places = ([on_host(t) for t in tensors] for tensors in (self.targets, self.places))
+        self.targets, self.buffers = ([on_host(t) for t in tensors] for tensors in (self.targets, self.buffers))
         self.owners.clear()
         return returned
 
@@ -209,12 +209,12 @@ class Call:
         """Compute what was planned."""
         computed = self._compute()
         if self.targets:
-            for target, value in zip(self.targets, tree_leaves(self.apart), strict=True):
+            for target, value in zip(self.targets, tree_leaves(self.separate), strict=True):
                 target.copy_(value)
             return
         found = [t for t in tree_leaves(computed) if isinstance(t, torch.Tensor)]
         fresh = [t for t in found if not any(is_view(t, host) for host in self.hosts)]
-        for place, value in zip(self.places, fresh, strict=True):
+        for place, value in zip(self.buffers, fresh, strict=True):
             place.copy_(value)
 
 
@@ -229,7 +229,7 @@ def _plainly() -> Iterator[None]:
 
 
 def _refuse_waiting(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """What waits for the device there is refused where that is forbidden."""
+    """Operators that wait for the device are refused where that is forbidden."""
     waits = torch.Tag.dynamic_output_shape in op.tags or op is torch.ops.aten.equal.default
     if op is torch.ops.aten.copy_.default:
         to, source, *rest = args

@@ -49,7 +49,7 @@ class Drawn:
 
 
 class Generators:
-    """What torch's CUDA generators are asked by; to be made before their operators are replaced."""
+    """Access to torch's CUDA generators; to be made before their operators are replaced."""
 
     def __init__(self, runtime: ctypes.CDLL) -> None:
         self.runtime = runtime

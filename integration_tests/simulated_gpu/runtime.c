@@ -1,6 +1,6 @@
 /* A CUDA runtime over driver.c: what torch's libraries call of libcudart.so.13, for one device.
  *
- * Kernels of torch's own cannot run: the launch of one is an error that tells its name.
+ * Kernels of torch's own cannot run: the launch of one is an error that names it.
  * The operators that would launch them are computed on the CPU instead (operators.py). The one exception are kernels of
  * random numbers, which are not run either, but whose place in the generator's stream is kept for random_numbers.py. */
 

@@ -42,7 +42,7 @@ def scaled_by_its_norm(ps: Parameters) -> list[torch.Tensor]:
 
 def in_groups(ps: Parameters) -> list[Any]:
     found = grouped([ps, [p.grad for p in ps], [None] * len(ps), []], True)
-    return [(str(dtype), str(device), places, *lists) for (device, dtype), (lists, places) in found.items()]
+    return [(str(dtype), str(device), positions, *lists) for (device, dtype), (lists, positions) in found.items()]
 
 
 def changed_through_groups(ps: Parameters) -> dict[Any, Any]:

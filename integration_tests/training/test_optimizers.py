@@ -66,7 +66,7 @@ def trained(make: Make, compiles: bool) -> list[Any]:
     return [*model.parameters(), *losses, *state]
 
 
-#: Where a variance is the difference of two means, eager mode's seven steps are as far from those in float64.
+#: A variance is the difference of two means: eager mode's seven steps are as far from those in float64.
 CANCELLING = {"RMSprop": 2e-5}
 
 
@@ -96,8 +96,8 @@ def test_a_step_is_one_graph(used: bool) -> None:
         def step(optimizer: Any = optimizer) -> None:
             optimizer.step()
 
-        told = framesmith.explain(step)
-        assert (told.graph_count, told.break_count) == (1, 0), told
+        explained = framesmith.explain(step)
+        assert (explained.graph_count, explained.break_count) == (1, 0), explained
 
 
 def test_a_whole_training_step() -> None:
@@ -217,7 +217,7 @@ def test_numbers_that_are_refused() -> None:
     "name", ["_foreach_add_", "_foreach_mul_", "_foreach_sqrt_", "_foreach_zero_", "_foreach_lerp_"]
 )
 def test_changes_of_many_tensors_are_counted(name: str) -> None:
-    """What a backward pass needs and an operator of many tensors has changed is an error, as in eager mode."""
+    """An operator of many tensors that changes a tensor saved for backward is an error, as in eager mode."""
     framesmith.reset()
     numbers = () if name in ("_foreach_sqrt_", "_foreach_zero_") else (2.0,)
 

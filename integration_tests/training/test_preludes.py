@@ -124,7 +124,7 @@ def averaged(world: World, x: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
-def tells_of_the_first(world: World, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def reports_of_the_first(world: World, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     world.first(x)
     norm = nn.utils.clip_grad_norm_(world.judge.parameters(), 0.1)
     world.update()
@@ -156,8 +156,8 @@ def writes_again(world: World, x: torch.Tensor) -> torch.Tensor:
 def may_fail_on_some_data(world: World, x: torch.Tensor) -> torch.Tensor:
     world.first(x)
     world.update()
-    places = (x[:, 0] * 100).long().clamp(0, 3)
-    loss = nn.functional.embedding(places, world.judge[0].weight).sum()
+    positions = (x[:, 0] * 100).long().clamp(0, 3)
+    loss = nn.functional.embedding(positions, world.judge[0].weight).sum()
     loss.backward()
     return loss.detach()
 
@@ -213,7 +213,7 @@ PROGRAMS: dict[Program, bool] = {
     changed_by_data: True,
     with_dropout: True,
     averaged: True,
-    tells_of_the_first: False,
+    reports_of_the_first: False,
     shows_a_parameter: True,
     writes_again: True,
     may_fail_on_some_data: False,
@@ -226,7 +226,7 @@ PROGRAMS: dict[Program, bool] = {
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     framesmith.reset()
     yield caplog
     framesmith.reset()
@@ -260,12 +260,12 @@ def assert_like(found: Any, wanted: Any) -> None:
     ids=["adam", "momentum", "dynamic"],
 )
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_steps(program: Program, kind: str, rows: tuple[int, ...], told: pytest.LogCaptureFixture) -> None:
+def test_steps(program: Program, kind: str, rows: tuple[int, ...], logged: pytest.LogCaptureFixture) -> None:
     wanted = ran(program, lambda fn: fn, kind, rows)
-    told.set_level(logging.INFO, "framesmith.aot")
+    logged.set_level(logging.INFO, "framesmith.aot")
     assert_like(ran(program, lambda fn: framesmith.compile(fn, strict=True), kind, rows), wanted)
     if kind == "adam":
-        roles = [record.getMessage().split()[0] for record in told.records if record.name == "framesmith.aot"]
+        roles = [record.getMessage().split()[0] for record in logged.records if record.name == "framesmith.aot"]
         assert ("inference" in roles) is PROGRAMS[program], roles
 
 

@@ -1,4 +1,4 @@
-"""Training steps with `backward()` inside: they compile no more frames than their parts apart, and compute the same."""
+"""Training steps with `backward()` inside: they compile no more frames than their parts alone, and compute the same."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def run(name: str, how: str, compile: Callable[..., Any]) -> tuple[list[Any], li
 @pytest.mark.parametrize("name", CASES)
 def test_no_more_frames_than_its_parts(name: str) -> None:
     expected = run(name, "whole", lambda function: function)
-    apart = run(name, "apart", framesmith.compile)
+    separate = run(name, "separate", framesmith.compile)
     whole = run(name, "whole", framesmith.compile)
     near = {"rtol": 2e-2, "atol": 2e-3} if name == "autocast" else {"rtol": 1e-4, "atol": 1e-5}
-    for found in (apart, whole):
+    for found in (separate, whole):
         torch.testing.assert_close(found[:2], expected[:2], **near)
-    counts, of_parts = whole[2], apart[2]
+    counts, of_parts = whole[2], separate[2]
     assert counts["frames_failed"] == 0
     assert counts["frames_compiled"] <= of_parts["frames_compiled"] + MORE.get(name, 0), (counts, of_parts)
     assert counts["recompilations"] <= of_parts["recompilations"], (counts, of_parts)
@@ -71,4 +71,4 @@ def test_the_steady_state_compiles_nothing(name: str) -> None:
 def test_an_optimizers_step_is_one_graph_also_when_torchs_compiler_was_used(name: str) -> None:
     """It wraps and marks torch's optimizers when it is first used, and they ask it for breaks."""
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    assert run(name, "apart", framesmith.compile)[2]["breaks"] == 0
+    assert run(name, "separate", framesmith.compile)[2]["breaks"] == 0

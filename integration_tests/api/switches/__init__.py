@@ -20,7 +20,7 @@ from framesmith_dynamo import SwitchWarning
 X = torch.tensor([1.0, 2.0, 3.0])
 
 ROWS: dict[str, Callable[[], None]] = {}
-#: What torch has to have for a row: a name in torch.compiler, torch._dynamo, or its decorators.
+#: The names that torch must have for a row: a name in torch.compiler, torch._dynamo, or its decorators.
 NEEDS: dict[str, str] = {}
 
 
@@ -38,12 +38,12 @@ def row(name: str, needs: str | None = None) -> Callable[[Callable[[], None]], C
 
 
 def graphs() -> int:
-    """How many graphs were compiled."""
+    """Return the number of compiled graphs."""
     return framesmith.stats()["graphs"]
 
 
 def breaks() -> int:
-    """How often a graph broke."""
+    """Return the number of graph breaks."""
     return framesmith.stats()["breaks"]
 
 
@@ -53,7 +53,7 @@ def compiled(fn: Any, **options: Any) -> Any:
 
 
 def asks(x: torch.Tensor) -> torch.Tensor:
-    """Tell compiled from eager by the result."""
+    """Return a result by which compiled code differs from eager."""
     return x.cos() if torch.compiler.is_compiling() else x.cos() * 100
 
 
@@ -80,18 +80,18 @@ def sized(*sizes: int) -> list[torch.Tensor]:
     return [torch.ones(size) for size in sizes]
 
 
-def check_told(fn: Callable[[], Any], match: str) -> None:
+def check_reported(fn: Callable[[], Any], match: str) -> None:
     """It is said once, by name."""
-    with pytest.warns(SwitchWarning, match=match) as told:
+    with pytest.warns(SwitchWarning, match=match) as reported:
         fn()
-    assert sum(re.search(match, str(each.message)) is not None for each in told) == 1
+    assert sum(re.search(match, str(each.message)) is not None for each in reported) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error", SwitchWarning)
         fn()
 
 
 def run_python(command: str, **variables: str) -> str:
-    """What a new interpreter prints."""
+    """Return the output of a new interpreter."""
     environment = {**os.environ, **variables}
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from integration_tests.api.switches import (
     X,
     asks,
     call_with_strings,
-    check_told,
+    check_reported,
     compiled,
     graphs,
     lengths,
@@ -44,7 +44,7 @@ def _() -> None:
         torch._dynamo.mark_dynamic(x, 0, specialize_on=[lambda size: size == 4])
         compiled(lambda x: x * 3)(x)
 
-    check_told(hinted, "specialize_on")
+    check_reported(hinted, "specialize_on")
 
 
 @row("torch._dynamo.maybe_mark_dynamic")
@@ -70,7 +70,7 @@ def _() -> None:
             return x * 2
 
     torch._dynamo.mark_static(Model)
-    check_told(lambda: compiled(Model())(X), "mark_static of a module class")
+    check_reported(lambda: compiled(Model())(X), "mark_static of a module class")
 
 
 @row("torch._dynamo.decorators.mark_unbacked")
@@ -135,7 +135,7 @@ def _() -> None:
 
 
 def graphs_of_sizes(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> int:
-    """How many graphs the calls need."""
+    """Return the number of graphs that the calls need."""
     framesmith.reset()
     call = compiled(fn, **options)
     for arguments in calls:
@@ -214,4 +214,4 @@ def _() -> None:
     ):
         framesmith.reset()
         with module.patch({name: value}):
-            check_told(lambda: compiled(lambda x: x + 1)(X), f"{module.__name__}.{name} was set")
+            check_reported(lambda: compiled(lambda x: x + 1)(X), f"{module.__name__}.{name} was set")

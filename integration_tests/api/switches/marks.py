@@ -22,7 +22,7 @@ from integration_tests.api.switches import (
     asks,
     breaks,
     broken,
-    check_told,
+    check_reported,
     compiled,
     graphs,
     row,
@@ -312,4 +312,4 @@ def _() -> None:
 @row("torch._dynamo.override_cudagraphs", needs="override_cudagraphs")
 def _() -> None:
     decorated = torch._dynamo.override_cudagraphs(fwd=False)(lambda x: x + 1)
-    check_told(lambda: compiled(lambda x: decorated(x) * 2)(X), "override_cudagraphs")
+    check_reported(lambda: compiled(lambda x: decorated(x) * 2)(X), "override_cudagraphs")

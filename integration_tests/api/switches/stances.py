@@ -14,7 +14,7 @@ from framesmith_dynamo import StanceForbids
 from integration_tests.api.switches import (
     X,
     asks,
-    check_told,
+    check_reported,
     compiled,
     graphs,
     row,
@@ -129,7 +129,7 @@ def _() -> None:
         with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
             torch.testing.assert_close(call(X.double()), X.double().cos())
 
-    check_told(run, "skip_guard_eval_unsafe")
+    check_reported(run, "skip_guard_eval_unsafe")
 
 
 # Questions and resets

@@ -123,10 +123,10 @@ def cell_of_an_argument() -> World:
 
 def _counters(kind):
     (up, get), (_, other) = counter(), counter()
-    return torch.zeros(1), up, {"shared": get, "apart": other}[kind]
+    return torch.zeros(1), up, {"shared": get, "separate": other}[kind]
 
 
-@family.arguments(shared=lambda: _counters("shared"), apart=lambda: _counters("apart"))
+@family.arguments(shared=lambda: _counters("shared"), separate=lambda: _counters("separate"))
 def two_closures(x, up, get):
     up()
     up()
@@ -159,14 +159,14 @@ def closures_sharing_a_cell_held_by_globals() -> Case:
     def shared():
         holder.up, holder.get = counter()
 
-    def apart():
+    def separate():
         holder.up, holder.get = counter()[0], counter()[1]
 
     def f(x):
         holder.up()
         return x + holder.get()
 
-    return Case(f, [(torch.zeros(1),)] * 6, before=[shared, apart, shared, shared, apart, lambda: None])
+    return Case(f, [(torch.zeros(1),)] * 6, before=[shared, separate, shared, shared, separate, lambda: None])
 
 
 @family.program

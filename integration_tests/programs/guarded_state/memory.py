@@ -13,7 +13,7 @@ from integration_tests.programs.families import Family, World, setting
 family = Family()
 
 
-def apart():
+def separate():
     return torch.arange(4.0), torch.arange(4.0)
 
 
@@ -74,9 +74,9 @@ def as_integers():
     return x, x.view(torch.int32)
 
 
-COMMON = {"apart": apart, "same": same, "overlapping": overlapping, "through_numpy": through_numpy}
-RARER = {"through_a_buffer": through_a_buffer, "apart": apart, "interleaved": interleaved}
-DETACHED = {"detached": detached, "through_data": through_data, "through_dlpack": through_dlpack, "apart": apart}
+COMMON = {"separate": separate, "same": same, "overlapping": overlapping, "through_numpy": through_numpy}
+RARER = {"through_a_buffer": through_a_buffer, "separate": separate, "interleaved": interleaved}
+DETACHED = {"detached": detached, "through_data": through_data, "through_dlpack": through_dlpack, "separate": separate}
 VIEWS = {"flipped_views": flipped_views, "neighbours": neighbours, "as_integers": as_integers}
 
 
@@ -347,7 +347,7 @@ def results_that_were_changed_in_place() -> Case:
 
 
 @family.program
-def results_are_apart() -> Case:
+def results_are_separate() -> Case:
     def f(x):
         y = x * 2
         a, b = y.chunk(2)
@@ -363,7 +363,7 @@ def list_of_tensors_that_share() -> Case:
             t.add_(1)
         return [t * 2 for t in items]
 
-    calls = [apart, same, overlapping, through_numpy, apart, neighbours, same]
+    calls = [separate, same, overlapping, through_numpy, separate, neighbours, same]
     return Case(f, [(list(make()),) for make in calls])
 
 

@@ -242,12 +242,12 @@ def child_replaced() -> World:
     return _world(net, states)
 
 
-@family.holder("apart", "shared", "shared_weight")
+@family.holder("separate", "shared", "shared_weight")
 def children_that_become_one() -> World:
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     first, second = net
 
-    def apart():
+    def separate():
         net[1] = second
         second.weight = nn.Parameter(torch.eye(3))
 
@@ -255,7 +255,7 @@ def children_that_become_one() -> World:
         net[1] = second
         second.weight = first.weight
 
-    return _world(net, [apart, lambda: net.__setitem__(1, first), shared_weight])
+    return _world(net, [separate, lambda: net.__setitem__(1, first), shared_weight])
 
 
 @family.holder("of_the_class", "on_the_instance", "class_changed")

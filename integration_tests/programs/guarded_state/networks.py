@@ -120,7 +120,7 @@ def buffer_registered_inside() -> World:
     return _world(net, [reset, lambda: (reset(), net.register_buffer("more", _tensor(1)))])
 
 
-@family.holder("apart", "view", "same", "swapped")
+@family.holder("separate", "view", "same", "swapped")
 def buffers_that_become_views() -> World:
     class Two(nn.Module):
         def __init__(self):
@@ -158,7 +158,7 @@ def buffers_that_become_views() -> World:
     return World(net, states, lambda: (torch.ones(2),), watch=[net])
 
 
-@family.holder("apart", "tied", "view")
+@family.holder("separate", "tied", "view")
 def parameters_that_become_one() -> World:
     class Two(nn.Module):
         def __init__(self):

@@ -49,7 +49,7 @@ def called_within(change: Form, order: int) -> Case:
 
 
 def as_a_block(change: Form) -> Case:
-    """What is made before, within and behind the block is changed within it; and again what is the caller's."""
+    """Tensors made before, within and after the block, and the caller's, are changed within it."""
 
     def f(x, y, n):
         before = x * 1
@@ -276,7 +276,7 @@ def exception_leaves_the_block() -> Case:
 
 
 @family.program
-def gradients_left_alone() -> Case:
+def gradients_not_accumulated() -> Case:
     weight = torch.ones(3, requires_grad=True)
 
     def f(x):

@@ -1,4 +1,4 @@
-"""Results acted on, breaks inside blocks, generators across them, restarts and errors in odd places."""
+"""Results acted on, breaks inside blocks, generators across them, restarts and errors at unusual points."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ def _xs(*others, n=3):
 
 
 class Block:
-    """Notes how it is left, and swallows what it is told to."""
+    """Notes how it is left, and swallows the errors that it is given."""
 
     def __init__(self, log, swallow=()):
         self.log, self.swallow = log, swallow

@@ -106,8 +106,8 @@ def a_state_dict_goes_round() -> Case:
                 value.mul_(0.5)
         z = model(x)
         print(len(state))
-        told = model.load_state_dict(state)
-        return y + z + model(x), told.missing_keys
+        loaded = model.load_state_dict(state)
+        return y + z + model(x), loaded.missing_keys
 
     return Case(f, [(torch.rand(4, 3),) for _ in range(3)], watch=[model])
 

@@ -1,5 +1,5 @@
-"""What breaks the graph by a registered kind, at every place around graphs: flags and data of tensors, classes, weak
-references and generators; each once, between or behind graphs, or at all of these places.
+"""Graph breaks of a registered kind, at every position around graphs: flags and data of tensors, classes, weak
+references and generators; each once, between or after graphs, or at all of these positions.
 """
 
 import functools
@@ -11,7 +11,7 @@ from torch import nn
 
 from integration_tests.harness.differential import Case
 
-PLACES = {"before": (0,), "between": (1,), "behind": (2,), "everywhere": (0, 1, 2)}
+POSITIONS = {"before": (0,), "between": (1,), "behind": (2,), "everywhere": (0, 1, 2)}
 
 
 def require(weight, holder):
@@ -146,6 +146,6 @@ def case_of(operation, place, parameter, backward) -> Case:
 FLAGS = (False, True)
 CASES = {
     f"{operation.__name__}__{place}__{'parameter' if parameter else 'buffer'}__{'backward' if backward else 'forward'}":
-    functools.partial(case_of, operation, PLACES[place], parameter, backward)
-    for operation, place, parameter, backward in itertools.product(OPERATIONS, PLACES, FLAGS, FLAGS)
+    functools.partial(case_of, operation, POSITIONS[place], parameter, backward)
+    for operation, place, parameter, backward in itertools.product(OPERATIONS, POSITIONS, FLAGS, FLAGS)
 }  # fmt: skip

@@ -345,10 +345,10 @@ def saved_tensors_packed_with_an_effect() -> Case:
     return Case(f, _xs(w), watch=[w], backward=True)
 
 
-def warnings_are_told_at_their_line() -> Case:
+def warnings_name_their_line() -> Case:
     import warnings
 
-    told = []
+    reported = []
     expected = (UserWarning, DeprecationWarning)
 
     @contextlib.contextmanager
@@ -356,7 +356,7 @@ def warnings_are_told_at_their_line() -> Case:
         with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")
             yield
-        told.extend((str(r.message), r.lineno, r.category.__name__) for r in records if r.category in expected)
+        reported.extend((str(r.message), r.lineno, r.category.__name__) for r in records if r.category in expected)
 
     def helper(x, n):
         y = x * 2
@@ -369,4 +369,4 @@ def warnings_are_told_at_their_line() -> Case:
             warnings.warn("much", DeprecationWarning, stacklevel=1)
         return y.sum()
 
-    return Case(f, [(torch.ones(3), n) for n in (1, 2, 2)], watch=[told], around=[caught] * 3)
+    return Case(f, [(torch.ones(3), n) for n in (1, 2, 2)], watch=[reported], around=[caught] * 3)

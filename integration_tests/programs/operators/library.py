@@ -6,7 +6,7 @@ import torch
 from torch.library import custom_op
 
 SEEN: list[object] = []
-"""What the operators noted, in the order in which they ran."""
+"""Return the notes of the operators, in the order in which they ran."""
 
 NAMESPACE = "programs"
 LIBRARY = torch.library.Library(NAMESPACE, "DEF")

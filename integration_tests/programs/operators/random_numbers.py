@@ -113,7 +113,7 @@ def unused(draw: Callable[..., Any]) -> Case:
 
 
 def alone(draw: Callable[..., Any]) -> Case:
-    """Nothing else is drawn, and the result is not returned: only the generator tells."""
+    """Nothing else is drawn, and the result is not returned: only the generator shows it."""
 
     def f(x):
         made = draw(x)

@@ -1,4 +1,4 @@
-"""What can be done to a container of each type, one operation at a time; `HOLDERS` says how each is made.
+"""Operations on a container of each type, one at a time; `HOLDERS` says how each is made.
 
 An operation takes the container and a tensor, changes the one or looks at it, and returns what it has seen.
 """

@@ -33,7 +33,7 @@ class Swallowing(Lock):
 
 
 class Place:
-    """Where a program keeps a generator."""
+    """An object in which a program stores a generator."""
 
     kept = None
 
@@ -535,7 +535,7 @@ def under_no_grad(kind, x, log, place):
     return y * 2, (x * 2).requires_grad
 
 
-def in_two_places(kind, x, log, place):
+def in_two_holders(kind, x, log, place):
     g = kind(log, x)
     h = g
     y = x * next(g)
@@ -553,7 +553,7 @@ WAYS = (
     in_a_closure, closed, never_begun, thrown_into, thrown_a_value_error, thrown_in_all_forms, sent_to,
     unpacked, used_up, sought_in, sliced,
     zipped, zipped_with_each_other, enumerated, chained, with_a_default, behind_a_break, across_a_break,
-    loop_with_a_break, before_a_graph_that_fails, passed_to_a_helper, while_handling, under_no_grad, in_two_places,
+    loop_with_a_break, before_a_graph_that_fails, passed_to_a_helper, while_handling, under_no_grad, in_two_holders,
 )  # fmt: skip
 
 
@@ -563,8 +563,8 @@ def left(kind, way) -> Case:
     place = Place()
     kept: list = []
 
-    def f(x, log, places):
-        return way(kind, x, log, places)
+    def f(x, log, positions):
+        return way(kind, x, log, positions)
 
     def close_all():
         for g in (*kept, place.kept):

@@ -174,7 +174,7 @@ def in_a_helper() -> Case:
     def f(x):
         y = note(x * 2, "y")
         z = note(y + 1, "z")
-        return note(z * y, "product")
+        return note(z * y, "multiplied")
 
     return Case(f, _calls(), watch=[log], backward=True)
 

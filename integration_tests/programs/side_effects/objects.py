@@ -1,4 +1,4 @@
-"""What can be done to objects of classes: descriptors, slots, properties, attribute hooks, dataclasses, weakrefs."""
+"""Operations on objects of classes: descriptors, slots, properties, attribute hooks, dataclasses, weakrefs."""
 
 import copy
 import dataclasses

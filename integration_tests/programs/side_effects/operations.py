@@ -1,4 +1,4 @@
-"""Programs made of one operation with effects, done in each of the places where a trace may meet it."""
+"""Programs made of one operation with effects, done at each of the positions where a trace may meet it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Operation = Callable[[Any, torch.Tensor], Any]
 
 @dataclass
 class Holder:
-    """How the object is made that operations change, and what can be done to it."""
+    """A maker of the object that operations change, and its operations."""
 
     make: Callable[[], Any]
     operations: dict[str, Operation]
@@ -87,7 +87,7 @@ def new_one(holder: Holder, operation: str) -> Case:
 
 
 def family_of(holders: dict[str, Holder]) -> Family:
-    """A program for each operation in each place, of classes that are made anew with it."""
+    """A program for each operation in each position, of classes that are made with it."""
     family = Family()
     for name, holder in holders.items():
         for operation in holder.operations:

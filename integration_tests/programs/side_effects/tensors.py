@@ -1,4 +1,4 @@
-"""What can be done to a tensor beside computing with it: attributes of the user's, `.grad`, flags, `.data`, names."""
+"""Operations on a tensor beside computation: attributes of the user's, `.grad`, flags, `.data`, names."""
 
 import torch
 from torch import nn
