@@ -16,15 +16,24 @@ from integration_tests.programs import make_afresh, programs_of
 from integration_tests.programs.side_effects import (
     attribute_breaks,
     attribute_uses,
+    descriptors,
     generators,
     hooks,
+    module_attributes,
+    module_hooks,
     objects,
     tensors,
 )
 
-OPERATIONS = [pytest.param(group, name, id=name) for group in (tensors, objects) for name in programs_of(group)]
+OPERATIONS = [
+    pytest.param(group, name, id=name) for group in (tensors, descriptors, objects) for name in programs_of(group)
+]
 LEFT = list(programs_of(generators))
-WRITTEN = [(group, name) for group in (hooks, attribute_breaks, attribute_uses) for name in programs_of(group)]
+WRITTEN = [
+    (group, name)
+    for group in (hooks, module_hooks, attribute_breaks, attribute_uses, module_attributes)
+    for name in programs_of(group)
+]
 #: The operations that break: on the flags, the data and the history of tensors, on classes, on weak references.
 BREAK = {
     "require_grad", "require_none", "toggle", "flag_of_a_result", "flag_of_detached", "flag_of_no_leaf",
