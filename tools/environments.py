@@ -236,6 +236,6 @@ def install_sources(session: nox.Session) -> None:
 def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, str] | None = None) -> None:
     """Run one package's tests against what is installed, away from its sources."""
     tests = ROOT / "packages" / folder / "tests"
-    config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", "-p", "no:cacheprovider", *options]
+    config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", f"--confcutdir={ROOT}"]
     with session.chdir(session.create_tmp()):
-        session.run("python", "-m", "pytest", *config, str(tests), *options_of(session).rest, env=env)
+        session.run("python", "-m", "pytest", *config, "-p", "no:cacheprovider", *options, str(tests), *options_of(session).rest, env=env)

@@ -1,0 +1,27 @@
+"""Tests of every folder: by default `sampled(n)` runs about one in `n` cases of a test, and `nightly` none."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+
+def number_of(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `nightly` the cases of sampled tests that the default run leaves out.
+
+    The choice is by the case's name: it is the same in every run, and does not follow the order of a table.
+    The first case always runs.
+    """
+    met: set[str] = set()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        test = item.nodeid.partition("[")[0]
+        if mark is not None and test in met and number_of(item.name) % mark.args[0]:
+            item.add_marker(pytest.mark.nightly)
+        met.add(test)
