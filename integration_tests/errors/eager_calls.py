@@ -489,7 +489,7 @@ def guards_that_fail(compile: Callable[..., Any]) -> Any:
 # Data
 
 
-@program("assumes what is not so")
+@program("an assumption of its graph does not hold")
 def data_that_are_not_as_they_were(compile: Callable[..., Any]) -> Any:
     compiled = compile(lambda x, y, factor: torch.add(x, x.sin(), alpha=factor.item()) + y)
     x = X.clone().requires_grad_()
