@@ -237,5 +237,6 @@ def run_tests(session: nox.Session, folder: str, *options: str, env: dict[str, s
     """Run one package's tests against what is installed, away from its sources."""
     tests = ROOT / "packages" / folder / "tests"
     config = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tests}", f"--confcutdir={ROOT}"]
+    command = ["python", "-m", "pytest", *config, "-p", "no:cacheprovider", *options, str(tests)]
     with session.chdir(session.create_tmp()):
-        session.run("python", "-m", "pytest", *config, "-p", "no:cacheprovider", *options, str(tests), *options_of(session).rest, env=env)
+        session.run(*command, *options_of(session).rest, env=env)
