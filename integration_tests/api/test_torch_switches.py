@@ -44,6 +44,7 @@ def test_every_setting_that_counts_is_on_the_page() -> None:
     assert [name for name in settings.HONOURED if f"`{name}`" not in text] == []
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row(name: str) -> None:
     needs = NEEDS.get(name)

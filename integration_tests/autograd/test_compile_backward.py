@@ -33,6 +33,7 @@ def conv() -> tuple[nn.Module, torch.Tensor]:
     return model, torch.randn(2, 1, 8, 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [mlp, conv])
 @pytest.mark.parametrize("compiled_forward", [False, True], ids=["eager forward", "compiled forward"])
 def test_gradients_equal_the_engines(
@@ -72,6 +73,7 @@ def test_one_program_for_dynamic_shapes(backend: str) -> None:
     assert [program.reasons for program in captured.programs] == [[], []]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["auto", "aot_eager"])
 @pytest.mark.parametrize("compiled_forward", [False, True], ids=["eager forward", "compiled forward"])
 def test_slices_of_the_data_are_compiled_once(backend: str, compiled_forward: bool) -> None:

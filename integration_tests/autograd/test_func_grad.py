@@ -138,6 +138,7 @@ def steps() -> Program:
     return f, [(t(3, 4), t(4, 4))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_graph(name: str) -> None:
     run(PROGRAMS[name]())
@@ -145,6 +146,7 @@ def test_one_graph(name: str) -> None:
     assert (stats["graphs"], stats["breaks"]) == (1, 0)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("classes", "modules", "for_each_sample")])
 def test_symbolic_sizes(name: str) -> None:
     run(PROGRAMS[name](), dynamic=True)

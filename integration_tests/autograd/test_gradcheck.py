@@ -95,6 +95,7 @@ FUNCTIONS: list[Callable[[Any, Any, Any], Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("at", range(len(FUNCTIONS)))
 def test_derivatives_are_those_of_numbers(at: int) -> None:
     torch.manual_seed(0)

@@ -416,6 +416,7 @@ def kept_and_changed(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, to
     return z, y
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("wanted", ["x", "w", "second result", "both", "leaves"])
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ def read_number() -> Program:
     return lambda x: vmap(lambda a: a * w.item() + torch.tensor(3).item())(x), [(t(3, 2),)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_graph(name: str) -> None:
     run(PROGRAMS[name]())
@@ -268,11 +269,13 @@ STATIC = frozenset({
 })  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in STATIC])
 def test_symbolic_sizes(name: str) -> None:
     run(PROGRAMS[name](), dynamic=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(STATIC))
 def test_known_sizes_alone(name: str) -> None:
     """As one graph, or eagerly, where torch's own rule asks for a size."""

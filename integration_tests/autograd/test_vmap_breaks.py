@@ -265,6 +265,7 @@ def argument() -> Tensor:
     return torch.arange(-5.0, 7.0).reshape(4, 3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_runs_eagerly(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     kind, make = PROGRAMS[name]

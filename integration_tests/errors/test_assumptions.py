@@ -130,6 +130,7 @@ def as_it_is(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Ca
 BACKENDS = {"compiled": "auto", "eager": "eager", "a function": as_it_is}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_call_in_which_it_is_not_so(name: str, backend: str) -> None:
@@ -146,6 +147,7 @@ def test_a_call_in_which_it_is_not_so(name: str, backend: str) -> None:
     assert (stats["frames_run_once"], stats["frames_failed"], stats["graphs"]) == (2, 0, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_with_fullgraph(name: str, backend: str) -> None:

@@ -32,6 +32,7 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_raises_with_its_reason(name: str) -> None:
     program, reason = PROGRAMS[name]
@@ -40,6 +41,7 @@ def test_each_raises_with_its_reason(name: str) -> None:
         program(partial(framesmith.compile, fullgraph=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_it_each_is_right(name: str) -> None:
     program, _ = PROGRAMS[name]

@@ -95,6 +95,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     assert done.stdout.count("ok ") == len([*attempts()])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -103,6 +103,7 @@ def results(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     return found + [x.grad for x in fresh if isinstance(x, torch.Tensor)]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.parametrize(
     ("program", "dynamic"), in_turn([*PROGRAMS, *FULL], [True, None]), ids=lambda one: getattr(one, "name", str(one))
@@ -194,6 +195,7 @@ def check_of_so_many(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
             torch.testing.assert_close(own, eager, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compute", OF_SO_MANY.values(), ids=OF_SO_MANY.keys())
 def test_unbacked_sizes_may_be_zero(compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     check_of_so_many(compute, "auto")

@@ -45,6 +45,7 @@ def test_there_are_enough_architectures() -> None:
     assert len(ARCHITECTURES) >= 12 and set(QUICK) < set(ARCHITECTURES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", shown())
 def test_gradients_are_as_exact_as_eager(name: str) -> None:
     table = measure(name)
@@ -54,6 +55,7 @@ def test_gradients_are_as_exact_as_eager(name: str) -> None:
     assert not too_far(table)
 
 
+@pytest.mark.nightly
 def test_a_small_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def lossy(module: nn.Module, *, strict: bool) -> nn.Module:
         for weight in module.parameters():

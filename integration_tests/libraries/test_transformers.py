@@ -141,6 +141,7 @@ def fresh() -> None:
     framesmith.reset()
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_inference_equals_eager(name: str) -> None:
     model, batch = build(name)
@@ -158,6 +159,7 @@ def test_inference_equals_eager(name: str) -> None:
     assert counters["frames_failed"] == 0 and counters["graphs"] > 0, counters
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_step_equals_eager(name: str) -> None:
     losses, gradients = zip(*(train(name, compiler) for compiler in (lambda m: m, framesmith.compile)), strict=True)
@@ -188,6 +190,7 @@ def train(
     return loss.detach(), gradients
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
 def test_launches_are_replayed(name: str) -> None:
     """Caches of keys and values are among the results: nothing may hold them but the user."""

@@ -143,6 +143,7 @@ def test_a_tensor_of_inference_mode_beside_one_that_is_changed(dynamic: bool | N
                 assert one == two
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", ["auto", "aot_eager"])
 @pytest.mark.parametrize(
@@ -209,6 +210,7 @@ VIEWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("view", VIEWED)
 def test_changes_of_views_of_hardly_any_elements(view: str, name: str) -> None:

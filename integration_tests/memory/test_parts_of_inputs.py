@@ -176,6 +176,7 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("through_data", [False, True])
 @pytest.mark.parametrize("ways", [lambda x: x.chunk(2), lambda x: x.split([3, 2]), made_in_no_grad])
 @pytest.mark.parametrize("reader", READERS)

@@ -69,6 +69,7 @@ ACTIONS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)

@@ -110,6 +110,7 @@ def _fresh() -> Any:
     framesmith.reset()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -93,6 +93,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_inference(name: str, runs: list[int]) -> None:
     program, x = PROGRAMS[name], torch.randn(2, 600, WIDTH)
@@ -123,6 +124,7 @@ def test_training(name: str, runs: list[int]) -> None:
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-4)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("trains", [False, True])
 def test_dynamic_shapes(name: str, trains: bool, runs: list[int]) -> None:

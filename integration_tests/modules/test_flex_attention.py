@@ -115,11 +115,13 @@ MODS = (alibi, relative, capped, hidden_by_score, doubled, of_positions, of_shap
 MASKS = (causal, window, same_document, some_rows)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mod", MODS, ids=lambda mod: mod.__name__)
 def test_scores_are_changed_as_in_eager_mode(mod: Any) -> None:
     check(lambda q, k, v: flex_attention(q, k, v, score_mod=mod), *tensors())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__name__)
 def test_masks_made_outside_and_inside(mask: Any) -> None:
     made = create_block_mask(mask, 2, None, 37, 37, device="cpu", BLOCK_SIZE=16)
@@ -158,6 +160,7 @@ def test_masks_of_masks_and_partial_functions() -> None:
     check(lambda q, k, v: flex_attention(q, k, v, block_mask=made), *tensors())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float64))
 @pytest.mark.parametrize("depth", (80, 96))
 def test_types_and_sizes_of_heads(dtype: torch.dtype, depth: int) -> None:
@@ -235,6 +238,7 @@ def test_gradients_of_captured_tensors() -> None:
         torch.testing.assert_close(got, one, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mask", (None, causal, some_rows))
 @pytest.mark.parametrize("mod", (None, alibi, capped, hidden_by_score))
 def test_gradients_of_the_operator(mod: Any, mask: Any) -> None:

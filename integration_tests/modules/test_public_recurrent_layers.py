@@ -127,6 +127,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 IN_OTHER_MODES = ("RNN of two layers, bidirectional", "GRU packed", "LSTM", "LSTM packed, unsorted", "GRUCell")
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     ("name", "mode"),
     [(name, mode) for name in RECURRENT for mode in MODES if mode == "training" or name in IN_OTHER_MODES],

@@ -34,6 +34,7 @@ def trained(layer: nn.Module, run: Any, x: torch.Tensor) -> tuple[list[torch.Ten
     return [*results, x.grad, *(weight.grad for weight in layer.parameters())], torch.get_rng_state()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "kind"), in_turn(OPTIONS, [nn.LSTM, nn.GRU, nn.RNN], each=2))
 def test_training_is_eagers(name: str, kind: type[nn.RNNBase]) -> None:
     torch.manual_seed(0)
@@ -61,6 +62,7 @@ def test_frozen_weights_and_half_numbers(kind: type[nn.RNNBase]) -> None:
             torch.testing.assert_close(one, two, rtol=0.05, atol=0.1)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_dynamic_lengths(kind: type[nn.RNNBase]) -> None:
     layer = kind(5, 6)
@@ -81,6 +83,7 @@ def eager_casts(kind: type[torch.nn.Module]) -> bool:
     return True
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> None:
     """Torch's rules for symbolic sizes leave out dropout between layers, and what autocast makes of a layer."""
@@ -107,6 +110,7 @@ def test_dropout_and_types_where_lengths_change(kind: type[torch.nn.Module]) -> 
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("both", [False, True], ids=["one way", "two ways"])
 @pytest.mark.parametrize("changed", ["output", "last", "input", "state", "weights", "biases"])
 @pytest.mark.parametrize("kind", ["gru", "rnn_tanh", "rnn_relu"])
@@ -134,6 +138,7 @@ def test_what_data_changes_shows_where_eager_keeps_it(kind: str, changed: str, b
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("both", [False, True], ids=["one way", "two ways"])
 @pytest.mark.parametrize("changed", ["output", "last", "last cell", "input", "state", "cell", "weights", "biases"])
 def test_what_data_changes_in_an_lstm(changed: str, both: bool) -> None:
@@ -160,6 +165,7 @@ def test_what_data_changes_in_an_lstm(changed: str, both: bool) -> None:
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("changed", ["input", "weights", "biases"])
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
 def test_what_data_changes_behind_the_call(kind: str, changed: str) -> None:

@@ -36,6 +36,7 @@ def twice_back(resize: Callable[[torch.Tensor], torch.Tensor], image: torch.Tens
     return resized.detach(), x.grad
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("scale", BY_SCALE)

@@ -153,6 +153,7 @@ def outcomes(make: Callable[[Log], Callable[..., Any]], compiler: Callable[..., 
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_run_once_for_each_call(name: str, grad: bool) -> None:

@@ -90,6 +90,7 @@ def outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return f"{log} nothing raised"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FAILING)
 @pytest.mark.parametrize("use", [True, False])
 def test_raises_where_eager_does(name: str, use: bool) -> None:
@@ -172,6 +173,7 @@ with torch.inference_mode():
     INFERENCE = torch.ones(4, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_the_programs_error(name: str, dynamic: bool | None) -> None:

@@ -130,6 +130,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, int]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_break_is_one_entry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     framesmith.reset()

@@ -155,6 +155,7 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_call_is_one_graph(name: str) -> None:
@@ -186,6 +187,7 @@ def test_what_is_not_compiled_says_so_once(name: str) -> None:
         framesmith.compile(target, fullgraph=True)(*args, **kwargs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_the_step_of_an_optimizer(optimizer: type[torch.optim.Optimizer], scheduled: bool) -> None:

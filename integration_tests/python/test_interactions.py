@@ -62,12 +62,14 @@ FINALIZERS = (("framesmith_aten.graphs.modules", "_forget_text"),)
 CASES = [(name, way) for at, name in enumerate(PROGRAMS) for k, way in enumerate(WAYS) if LONG or (at + k) % 4 == 0]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_equal_to_eager(name: str, way: str) -> None:
     WAYS[way](PROGRAMS[name])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("operation", registered.OPERATIONS, ids=lambda operation: operation.__name__)
 def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> None:
     names = [name for name in registered.CASES if name.startswith(f"{operation.__name__}__")]
@@ -76,6 +78,7 @@ def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> N
     check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", a_part(PROGRAMS, 4))
 def test_a_failure_inside(name: str) -> None:
@@ -98,6 +101,7 @@ def test_a_failure_inside(name: str) -> None:
         assert name == RECORDS_WARNINGS or len(reported) == plant.raised, (place, reported)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", a_part([*PROGRAMS][1:], 4))
 def test_logs_change_nothing_and_name_the_program(name: str) -> None:
@@ -121,6 +125,7 @@ def test_logs_change_nothing_and_name_the_program(name: str) -> None:
     assert not [place for place in positions if re.search("/framesmith_?[a-z]*/|^-$", place[1])], positions
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("names", [sorted(PROGRAMS)[at::20] for at in range(20)], ids=lambda names: names[0])
 def test_in_threads_of_their_own(names: list[str]) -> None:

@@ -65,6 +65,7 @@ CALLED = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("name", "called"), in_turn(MODES, CALLED, each=4), ids=lambda one: one if isinstance(one, str) else "-".join(one)
 )
@@ -85,6 +86,7 @@ def test_a_mode_around_a_call(name: str, called: tuple[str, str, str]) -> None:
     assert same(outcome(lambda run, v: run(v), target_of(kind, broken), x), plain)  # nothing of the mode stays
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_modes_one_after_the_other(seed: int) -> None:
     """A function and a module called plainly and under modes in any order."""

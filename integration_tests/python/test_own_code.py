@@ -159,6 +159,7 @@ def test_nothing_foreign_is_compiled(program: Callable[..., Any], detector: Dete
     assert not detector.foreign
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", programs_beside.PROGRAMS)
 def test_nothing_foreign_is_compiled_beside_it(name: str, detector: Detector) -> None:
     program = programs_beside.PROGRAMS[name]

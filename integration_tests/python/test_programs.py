@@ -18,18 +18,21 @@ def test_there_are_enough_programs() -> None:
     assert len(PROGRAMS) >= 1000 and len(SINGLE) >= 40
 
 
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("name", SHOWN)
 def test_equals_eager(name: str) -> None:
     counters = check(PROGRAMS[name], repeat=True)
     assert counters["frames_failed"] == 0, counters
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", a_part([name for name in SHOWN if name not in WARM_ONLY], 3))
 def test_equals_eager_when_each_call_is_compiled_again(name: str) -> None:
     counters = check(PROGRAMS[name], cold=True, backend="eager")
     assert counters["frames_failed"] == 0, counters
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", a_part(SINGLE, 4))
 def test_equals_eager_with_the_eager_backend(name: str) -> None:
     check(PROGRAMS[name], backend="eager")

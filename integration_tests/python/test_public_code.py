@@ -535,6 +535,7 @@ def copied(x: Any) -> Any:
     )
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "cold"), in_turn([*LOOPS, *TYPES, *UNHASHABLE], [False, True]))
 @pytest.mark.filterwarnings("ignore:.*nothing of it is compiled")
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")

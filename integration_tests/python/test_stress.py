@@ -151,6 +151,7 @@ def cycle(number: int) -> None:
         assert float(compiled(x)[0, 0]) == 2.0 * number
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_compiling_and_dropping_leaves_nothing() -> None:
     framesmith.reset()

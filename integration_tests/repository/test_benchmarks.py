@@ -44,6 +44,7 @@ def test_suite_imports(suite: str) -> None:
     assert callable(importlib.import_module(module_of(suite)).run)
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(("row", "mode", "dtype"), CASES, ids=[f"{r.name}-{m}-{d}" for r, m, d in CASES])
 def test_model_takes_an_eager_step(row: Model, mode: str, dtype: str) -> None:
     with warnings.catch_warnings():
@@ -63,6 +64,7 @@ def test_pattern_without_match_lists_models() -> None:
         select("brt")
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("case", "dtype"), KERNELS_IN_TYPES, ids=[f"{case.name}-{d}" for case, d in KERNELS_IN_TYPES])
 def test_kernel_takes_an_eager_step_in_its_type(case: Case, dtype: str) -> None:
     inputs = kernels.inputs_of(case, dtype)

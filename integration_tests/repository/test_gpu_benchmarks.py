@@ -163,6 +163,7 @@ def test_norms_detect_wrong_results() -> None:
         check_norms([x.double() for x in right], right, 0.02, 0.25)
 
 
+@pytest.mark.nightly
 def test_models_with_dropout_are_compared_as_random() -> None:
     pytest.importorskip("transformers")
     rows = {row.name: row for row in MODELS}
@@ -199,6 +200,7 @@ def test_replaying_candidates_are_the_compilers_in_a_mode() -> None:
         assert torch.equal(wrap("framesmith reduce-overhead", lambda x: x + 1)(x), x + 1)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", LARGE, ids=[case.name for case in LARGE])
 def test_large_kernel_takes_an_eager_step(case: large_kernels.Case) -> None:
     inputs = kernels.inputs_of(case, "bfloat16")
@@ -247,6 +249,7 @@ def test_tables_show_means_losses_and_reasons() -> None:
     assert any(line.split() == "softmax 4x4 bfloat16 85 float32 85".split() for line in kernels_table(shares))
 
 
+@pytest.mark.nightly
 def test_check_runs_its_steps_and_ends_with_tables(tmp_path: Path) -> None:
     """On the CPU, with time for little."""
     arguments = ["--device", "cpu", "--limit", "40", "--workers", "1", "--steps", "machine,large_kernels"]

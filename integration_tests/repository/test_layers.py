@@ -73,6 +73,7 @@ def test_planted_imports_are_found(tree: Path) -> None:
         assert any(path in line and named in line for line in found), (plant, done.stdout)
 
 
+@pytest.mark.nightly
 def test_a_planted_cycle_is_found(tree: Path) -> None:
     source = tree / "packages/guards/src/framesmith_guards"
     (source / "planted_a.py").write_text(
@@ -84,6 +85,7 @@ def test_a_planted_cycle_is_found(tree: Path) -> None:
     assert "cycle" in done.stdout and "planted_a" in done.stdout, done.stdout
 
 
+@pytest.mark.nightly
 def test_a_planted_upward_dependency_is_found(tree: Path) -> None:
     pyproject = tree / "packages/guards/pyproject.toml"
     pyproject.write_text(

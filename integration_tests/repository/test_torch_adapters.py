@@ -89,6 +89,7 @@ def outcomes(cases: list[str]) -> list[dict[str, Any]]:
     return seen
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("package", sorted(TABLES))
 def test_without_one_need_the_rest_works(package: str) -> None:
@@ -105,6 +106,7 @@ def test_without_one_need_the_rest_works(package: str) -> None:
     assert not problems
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_without_some_keys_of_tables_the_rest_works() -> None:
     """Each key of a table that torch lacks is one line; what is not about it is compiled.

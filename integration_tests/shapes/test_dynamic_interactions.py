@@ -356,6 +356,7 @@ def fresh() -> None:
     framesmith.reset()
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.parametrize(
     ("program", "way"),

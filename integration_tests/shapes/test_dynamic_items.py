@@ -53,6 +53,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor, int], Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_entry_for_all_integers(name: str, gradients: bool) -> None:

@@ -92,6 +92,7 @@ def of_some_rows(operator: Callable[[torch.Tensor], torch.Tensor]) -> Callable[.
     return lambda mask, x: operator(x[mask])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_of_unbacked_lengths(name: str) -> None:
     program = of_some_rows(OPERATORS[name])

@@ -49,6 +49,7 @@ def outcome(function: Callable[[Any], Any], n: Any) -> tuple[str, Any]:
         return type(error).__name__, str(error)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("kind", ["integers", "floats"])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -75,6 +76,7 @@ def test_numbers_that_fit_are_compiled_for_once() -> None:
     assert len(frames.entries(program.__code__)) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("power", [lambda x, n: x**n, lambda x, n: n**x, lambda x, n: (x + n) ** (n + 1)])
 @pytest.mark.parametrize("numbers", [(2, 3, 5, 0, 1), (0.5, 1.5, 3.0, 0.0)])
 def test_powers_with_gradients(power: Callable[..., torch.Tensor], numbers: tuple[Any, ...]) -> None:
@@ -99,6 +101,7 @@ COPIED: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", COPIED)
 def test_a_number_that_is_copied_is_compiled(name: str, dynamic: bool | None) -> None:

@@ -64,6 +64,7 @@ def seen(run: Callable[..., torch.Tensor], count: int, length: int) -> list[torc
     return [result.detach(), operand.detach(), *([] if leaf.grad is None else [leaf.grad])]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("used", "made"), in_turn(USED, [*MADE], each=2))
 def test_an_unbacked_length_beside_another(used: str, made: str) -> None:
     def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
@@ -88,6 +89,7 @@ REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "dynamic"), in_turn(a_part(itertools.product(USED, REMEMBERED), 5), [None, True]))
 def test_an_unbacked_length_beside_a_fixed_one(case: tuple[str, str], dynamic: bool | None) -> None:
     used, made = case

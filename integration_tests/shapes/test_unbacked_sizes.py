@@ -103,6 +103,7 @@ def outcome(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], gradients:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", CASES)
 def test_one_graph_for_all_data(name: str, gradients: bool) -> None:
@@ -150,6 +151,7 @@ FITTING: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["auto", "aot_eager"])
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", FITTING)

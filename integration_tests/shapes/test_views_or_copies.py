@@ -80,6 +80,7 @@ def returned_beside(made: str, used: str) -> Callable[..., Any]:
 WAYS = ((written, None), (returned, True), (written, True), (returned_beside, None))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("case", "way"), in_turn(itertools.product(USED, MADE), WAYS, each=2))
 def test_a_view_or_a_copy_of_an_unbacked_size(case: tuple[str, str], way: tuple[Any, bool | None]) -> None:
     (used, made), (program, dynamic) = case, way

@@ -49,6 +49,7 @@ LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CACHES)
@@ -106,6 +107,7 @@ UNBACKED: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("name", UNBACKED)
 def test_an_unbacked_slice(name: str, dynamic: bool | None) -> None:
@@ -169,6 +171,7 @@ def _rows(x: torch.Tensor, n: int) -> torch.Tensor:
     return x * 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["as it is", "dynamic", "by data"])
 @pytest.mark.parametrize("program", [_moved, _moved_on, _added_on, _rows])
 def test_a_part_moved_within_the_same_memory(program: Program, kind: str) -> None:

@@ -39,6 +39,7 @@ def test_there_are_enough_programs() -> None:
     assert len(PAIRS) >= 140 and len(WRITTEN) >= 40
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("group", "name"), WRITTEN, ids=lambda part: part if isinstance(part, str) else "")
 def test_a_written_program(group: types.ModuleType, name: str) -> None:
     make = functools.partial(make_afresh, group.__name__, name)
@@ -47,6 +48,7 @@ def test_a_written_program(group: types.ModuleType, name: str) -> None:
     compiled(make, cold=True)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "operation"), PAIRS)
 def test_an_operation_around_one_graph(name: str, operation: str) -> None:
     counters = compiled(functools.partial(case_of, HOLDERS[name], operation, around_one_graph))
@@ -54,11 +56,13 @@ def test_an_operation_around_one_graph(name: str, operation: str) -> None:
     assert (counters["breaks"] > 0) is (name in BUFFERS), counters
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "operation"), a_part(PAIRS, 3))
 def test_an_operation_around_breaks(name: str, operation: str) -> None:
     assert compiled(functools.partial(case_of, HOLDERS[name], operation, around_breaks))["breaks"] > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "operation"), [pair for pair in PAIRS if pair[0] not in BUFFERS])
 def test_an_operation_on_a_new_one(name: str, operation: str) -> None:
     counters = compiled(functools.partial(new_one, HOLDERS[name], operation))

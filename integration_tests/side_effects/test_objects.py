@@ -57,6 +57,7 @@ def test_there_are_enough_programs() -> None:
     assert len(OPERATIONS) >= 400 and len(LEFT) >= 450 and len(WRITTEN) >= 95
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("group", "name"), a_part(OPERATIONS, 4))
 def test_an_operation(group: types.ModuleType, name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, group.__name__, name))
@@ -67,6 +68,7 @@ def test_an_operation(group: types.ModuleType, name: str) -> None:
         assert (counters["breaks"] > 0) is breaks, counters
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", a_part(LEFT, 4))
 def test_a_generator(name: str) -> None:
     counters = check_strictly(functools.partial(make_afresh, generators.__name__, name))
@@ -75,6 +77,7 @@ def test_a_generator(name: str) -> None:
         assert (counters["breaks"] > 0) is (way in LASTING), counters
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("program", "backend"),
     in_turn(WRITTEN, ["eager", "auto"]),
@@ -86,6 +89,7 @@ def test_a_written_program(program: tuple[types.ModuleType, str], backend: str) 
     check_strictly(make, backend=backend, cold=backend == "eager")
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", [name for name in programs_of(tensors) if name.endswith("one_graph")])
 def test_an_operation_on_tensors_with_kernels(name: str) -> None:
     check_strictly(functools.partial(make_afresh, tensors.__name__, name), backend="auto")

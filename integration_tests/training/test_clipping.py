@@ -108,6 +108,7 @@ def assert_like(found: Any, wanted: Any) -> None:
         assert found == wanted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("infinite", [False, True], ids=["finite", "infinite"])
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("name", [*WHOLE, *BROKEN])

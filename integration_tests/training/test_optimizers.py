@@ -70,6 +70,7 @@ def trained(make: Make, compiles: bool) -> list[Any]:
 CANCELLING = {"RMSprop": 2e-5}
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", [*WHOLE, *BROKEN])
 def test_steps_are_eagers(name: str) -> None:
     framesmith.reset()
@@ -121,6 +122,7 @@ def test_a_whole_training_step() -> None:
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("found_inf", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"])

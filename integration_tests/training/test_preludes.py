@@ -253,6 +253,7 @@ def assert_like(found: Any, wanted: Any) -> None:
         assert found == wanted
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 @pytest.mark.parametrize(
     ("kind", "rows"),
@@ -291,6 +292,7 @@ class Fails(CpuBackend):
         return failing if role == self.role else run
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::framesmith.FramesmithWarning")
 @pytest.mark.parametrize("role", ["inference", "forward"])
 @pytest.mark.parametrize("program", [gan, second_derivatives, averaged])

@@ -183,6 +183,7 @@ def same(one: Any, two: Any) -> bool:
     return bool(one == pytest.approx(two, rel=1e-3, abs=1e-4))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recipe", [grad_cam, moco, vq_vae, dino])
 def test_ten_steps(recipe: Callable[[Compile], list[Any]]) -> None:
     before = torch.get_default_dtype()

@@ -160,6 +160,7 @@ MAKES: dict[str, Callable[[], World]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_gradients_are_eagers(program: Callable[[World, torch.Tensor], Any], make: str) -> None:

@@ -32,6 +32,7 @@ def check(name, limit):
     return tried
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES[::4])
 def test_operator(name):
     check(name, 2)

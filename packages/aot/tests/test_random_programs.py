@@ -35,6 +35,7 @@ def valid(gm, inputs, history):
     return True
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs(mode, block, capsys):

@@ -12,6 +12,7 @@ from framesmith_aot import AotUnsupported
 ALL = {**CASES, **LAYERS}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("history", [False, True], ids=["leaves", "history"])
 def test_training(name, history):
@@ -33,6 +34,7 @@ def test_inference_mode(name):
     run_both(graph_of(function), [value.detach() for value in inputs], inference=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALL)
 def test_copies_outside_the_graph(name):
     function, inputs = ALL[name]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Nightly, `FRAMESMITH_LONG=1`, several samples of each operator run, otherwise one.
+LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 
 
 class Watch(TorchDispatchMode):
@@ -20,7 +25,8 @@ class Watch(TorchDispatchMode):
 
 
 def run_samples(seen, limit):
-    """Runs up to `limit` samples of each operator under a `Watch`; samples that raise are left out."""
+    """Runs up to `limit` samples of each operator under a `Watch`, one by default; samples that raise are left out."""
+    limit = limit if LONG else 1
     for op in op_db:
         dtypes = op.supported_dtypes("cpu")
         if not dtypes:

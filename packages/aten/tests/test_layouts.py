@@ -104,6 +104,7 @@ def asked_of_symbols(views, rows, columns, n):
     return late, lambda *sizes: all(expr.subs(dict(zip(symbols, sizes, strict=True))) for expr in guards)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_is_read_late_of_symbols_is_guarded(name):
     views = PAIRS[name]

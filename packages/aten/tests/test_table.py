@@ -12,6 +12,7 @@ from framesmith_aten.table import TABLE
 REMOVED = {"cholesky"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_torch_has_the_operator(name):
     assert overloads(name) or name in REMOVED, f"torch {torch.__version__} has no aten::{name}"

@@ -31,6 +31,7 @@ def compare(found: tuple[torch.Tensor, ...], wanted: object, tolerance: float) -
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
 def test_sample_equals_eager(sample: Sample) -> None:
     inputs = sample.inputs()
@@ -40,6 +41,7 @@ def test_sample_equals_eager(sample: Sample) -> None:
     compare(call(list(again)), sample.function(*again), sample.tolerance)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255])
 def test_every_remainder_of_the_lanes(size: int) -> None:
     x, y = torch.randn(3, size), torch.randn(size)
@@ -161,6 +163,7 @@ def test_strided_and_offset_inputs() -> None:
     compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.float16])
 @pytest.mark.parametrize("step", [2, 3, 4, 7, 8, 9, -1])
 def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
@@ -170,6 +173,7 @@ def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
         compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("shape", [(64, 64), (128, 96), (33, 130), (1024, 48), (16, 17), (100, 100), (2, 192, 80)])
 def test_reads_across_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -252,6 +256,7 @@ PLACES: dict[str, Callable[[torch.Tensor], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("name", PLACES)
 def test_places_of_extremes(name: str, dtype: torch.dtype) -> None:

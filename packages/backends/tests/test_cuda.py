@@ -51,6 +51,7 @@ def test_rows_are_split_where_that_takes_less_time_than_a_launch(shape: tuple[in
     assert len(CUDA.explain(trace(lambda x: x.exp().sum(-1), [torch.randn(shape)])).kernels) == count
 
 
+@pytest.mark.sampled(2)
 @needs_triton
 @pytest.mark.parametrize(("name", "capability"), with_capabilities(COMPILED))
 def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
@@ -109,6 +110,7 @@ def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_every_symbolic_program_renders(program: Program) -> None:
     kernels = symbolic_kernels(program)
@@ -150,6 +152,7 @@ def test_interpreted_places_out_of_range_raise() -> None:
     assert interpreted("interpret_triton.py", "checks").count("ok ") == 4
 
 
+@pytest.mark.nightly
 @needs_triton
 def test_interpreted_passes_that_are_joined_equal_eager() -> None:
     assert interpreted("interpret_joined.py").count("ok ") >= 100

@@ -54,6 +54,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     assert interpreted("interpret_attention.py").count("ok ") == len([*attempts()])
 
 
+@pytest.mark.sampled(3)
 @needs_triton
 @pytest.mark.usefixtures("rounded")
 @pytest.mark.parametrize("capability", [80, 90])

@@ -40,6 +40,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_equals_eager(name: str, dtype: torch.dtype) -> None:
@@ -98,6 +99,7 @@ WITHIN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", WITHIN)
 def test_one_operator_rounds_its_result_alone(name: str, dtype: torch.dtype) -> None:
@@ -125,6 +127,7 @@ def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x.transpose(0, -1).contiguous().transpose(0, -1) if layout == "by strides" else x
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["in rows", "channels last", "by strides"])
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("mean", [0.0, 3.0])

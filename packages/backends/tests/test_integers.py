@@ -36,6 +36,7 @@ def spread(dtype: torch.dtype, count: int = 4000) -> torch.Tensor:
     return torch.cat([x.to(dtype), ends])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=FROM_TORCH.get)
 def test_shifts_equal_eagers(dtype: torch.dtype) -> None:
     x = spread(dtype)
@@ -53,6 +54,7 @@ def test_a_number_that_the_type_does_not_hold_is_atens() -> None:
     assert any("does not hold" in note for note in lower_graph(gm).notes.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_quotients_of_longs_by_a_known_number(divisor: int) -> None:
     generator = torch.Generator().manual_seed(abs(divisor) % 1000)

@@ -141,11 +141,13 @@ def test_matmuls_are_checked() -> None:
             verify_fused_matmul(broken)
 
 
+@pytest.mark.nightly
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     assert interpreted("interpret_matmuls.py").count("ok ") == len([*attempts()])
 
 
+@pytest.mark.nightly
 @needs_triton
 def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
     assert "ok clock" in interpreted("interpret_matmuls.py", "clock")

@@ -96,6 +96,7 @@ def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list
     return [tensors[str(name)] for name in plan.outputs]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", [TILE, TileShape(16, 16, 16, 4, 2, 2)])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_is_computed_means_what_eager_mode_computes(name: str, tile: TileShape) -> None:
@@ -103,6 +104,7 @@ def test_what_is_computed_means_what_eager_mode_computes(name: str, tile: TileSh
     compare(name, run_by_meaning(compiled(name, inputs, tile), inputs), inputs, BF16)
 
 
+@pytest.mark.nightly
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     assert interpreted("interpret_prologues.py").count("ok ") == len([*attempts()])

@@ -77,6 +77,7 @@ def words(values: list[int]) -> torch.Tensor:
     return torch.tensor([v - (1 << 64) if v >> 63 else v for v in values])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=12, deadline=None)

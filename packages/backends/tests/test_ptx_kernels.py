@@ -129,6 +129,7 @@ def cases() -> Iterator[Case]:
 CASES = [*cases()]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("capability", (80, 90) if LONG else (80,))
 @pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
 def test_kernels_compute_on_a_device_what_eager_mode_does(case: Case, capability: int) -> None:

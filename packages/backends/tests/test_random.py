@@ -13,6 +13,7 @@ from tracing_symbolic import by_eager, takes, trace_symbolic
 from framesmith_backends import CpuBackend
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("first", range(0, 60, 6))
 def test_random_programs_equal_eager(first: int) -> None:
     for seed in range(first, first + 6):
@@ -25,6 +26,7 @@ def check(seed: int) -> None:
     compare(CpuBackend().compile(gm, inputs)(list(inputs)), gm(*inputs), seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(0, 40, 5))
 def test_random_programs_of_symbolic_sizes_equal_eager(first: int) -> None:
     served = 0

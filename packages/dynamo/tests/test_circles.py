@@ -309,6 +309,7 @@ CONTAINERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("fn", "container"), CONTAINERS, ids=lambda one: getattr(one, "__name__", type(one).__name__))
 def test_a_container_changed_by_itself(fn, container):
     check(fn, X, container)

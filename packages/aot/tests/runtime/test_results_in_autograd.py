@@ -266,6 +266,7 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(*shape, requires_grad=True) for shape in ((2, 3), (2, 3), (3,))]
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_acting_on_results_is_as_in_eager(program: Callable[..., Any], act: Acting) -> None:

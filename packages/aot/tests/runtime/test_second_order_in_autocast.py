@@ -77,6 +77,7 @@ def passes(run: Callable[..., Any], history: bool, cache: bool, frozen: bool) ->
     return [*grads, *seconds, *[leaf.grad for leaf in leaves], sorted(called)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("history", "cache", "frozen"), [(0, 1, 0), (1, 1, 0), (0, 0, 0), (0, 1, 1)])
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -134,6 +134,7 @@ def twice_to_each(results: Tensors, wanted: Tensors, seen: list[Any]) -> None:
         seen += torch.autograd.grad(second, [one], retain_graph=True, allow_unused=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("act", [each_by_each, hooks, twice, twice_to_each], ids=lambda act: act.__name__)
 @pytest.mark.parametrize(
     ("program", "leaf"), [*((one, False) for one in PROGRAMS), *((one, True) for one in FOR_LEAVES)],

@@ -90,6 +90,7 @@ def compiled_for(function, make):
     return gm, compile_symbolic(gm, make(1), dynamic)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name):
     function, make = CASES[name]

@@ -116,6 +116,7 @@ def check_at_sizes(graph, gm, make, history=False):
     assert ran >= 4
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("history", [False, True], ids=["leaves", "history"])
 def test_training(name, history):
@@ -124,6 +125,7 @@ def test_training(name, history):
     check_at_sizes(graph, gm, make, history)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_no_grad(name):
     function, make = CASES[name]

@@ -23,6 +23,7 @@ def compiled_at(gm, inputs, options):
     return compile_symbolic(gm, inputs, dynamic, **options)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs(mode, block, capsys):

@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Any], torch.Tensor]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_zeros_nans_and_infinities(call: Callable[[Any], torch.Tensor]) -> None:
     run = compiled(graph_of(lambda x: (call(x),)), [torch.ones(2, 2, requires_grad=True)])

@@ -164,6 +164,7 @@ def test_a_conjugate_input_is_changed():
     assert results[0].untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "change",
     [

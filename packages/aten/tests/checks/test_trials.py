@@ -75,6 +75,7 @@ def test_what_is_made_from_large_sizes_is_not_made() -> None:
         assert not trials.verdict(op, args, {}).certain
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", [(1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 3, 2), (1, 3, 1, 2), (3, 1, 2, 1)])
 def test_pointwise_results_are_laid_out_as_the_real_ones(shape: tuple[int, ...]) -> None:
     """Dimensions of one element, expanded ones and those of equal strides count as they do for real tensors."""

@@ -94,6 +94,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", POINTWISE)
 def test_results_lie_as_the_operators_lie(name, layout):

@@ -66,6 +66,7 @@ def test_another_process_generates_no_code(tmp_path: Path) -> None:
     assert run_once() == ["0", "True"]
 
 
+@pytest.mark.nightly
 def test_damaged_code_is_made_again(tmp_path: Path) -> None:
     run_once()
     (file,) = files(tmp_path)

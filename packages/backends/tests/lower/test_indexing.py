@@ -160,6 +160,7 @@ def test_places_are_found_by_reductions() -> None:
     agree(lambda x, y: x.gather(1, y.sum(1, keepdim=True).long().abs() % 40), x[:6], y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8], ids=str)
 def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
     """Down columns a kernel's lanes are outer: what one reduction tells is another place in each of them."""
@@ -295,6 +296,7 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("shape", [(4,), (40,), (4, 4), (33, 7), (3, 2, 5, 5), (300, 9)], ids=str)
 def test_sums_at_places_that_are_computed(name: str, shape: tuple[int, ...]) -> None:

@@ -53,6 +53,7 @@ def test_quotients_and_rests(dtype: torch.dtype, name: str, count: int, seed: in
     assert torch.equal(compiled(FUNCTIONS[name], a, b), FUNCTIONS[name](a, b))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_neighbours_of_multiples(dtype: torch.dtype) -> None:
     ends = torch.iinfo(dtype)
@@ -72,6 +73,7 @@ def test_the_least_number_by_minus_one(dtype: torch.dtype) -> None:
     assert torch.equal(compiled(torch.remainder, a, b), a * 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_division_by_zero_is_an_error(name: str, dtype: torch.dtype) -> None:

@@ -16,6 +16,7 @@ def statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ops.aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-12)[1:]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(2, 1, 8, 8), (8, 3, 32, 32), (32, 64, 28, 28), (1, 4, 256, 256)])
 @pytest.mark.parametrize("mean", [0.0, 100.0, 1e4, 1e6])
 def test_large_mean_and_small_variance(shape: tuple[int, ...], mean: float) -> None:
@@ -118,6 +119,7 @@ def test_squares_are_not_rounded_before_they_are_added(dim: int) -> None:
     assert torch.equal(found, x.double().square().sum(dim).float())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("others", [0, 1, 2, 40])
 @pytest.mark.parametrize("before", [0, 1, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

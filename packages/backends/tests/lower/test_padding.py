@@ -34,6 +34,7 @@ def check(function: Callable[..., Any], x: torch.Tensor) -> None:
     assert torch.equal(found, wanted) and found.stride() == wanted.stride(), gm.code
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1, 4), (5, 5), (2, 30)])
 @pytest.mark.parametrize("padding", [(9, 9, 0, 1), (9, 9, 1, 0), (-1, 13, 2, 1), (13, -1, 0, 3)])
@@ -42,6 +43,7 @@ def test_what_is_read_of_a_few_lanes(shape: tuple[int, ...], padding: tuple[int,
     check(lambda x: F.pad(x, padding), (torch.arange(math.prod(shape)) + 1).view(shape).to(dtype))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", ["replicate", "reflect"])
 @pytest.mark.parametrize("shape, padding", PADDED)
@@ -59,6 +61,7 @@ def test_padding(shape: tuple[int, ...], padding: tuple[int, ...], mode: str, dt
         check(pad, x.to(memory_format=torch.channels_last))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape, shifts, dims", ROLLED)
 def test_roll(shape: tuple[int, ...], shifts: tuple[int, ...], dims: tuple[int, ...], dtype: torch.dtype) -> None:

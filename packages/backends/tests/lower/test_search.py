@@ -98,6 +98,7 @@ def test_boundaries_of_each_row(data: st.DataObject) -> None:
     agree(lambda b, x, s: torch.searchsorted(b, x, side=side, sorter=s), boundaries, values, boundaries.argsort(-1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8], ids=str)
 def test_a_number_is_searched(dtype: torch.dtype) -> None:
     boundaries = torch.tensor([1, 3, 3, 5, 7]).to(dtype)
@@ -209,6 +210,7 @@ def test_sizes_that_change() -> None:
     assert any("no known number" in note for note in lower_graph(changing).notes.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["searchsorted", "bucketize"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_samples_of_the_operator_database(name: str, dtype: torch.dtype) -> None:

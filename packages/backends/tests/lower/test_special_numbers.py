@@ -49,6 +49,7 @@ def _run(function: Function, x: torch.Tensor) -> Any:
     return CpuBackend().compile(trace(function, [x]), [x])([x])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -111,6 +112,7 @@ def test_batch_norm_adds_up_as_wide_as_in_eager_mode(
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 9])
 @pytest.mark.parametrize("kind", ["layer", "group", "images"])

@@ -84,6 +84,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, mask: Tensor | 
         torch.testing.assert_close(one.double(), exact, rtol=bound, atol=bound, equal_nan=True)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("scale", [0.1, 1, 5])
 @pytest.mark.parametrize(
     "sizes", [(128, 128, 64), (65, 65, 64), (1, 512, 64), (3, 700, 64), (128, 2048, 64), (96, 96, 256), (200, 40, 8)]
@@ -147,6 +148,7 @@ def test_heads_of_keys_that_are_shared(heads: int, shared: int, queries: int) ->
     check(*operands(2, heads, queries, 33, 16, shared), bound=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("queries", [3, 40])
 def test_masks(queries: int, mask: str) -> None:

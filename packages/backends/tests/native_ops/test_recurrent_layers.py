@@ -245,6 +245,7 @@ def test_gradients_that_are_none_are_zero() -> None:
         assert torch.equal(first, second)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "width"), [("x86-64-v3", 32), ("x86-64", 16)])
 @pytest.mark.parametrize("kind", CELLS)
 def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:

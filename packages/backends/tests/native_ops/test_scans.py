@@ -99,6 +99,7 @@ def kinds_of(dtype: torch.dtype) -> list[str]:
     return kinds if dtype.is_floating_point else [kind for kind in kinds if kind != "log_sum_exp"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", [*EXTREMES, torch.bool, torch.uint8, torch.int8, torch.int16])
@@ -109,6 +110,7 @@ def test_all_types_along_all_dimensions(dtype: torch.dtype, reverse: bool) -> No
                 check(numbers(shape, dtype, dim % len(shape)), dim, kind, reverse=reverse)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_around_those_of_blocks(kind: str) -> None:
@@ -123,6 +125,7 @@ def test_sizes_around_those_of_blocks(kind: str) -> None:
     run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_numbers(kind: str) -> None:
@@ -178,6 +181,7 @@ def test_no_elements_and_no_dimensions() -> None:
                 check(numbers(shape, torch.float32), dim, kind)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(5, 37), (17, 16), (3, 9, 21), (4, 5, 600), (40_001,)])
 def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
@@ -212,6 +216,7 @@ def test_nothing_else_is_read(kind: str, shape: tuple[int, ...]) -> None:
                 scan_into(x, dim, kind, values, places if KINDS[kind].has_places else None, reverse)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(90_001,), (2, 70_000), (600, 130), (70, 600, 2), (5, 130, 300)])
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -322,6 +327,7 @@ def test_what_stays_with_aten() -> None:
         assert with_scans(gm) is gm
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("name", NAMES)
 def test_torchs_own_samples(name: str) -> None:

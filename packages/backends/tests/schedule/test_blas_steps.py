@@ -63,6 +63,7 @@ def reasons(function: Callable[..., Any], inputs: list[Tensor]) -> list[str]:
     return [one.reason for one in found if isinstance(one, Refusal)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", TAKEN)
 def test_the_bits_of_eager(name: str, threads: int) -> None:

@@ -102,6 +102,7 @@ def planned(function: Callable[..., object], sizes: tuple[int, int], target: Tar
     return make_plan(lower_graph(trace(function, inputs)).program, replace(target, scratch=True, index_splitting=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("function", [layers, unlike, *(case.function for case in CASES if case.bias)])
 def test_kernels_are_what_each_is_when_built_by_itself(
@@ -124,6 +125,7 @@ def test_kernels_are_what_each_is_when_built_by_itself(
     assert shared.text() == alone.text()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(examples(90)))
 def test_drawn_programs_have_the_kernels_that_each_would_have_by_itself(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -182,6 +182,7 @@ def test_nothing_is_copied_where_a_check_fails() -> None:
     assert torch.equal(inputs[0], X)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("launch", ["native", "python"])
 @pytest.mark.parametrize("dtype", [row.torch for row in DTYPES.values()])
 def test_kernels_copy_each_type_as_it_is(dtype: torch.dtype, launch: str) -> None:
@@ -224,6 +225,7 @@ def test_kernels_copy_as_much_as_a_call_has() -> None:
         torch.testing.assert_close(x, expected)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_that_write_to_their_inputs(seed: int) -> None:
     function, inputs = random_program(seed, 8)

@@ -71,6 +71,7 @@ def check(case: Case, inputs: list[Tensor], plan: Plan, tolerance: float = 1e-4)
         torch.testing.assert_close(found, one, rtol=tolerance, atol=tolerance * float(one.abs().max()))
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("columns", [64, 96, 300])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_rows_and_columns_share_a_kernel(case: Case, columns: int) -> None:
@@ -119,6 +120,7 @@ def test_rows_that_do_not_come_in_parts_stay_apart(case: Case, rows: int, column
     assert [k.text() for k in plan.kernels] == [k.text() for k in planned(case, inputs, _apart()).kernels]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows", [1024, 1200, 3000, 4000, 6144])
 def test_each_program_takes_a_fair_number_of_rows(rows: int) -> None:
     inputs = CASES[0].inputs(rows, 64)
@@ -129,6 +131,7 @@ def test_each_program_takes_a_fair_number_of_rows(rows: int) -> None:
     check(CASES[0], inputs, plan)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_other_types(case: Case, dtype: torch.dtype) -> None:
@@ -167,6 +170,7 @@ def test_columns_of_many_matrices_are_results() -> None:
     check(case, inputs, plan)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("columns", [64, 75, 300])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_the_cpu_shares_kernels_among_few_rows_too(case: Case, columns: int) -> None:
@@ -180,6 +184,7 @@ def test_the_cpu_shares_kernels_among_few_rows_too(case: Case, columns: int) -> 
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_the_cpu_shares_kernels_of_other_types(case: Case, dtype: torch.dtype) -> None:

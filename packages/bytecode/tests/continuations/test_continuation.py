@@ -247,6 +247,7 @@ def outcome(function, arguments):
     return result, list(LOG)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "runs"), RUNS, ids=lambda value: getattr(value, "__name__", ""))
 def test_cut_at_every_place(function, runs):
     bytecode = decode(function.__code__)

@@ -61,6 +61,7 @@ def test_the_programs_bytes_are_equal():
     assert len(list(walk_code(AGAIN))) > 80
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_settrace(name):
     first, second = both(name, settrace_events)
@@ -130,6 +131,7 @@ def run_quietly(function, arguments):
     return None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_of_other_tests(name, monkeypatch):
     function, runs = PROGRAMS[name]

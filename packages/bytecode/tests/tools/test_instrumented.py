@@ -97,6 +97,7 @@ def test_every_case_is_read():
     assert len(FRESH.readings) == len(list(walk_code(MODULE))) > 80
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_specialised(name):
     case = load(MODULE)[name]
@@ -118,6 +119,7 @@ def test_specialised_much():
     check_all(point)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("warm", [0, 20])
 @pytest.mark.parametrize("name", CASES)
 def test_while_traced(name, warm):

@@ -157,6 +157,7 @@ def monitoring_coverage(case):
 TOOLS = [line_coverage, line_profile, standard_trace, debugger, profiler, *([monitoring_coverage] if NEW else [])]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
 @pytest.mark.parametrize("name", CASES)
 def test_tool(tool, name):

@@ -126,6 +126,7 @@ def test_so_it_does_where_the_call_is_refused(function: Callable[..., Any]) -> N
     assert names(error) == ["around", "plants"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [breaks, breaks_in_a_call, handles_another, asks_the_exception, breaks_by_data])
 def test_it_is_not_kept(function: Callable[..., Any]) -> None:
     compiled = Compiled(function)

@@ -299,6 +299,7 @@ PROGRAMS: list[tuple[Any, tuple[Any, ...]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p[0].__name__)
 def test_equals_eager(program: tuple[Any, tuple[Any, ...]]) -> None:
     fn, args = program

@@ -18,6 +18,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True, False])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_packed_layers(layer, dynamic):

@@ -130,6 +130,7 @@ UNARY = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("text", UNARY)
 def test_one_operand(text: str) -> None:
     call = made(text)
@@ -148,6 +149,7 @@ BINARY += [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("text", BINARY)
 def test_two_operands(text: str) -> None:
     call, choose = made(text), random.Random(text)
@@ -168,6 +170,7 @@ CALLABLES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("call", CALLABLES, ids=lambda call: getattr(call, "__qualname__", repr(call)))
 def test_arguments_that_do_not_fit(call: Any) -> None:
     choose = random.Random(call.__qualname__)
@@ -198,6 +201,7 @@ ASKED: dict[str, tuple[str, ...]] = {
 ANSWERS: list[Any] = [0, 3, -1, True, 2.0, "s", None, [], Nothing(), 2**70]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("of_a_class", [False, True], ids=["object", "class"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

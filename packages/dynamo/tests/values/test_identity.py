@@ -45,6 +45,7 @@ def agree(fn: Callable[..., Any], calls: list[tuple[Any, ...]]) -> None:
     assert subject.graphs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", ["TTFF", "FFTT", "TFTF"])
 @pytest.mark.parametrize("body", COMPARISONS)
 @pytest.mark.parametrize("kind", OBJECTS)
@@ -147,6 +148,7 @@ GRIDS: list[tuple[str, list[str], Callable[[int], Any]]] = [
 CASES = [pytest.param(text, make, id=f"{kind}: {text}") for kind, texts, make in GRIDS for text in texts]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("text", "make"), CASES)
 def test_what_gives_its_argument_back(text: str, make: Callable[[int], Any]) -> None:
     names: dict[str, Any] = {"copy": copy, "math": math, "operator": operator}

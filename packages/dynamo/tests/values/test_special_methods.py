@@ -103,6 +103,7 @@ def shown(rows: list[Any]) -> list[str]:
     return [re.sub("0x[0-9a-f]+", "0x", repr([(type(part), part) for part in row])) for row in rows]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("owner", "name"), CASES)
 def test_called_by_hand(owner: str, name: str) -> None:
     fn = program(owner, name, found=False)

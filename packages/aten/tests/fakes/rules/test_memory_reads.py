@@ -189,6 +189,7 @@ print(returned)
 """
 
 
+@pytest.mark.nightly
 def test_no_composite_operator_of_torch_ends_the_process() -> None:
     """Each of them, called on symbols by its schema, with whole numbers at each place."""
     command = [sys.executable, "-W", "ignore", "-c", SWEEP]

@@ -97,12 +97,14 @@ def check(function: Function, exact: Function, x: torch.Tensor, bound: float) ->
     assert error[worst] <= bound, f"{error[worst].item():.3f} ULP off at {x[worst].item()!r}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORWARD)
 def test_forward(name: str) -> None:
     function, exact, bound = FORWARD[name]
     check(function, exact, arguments(), bound)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BACKWARD)
 def test_derivative(name: str) -> None:
     function, exact, bound, (low, high) = BACKWARD[name]

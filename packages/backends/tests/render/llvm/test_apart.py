@@ -53,6 +53,7 @@ def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return z - y / 3, torch.where(z > y, -x, y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 7, 16, 31, 32, 33, 64, 100, 1000])
 def test_elements_stay_in_their_places(register: int, size: int) -> None:
     x, y = numbers(size), numbers(size).flip(0)
@@ -60,6 +61,7 @@ def test_elements_stay_in_their_places(register: int, size: int) -> None:
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("columns", [1, 7, 32, 40, 100, 1030])
 def test_rows_of_one_number_and_of_many(register: int, columns: int) -> None:
     x, row, column = numbers(5, columns), torch.randn(columns).bfloat16(), torch.randn(5, 1).bfloat16()
@@ -144,6 +146,7 @@ def every() -> Tensor:
     return torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [7, 100, 1 << 16])
 def test_every_kind_of_number_is_rounded_to_nearest_even(register: int, size: int) -> None:
     raw = torch.arange(0, 1 << 32, (1 << 32) // size, dtype=torch.int64)
@@ -176,6 +179,7 @@ def test_nans_of_sums_are_short() -> None:
     assert found.isnan().all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize("place", range(32))
 def test_a_condition_in_any_lane_is_seen(kind: str, place: int) -> None:

@@ -56,6 +56,7 @@ def arguments(name: str, kind: type[np.floating]) -> tuple[Array, ...]:
     return one.reshape(-1), other.reshape(-1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scalef", [False, True], ids=["without", "avx512"])
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, rows in TABLES.items() for name in rows])
 def test_no_step_is_subnormal(table: str, name: str, scalef: bool) -> None:
@@ -84,6 +85,7 @@ def test_steps_are_counted() -> None:
     assert [step.lanes.tolist() for step in steps] == [[True, False, False]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, rows in TABLES.items() for name in rows])
 def test_both_forms_agree(table: str, name: str) -> None:
     """That of processors with AVX-512 and that of others, of which a machine runs one."""
@@ -168,6 +170,7 @@ def test_the_flags_tell(flags: Flags) -> None:
     assert flags_of(flags, lambda x: x * 3.0, torch.ones(64)) == 0
 
 
+@pytest.mark.sampled(3)
 @on_x86
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(flags: Flags, name: str) -> None:

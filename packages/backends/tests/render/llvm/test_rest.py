@@ -55,6 +55,7 @@ def same(found: tuple[Any, ...], wanted: Any) -> None:
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_length(name: str, size: int) -> None:
@@ -62,6 +63,7 @@ def test_any_length(name: str, size: int) -> None:
     same(CPU.compile(trace(PROGRAMS[name], [x]), [x])([x]), PROGRAMS[name](x))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["parts", "a triangle", "places compared", "rolled", "shifted"])
 def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype) -> None:
@@ -84,6 +86,7 @@ def test_lengths_that_change(name: str) -> None:
         same(call([x]), PROGRAMS[name](x))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_what_is_read_is_written(name: str, size: int) -> None:

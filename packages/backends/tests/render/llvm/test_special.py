@@ -53,6 +53,7 @@ def arguments() -> torch.Tensor:
     return torch.cat([everywhere, *near, inside, ends, -ends, *roots])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_within_two_units(name: str) -> None:
     function = FUNCTIONS[name]
@@ -83,6 +84,7 @@ def half_errors(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return torch.where(right, 0.0, (found.double() - exact).abs() / unit)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_half_is_rounded_once(name: str, dtype: torch.dtype) -> None:
@@ -120,6 +122,7 @@ def test_logarithms_of_sums_within_two_units(name: str) -> None:
     assert error[worst] <= 2, f"{name}({x[worst].item()!r}, {y[worst].item()!r}) is {error[worst].item():.3f} ULP off"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SUMS)
 def test_logarithms_of_sums_of_halves(name: str, dtype: torch.dtype) -> None:
@@ -128,6 +131,7 @@ def test_logarithms_of_sums_of_halves(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, wanted, rtol=torch.finfo(dtype).eps, atol=1e-7, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*FUNCTIONS, *SUMS])
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 40])
 def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:

@@ -217,6 +217,7 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("source", SOURCES)
 def test_equals_eager(source: str, use: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import framesmith_frames as frames
 
-PROGRAMS = 20_000 if os.environ.get("FRAMESMITH_LONG") else 200
+PROGRAMS = 20_000 if os.environ.get("FRAMESMITH_LONG") else 60
 _serial = count()
 
 INTEGERS = st.recursive(

@@ -45,6 +45,7 @@ BODIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cls", [Plain, Hashed])
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_members(holder: str, cls: type) -> None:

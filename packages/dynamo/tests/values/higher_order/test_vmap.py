@@ -35,6 +35,7 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", WHOLE)
 def test_one_node(name: str, dynamic: bool) -> None:

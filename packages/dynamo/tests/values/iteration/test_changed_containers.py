@@ -61,6 +61,7 @@ CHANGES: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(("cls", "change"), CHANGES, ids=lambda value: value.__name__)
 def test_dicts_that_change_in_a_loop(cls: Any, change: Any, backwards: bool) -> None:

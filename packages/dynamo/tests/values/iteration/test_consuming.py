@@ -142,6 +142,7 @@ def program(call: str, iterable: str) -> Callable[..., Any]:
     return names["f"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(("kind", "call"), CASES)
 def test_items_are_taken_as_eager_takes_them(kind: str, call: str) -> None:
     for iterable in ITERABLES:

@@ -67,6 +67,7 @@ def stores(config: Any) -> dict[str, Callable[[float], Any]]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", spellings(None))
 @pytest.mark.parametrize("store", stores(None))
 def test_a_module_is_written_in_every_way(read: str, store: str) -> None:

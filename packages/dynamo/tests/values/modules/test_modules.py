@@ -101,6 +101,7 @@ def seeded(make: Any) -> Any:
     return make()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "make", [Block, Net, Running, Custom, lambda: Net().eval()], ids=["block", "net", "running", "custom", "eval"]
 )

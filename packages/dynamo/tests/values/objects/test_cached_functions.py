@@ -279,6 +279,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("between", [None, clear, clear_at_last, change_the_global])
 @pytest.mark.parametrize("make", [*WHOLE, *BROKEN])
 def test_results_and_counts(make, between):

@@ -104,6 +104,7 @@ def made(cls: type, attributes: dict[str, int]) -> Any:
     return obj
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("cls", [Plain, Slotted, Both, Watched], ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_every_order_of_objects(fn: Any, cls: type) -> None:

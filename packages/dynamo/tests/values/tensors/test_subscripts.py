@@ -61,6 +61,7 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_key_is_not_asked_for_its_number(name: str) -> None:
     calls = [(rows(n), n) for n in (5, 6, 7, 8, 9, 6)]
@@ -70,6 +71,7 @@ def test_a_key_is_not_asked_for_its_number(name: str) -> None:
     assert len(set(entries_for(PROGRAMS[name], calls, fullgraph=whole, dynamic=True))) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_keys_of_all_sizes(name: str, dynamic: bool | None) -> None:

@@ -39,6 +39,7 @@ def shown(answer: Any) -> str:
     return re.sub("0x[0-9a-f]+", "0x", repr(answer))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("text", ASKED)
 def test_asked_as_eager_asks(text: str) -> None:
     names: dict[str, Any] = {"torch": torch, "math": math, "operator": operator}
