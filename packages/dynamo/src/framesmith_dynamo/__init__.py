@@ -21,7 +21,7 @@ from framesmith_dynamo.convert_frame.dynamic_marks import (
 from framesmith_dynamo.convert_frame.errors import BreakNotAllowed, EagerNotAllowed, RecompileLimit
 from framesmith_dynamo.convert_frame.events import FrameEvent
 from framesmith_dynamo.convert_frame.torch_hook import skipped_by_torch
-from framesmith_dynamo.graph.builder import GraphInput
+from framesmith_dynamo.graph.finished import GraphInput
 from framesmith_dynamo.residual.raising import raising
 from framesmith_dynamo.torch_switches import resets
 from framesmith_dynamo.torch_switches.decorators import innermost

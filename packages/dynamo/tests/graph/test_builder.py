@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from framesmith_aten.recording import OperatorLog
-from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node, placeholder_name
+from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node
+from framesmith_dynamo.graph.finished import placeholder_name
 from framesmith_guards import AttrSource, LocalSource
 
 X = torch.arange(6.0).reshape(2, 3)

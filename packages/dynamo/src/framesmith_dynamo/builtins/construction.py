@@ -31,7 +31,7 @@ from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.functions.binding import bind
 from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.iteration.consuming import listed
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.classes import ClassValue, constructs_family
 from framesmith_guards import AttrSource
 

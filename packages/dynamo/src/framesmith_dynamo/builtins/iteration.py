@@ -22,7 +22,7 @@ from framesmith_dynamo.values.iteration.iterator_adapters import (
     ZipIterator,
 )
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, next_or_none, tracked
-from framesmith_dynamo.values.lookup import type_lookup, user_method
+from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 
 
 @handles(iter)

@@ -19,7 +19,8 @@ from framesmith_dynamo.values.constants.constant import ConstantValue, fold
 from framesmith_dynamo.values.containers import TupleValue, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.iteration.consuming import each
-from framesmith_dynamo.values.lookup import special_method, type_lookup
+from framesmith_dynamo.values.lookup.entries import special_method
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 from framesmith_dynamo.values.torch_api.checks import holds
 

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.callables import between, handles
 from framesmith_dynamo.values.containers import index_of
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 
 def _of(function: Any, count: int) -> Callable[[Callable[..., Value]], Callable[..., Value]]:

@@ -20,7 +20,7 @@ from framesmith_dynamo.values.containers import new_dict
 from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

@@ -16,17 +16,9 @@ from framesmith_dynamo.values.callables import between, handles, one
 from framesmith_dynamo.values.constants.constant import fold, plain
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.errors import answered, refuse
-from framesmith_dynamo.values.lookup import (
-    NO_SOURCE,
-    class_dict,
-    class_source,
-    guard_class,
-    is_trusted,
-    mro,
-    special_method,
-    type_lookup,
-    user_method,
-)
+from framesmith_dynamo.values.lookup.entries import NO_SOURCE, class_source, guard_class, special_method
+from framesmith_dynamo.values.lookup.libraries import is_trusted
+from framesmith_dynamo.values.lookup.static import class_dict, mro, type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
 from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class

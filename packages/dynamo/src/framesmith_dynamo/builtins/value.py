@@ -20,7 +20,7 @@ from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import CONSTANT_TYPES
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
 from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family

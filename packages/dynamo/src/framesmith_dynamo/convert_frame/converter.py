@@ -53,7 +53,7 @@ from framesmith_guards import (
 from framesmith_sideeffects import CannotLoad, NotMadeHere
 
 if TYPE_CHECKING:
-    from framesmith_dynamo.graph.builder import FinishedGraph
+    from framesmith_dynamo.graph.finished import FinishedGraph
     from framesmith_dynamo.graph.symbols import Symbols
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.residual.shared_memory import Sharing

@@ -6,9 +6,7 @@ It knows tensors and nodes, not values: a `TensorRef` pairs a fake tensor with i
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from framesmith_aten.operators import op_name, tensors_in
 from framesmith_aten.recording import OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break
+from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput, placeholder_name
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_guards import Location, current_location, lines_forgotten
@@ -126,32 +125,6 @@ def state_of(fake: torch.Tensor) -> tuple[Any, ...]:
     """The metadata of a tensor that an in-place operation can change."""
     strides = fake.stride() if fake.layout is torch.strided else ()
     return (tuple(fake.shape), strides, fake.requires_grad, fake.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class GraphInput:
-    """One input of a compiled graph.
-
-    `source`: where the caller's tensor or number is found; `example`: a fake tensor in its state before the trace, or a
-    symbolic number.
-    """
-
-    source: Source
-    example: Any
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedGraph:
-    """A graph ready to compile: its module, its inputs in placeholder order, and the positions of mutated inputs."""
-
-    module: fx.GraphModule
-    inputs: list[GraphInput]
-    changed: list[int]
-
-    @property
-    def location(self) -> Location | None:
-        """The location of its first operation in the user's program."""
-        return next((LOCATION.of(node) for node in self.module.graph.nodes if LOCATION.get(node) is not None), None)
 
 
 class GraphBuilder:
@@ -458,12 +431,6 @@ def nodes_in(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg((tuple(args), dict(kwargs)), found.append)
     return found
-
-
-def placeholder_name(source_name: str) -> str:
-    """Return a Python identifier derived from a source: `l_x_weight` for `L['x'].weight`."""
-    words = re.findall(r"[A-Za-z0-9]+", source_name)
-    return "_".join(words).lower() or "arg"
 
 
 def describe_input(ref: TensorRef, example: torch.Tensor) -> GraphInput:

@@ -14,7 +14,9 @@ from framesmith_dynamo.trace_state import TraceState
 from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.functions.cells import CellValue
-from framesmith_dynamo.values.lookup import SETTLED_KINDS, guard_same, is_compared_by_code, is_settled
+from framesmith_dynamo.values.lookup.entries import SETTLED_KINDS, guard_same
+from framesmith_dynamo.values.lookup.libraries import is_settled
+from framesmith_dynamo.values.lookup.static import is_compared_by_code
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 from framesmith_dynamo.values.opaque import OpaqueValue
 from framesmith_dynamo.values.tensors.tensor import TensorValue

@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Val
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.errors import refuse, takes
 from framesmith_dynamo.values.iteration.iterators import IteratorValue
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

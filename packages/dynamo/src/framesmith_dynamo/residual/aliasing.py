@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from framesmith_dynamo.residual.shared_memory import sharing_guards, sharing_of
-from framesmith_dynamo.values.lookup import is_entry, is_in_library, is_settled
+from framesmith_dynamo.values.lookup.libraries import is_entry, is_in_library, is_settled
 from framesmith_guards import Guard, InstanceDictSource, all_disjoint
 
 if TYPE_CHECKING:

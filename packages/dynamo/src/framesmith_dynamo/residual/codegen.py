@@ -23,7 +23,7 @@ from framesmith_sideeffects import Replay, load_source
 if TYPE_CHECKING:
     from torch import fx
 
-    from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput
+    from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput
     from framesmith_dynamo.interpreter.frame import Frame
     from framesmith_dynamo.values.base import Value
     from framesmith_guards import Source

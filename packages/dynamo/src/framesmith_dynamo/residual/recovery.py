@@ -29,7 +29,7 @@ from framesmith_sideeffects import load_source
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Bytecode, Codegen
-    from framesmith_dynamo.graph.builder import FinishedGraph
+    from framesmith_dynamo.graph.finished import FinishedGraph
 
 #: Called with an error that compiled code raises and eager operations do not: the compiler's own, or a failed
 #: assumption about data.

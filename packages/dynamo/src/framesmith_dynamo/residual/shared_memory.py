@@ -20,7 +20,8 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import share_storage, storage_id
 from framesmith_aten.meta import EXAMPLE
 from framesmith_aten.symbolic import is_symbolic
-from framesmith_dynamo.graph.builder import FinishedGraph, GraphInput, state_of
+from framesmith_dynamo.graph.builder import state_of
+from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput
 from framesmith_guards import Guard, TensorPropertySource, all_disjoint, no_overlap
 
 if TYPE_CHECKING:

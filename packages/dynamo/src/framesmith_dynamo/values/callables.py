@@ -13,7 +13,7 @@ from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.errors import refuse, takes
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 Handler = Callable[[Tracer, Args, Kwargs], Value]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from framesmith_dynamo.breaks import UNSUPPORTED_CALL, GraphBreak
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 #: Builtin types whose objects are safe operands: they run no code but their own.
 PLAIN: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.lookup import is_library_entry
+from framesmith_dynamo.values.lookup.libraries import is_library_entry
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

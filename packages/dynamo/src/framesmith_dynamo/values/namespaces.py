@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.values.lookup import is_library_code, is_trusted, value_at
+from framesmith_dynamo.values.lookup.entries import value_at
+from framesmith_dynamo.values.lookup.libraries import is_library_code, is_trusted
 from framesmith_guards import (
     AttrSource,
     BuiltinSource,

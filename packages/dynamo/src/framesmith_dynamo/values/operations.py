@@ -14,7 +14,7 @@ from typing import Any, Final
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.lookup import type_lookup, user_method
+from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 
 EQUAL_OBJECTS = register_break(
     "equal-objects",

@@ -10,7 +10,7 @@ from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.interpreter.method_slots import MethodSlot, callable_slots
 from framesmith_dynamo.values.base import Value
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 #: Class entries that make methods; reading one has no effect.
 METHODS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)

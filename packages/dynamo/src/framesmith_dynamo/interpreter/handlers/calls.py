@@ -11,7 +11,7 @@ from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
 from framesmith_dynamo.values.iteration.consuming import listed
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 
 def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, 
 from framesmith_dynamo.values.containers.mappings import pairs_of
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
 
 

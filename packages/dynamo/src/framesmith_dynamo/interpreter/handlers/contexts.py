@@ -11,7 +11,7 @@ from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.errors import refused
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.attribute_dicts.attribute_dict import AttributeDictValue, ModuleDictValue
 from framesmith_dynamo.values.attribute_dicts.owners import INSTANCE_DICT
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.namespaces import import_name, namespace_source
 from framesmith_guards import InstanceDictSource
 from framesmith_sideeffects import DELETED

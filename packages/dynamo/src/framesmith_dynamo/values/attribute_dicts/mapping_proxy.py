@@ -13,14 +13,8 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.lookup import (
-    NO_SOURCE,
-    class_dict,
-    class_source,
-    entry_value,
-    guard_class,
-    type_lookup,
-)
+from framesmith_dynamo.values.lookup.entries import NO_SOURCE, class_source, entry_value, guard_class
+from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import InstanceDictSource, ProxiedSource, mapping_behind
 from framesmith_guards.values.classes import IMMUTABLE_TYPE

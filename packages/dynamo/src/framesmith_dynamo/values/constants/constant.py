@@ -21,7 +21,7 @@ from framesmith_dynamo.values.c_methods import C_METHODS, c_method
 from framesmith_dynamo.values.errors import refuse, refused
 from framesmith_dynamo.values.iteration.consuming import as_sequence
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.operations import BINARY, COMPARE, SHARED_INTEGERS, UNARY
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards.kinds.shapes import EXACT

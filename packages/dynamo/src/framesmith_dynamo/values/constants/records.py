@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.lookup import value_at
+from framesmith_dynamo.values.lookup.entries import value_at
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import AttrSource, WeakRefSource
 

@@ -4,9 +4,10 @@ from framesmith_dynamo.values.containers.deque import new_deque
 from framesmith_dynamo.values.containers.dict import DictValue, new_dict
 from framesmith_dynamo.values.containers.list import FoundList, ListValue, new_list, sorted_items
 from framesmith_dynamo.values.containers.mappings import MappingValue
+from framesmith_dynamo.values.containers.mutable_sets import frozenset_of, new_set, set_of
 from framesmith_dynamo.values.containers.named_tuples import NamedTupleValue, has_named_items, is_namedtuple_class
 from framesmith_dynamo.values.containers.sequence import index_of
-from framesmith_dynamo.values.containers.sets import FrozenSetValue, frozenset_of, new_set, set_of
+from framesmith_dynamo.values.containers.sets import FrozenSetValue
 from framesmith_dynamo.values.containers.slices import SliceValue
 from framesmith_dynamo.values.containers.tuple import SizeValue, TupleValue
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.values import operations
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.base import ContainerValue
-from framesmith_dynamo.values.containers.sets import OPERATORS, SetLike, SetValue, new_set
+from framesmith_dynamo.values.containers.mutable_sets import SetValue, new_set
+from framesmith_dynamo.values.containers.sets import OPERATORS, SetLike
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, tracked
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

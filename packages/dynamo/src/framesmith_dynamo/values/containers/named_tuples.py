@@ -12,7 +12,8 @@ from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.dict import new_dict
 from framesmith_dynamo.values.containers.tuple import TupleValue, lazy_items
 from framesmith_dynamo.values.errors import answered
-from framesmith_dynamo.values.lookup import entry_value, instance_dict, type_lookup
+from framesmith_dynamo.values.lookup.entries import entry_value
+from framesmith_dynamo.values.lookup.static import instance_dict, type_lookup
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
 from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
 from framesmith_guards import InstanceDictSource

@@ -18,7 +18,8 @@ from framesmith_dynamo.values.containers.items import LazyItem, resolved
 from framesmith_dynamo.values.errors import answered, refused
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
-from framesmith_dynamo.values.lookup import entry_value, type_lookup
+from framesmith_dynamo.values.lookup.entries import entry_value
+from framesmith_dynamo.values.lookup.static import type_lookup
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

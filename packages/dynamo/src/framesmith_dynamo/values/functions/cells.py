@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.lookup import value_at
+from framesmith_dynamo.values.lookup.entries import value_at
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import CellContentsSource
 from framesmith_sideeffects import DELETED

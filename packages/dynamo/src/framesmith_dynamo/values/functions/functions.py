@@ -23,7 +23,8 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
-from framesmith_dynamo.values.lookup import at_home, is_library_entry, is_settled, value_at
+from framesmith_dynamo.values.lookup.entries import at_home, value_at
+from framesmith_dynamo.values.lookup.libraries import is_library_entry, is_settled
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
 from framesmith_sideeffects import DELETED

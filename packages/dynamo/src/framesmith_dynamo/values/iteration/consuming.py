@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from framesmith_dynamo.values.base import TracedRaise, Tracer, Value
 from framesmith_dynamo.values.errors import answered
 from framesmith_dynamo.values.iteration.iterators import drain, holding, next_or_none
-from framesmith_dynamo.values.lookup import special_method, user_method
+from framesmith_dynamo.values.lookup.entries import special_method
+from framesmith_dynamo.values.lookup.static import user_method
 
 
 def each(tr: Tracer, iterable: Value) -> Iterator[Value]:

@@ -15,7 +15,8 @@ from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import DictValue
-from framesmith_dynamo.values.lookup import entry_value, guard_class, type_lookup
+from framesmith_dynamo.values.lookup.entries import entry_value, guard_class
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
 from framesmith_dynamo.values.wrap_registry import wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource

@@ -10,7 +10,9 @@ from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.attribute_dicts.attribute_dict import ModuleDictValue
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.lookup import at_home, home_source, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.lookup.entries import at_home, home_source, value_at
+from framesmith_dynamo.values.lookup.libraries import is_trusted
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource
 

@@ -25,16 +25,14 @@ from framesmith_dynamo.registry import register
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.functions.functions import MethodValue
 from framesmith_dynamo.values.functions.partials import PartialValue
-from framesmith_dynamo.values.lookup import (
+from framesmith_dynamo.values.lookup.entries import (
     class_source,
     entry_value,
     guard_absent_accessor,
-    is_immutable,
     slot_check,
     special_method,
-    type_lookup,
-    user_method,
 )
+from framesmith_dynamo.values.lookup.static import is_immutable, type_lookup, user_method
 from framesmith_frames import CompiledFunction
 
 if TYPE_CHECKING:

@@ -24,7 +24,9 @@ from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import DictValue, ListValue, SizeValue, TupleValue
 from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.lookup import at_home, is_trusted, type_lookup, value_at
+from framesmith_dynamo.values.lookup.entries import at_home, value_at
+from framesmith_dynamo.values.lookup.libraries import is_trusted
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_dynamo.values.wrap_registry import build, builds_type, wraps_type
 from framesmith_guards import AttrSource, CachedResultSource, GuardError, is_constant

@@ -15,20 +15,18 @@ from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import fold
 from framesmith_dynamo.values.containers import new_list
 from framesmith_dynamo.values.errors import answered, iterator
-from framesmith_dynamo.values.lookup import (
+from framesmith_dynamo.values.lookup.entries import (
     NO_SOURCE,
     class_source,
     entry_value,
     guard_class,
-    is_library_entry,
-    is_trusted,
     library_path,
     read_first_check,
     slot_check,
     special_method,
-    type_lookup,
-    user_method,
 )
+from framesmith_dynamo.values.lookup.libraries import is_library_entry, is_trusted
+from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import (
     CLASS_ATTRIBUTE,
     CMethodValue,

@@ -15,9 +15,11 @@ from framesmith_dynamo.values.containers.deque import DequeValue
 from framesmith_dynamo.values.containers.dict import fill_from
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.mappings import pairs_of
-from framesmith_dynamo.values.containers.sets import SET_OF_OBJECTS, hashed
+from framesmith_dynamo.values.containers.mutable_sets import SET_OF_OBJECTS
+from framesmith_dynamo.values.containers.sets import hashed
 from framesmith_dynamo.values.errors import refuse
-from framesmith_dynamo.values.lookup import MISSING, guard_class, type_lookup, user_method
+from framesmith_dynamo.values.lookup.entries import guard_class
+from framesmith_dynamo.values.lookup.static import MISSING, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.contents import (
     KINDS,

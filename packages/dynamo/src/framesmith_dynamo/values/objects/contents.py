@@ -17,9 +17,10 @@ from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.deque import DequeValue
 from framesmith_dynamo.values.containers.dict import DictValue
 from framesmith_dynamo.values.containers.list import ListValue
+from framesmith_dynamo.values.containers.mutable_sets import SetValue
 from framesmith_dynamo.values.containers.sequence import is_count
-from framesmith_dynamo.values.containers.sets import FrozenSetValue, SetValue
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.containers.sets import FrozenSetValue
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_sideeffects.contents import row_for

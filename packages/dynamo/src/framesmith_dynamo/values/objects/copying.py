@@ -21,7 +21,7 @@ from framesmith_dynamo.values.containers import (
     new_dict,
     new_list,
 )
-from framesmith_dynamo.values.lookup import type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import lookup_or_none
 from framesmith_dynamo.values.objects.objects import ObjectValue
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from framesmith_dynamo.values.lookup import class_dict, type_lookup
+from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
 
 
 @dataclass(frozen=True)

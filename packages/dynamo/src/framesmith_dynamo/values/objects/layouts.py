@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MemberDescriptorType, SimpleNamespace
 from typing import Final
 
-from framesmith_dynamo.values.lookup import class_dict, type_lookup
+from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 #: Classes made in C whose objects have a dictionary at most.

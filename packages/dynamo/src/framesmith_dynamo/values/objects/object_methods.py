@@ -9,7 +9,8 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.errors import refuse, refused
-from framesmith_dynamo.values.lookup import class_dict, entry_value, type_lookup, user_method
+from framesmith_dynamo.values.lookup.entries import entry_value
+from framesmith_dynamo.values.lookup.static import class_dict, type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import family_of

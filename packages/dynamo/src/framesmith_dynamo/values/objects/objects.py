@@ -20,17 +20,14 @@ from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Trac
 from framesmith_dynamo.values.c_methods import C_METHODS
 from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
 from framesmith_dynamo.values.iteration.iterators import drain
-from framesmith_dynamo.values.lookup import (
-    MISSING,
+from framesmith_dynamo.values.lookup.entries import (
     data_descriptor_check,
     entry_value,
     guard_absent_accessor,
-    instance_dict,
     read_first_check,
     special_method,
-    type_lookup,
-    user_method,
 )
+from framesmith_dynamo.values.lookup.static import MISSING, instance_dict, type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import (
     bind_entry,
     call_descriptor,

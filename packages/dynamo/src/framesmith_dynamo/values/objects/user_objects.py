@@ -10,15 +10,9 @@ from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Found, Tracer, Value
 from framesmith_dynamo.values.constants.constant import fold, plain_arguments
 from framesmith_dynamo.values.known import Known
-from framesmith_dynamo.values.lookup import (
-    entry_source,
-    guard_class,
-    instance_dict,
-    is_immutable,
-    is_trusted,
-    type_lookup,
-    value_at,
-)
+from framesmith_dynamo.values.lookup.entries import entry_source, guard_class, value_at
+from framesmith_dynamo.values.lookup.libraries import is_trusted
+from framesmith_dynamo.values.lookup.static import instance_dict, is_immutable, type_lookup
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue

@@ -15,7 +15,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.lookup import class_dict, mro, type_lookup
+from framesmith_dynamo.values.lookup.static import class_dict, mro, type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry
 from framesmith_dynamo.values.tensors.tensor_tables import (
     ASKED_IN_BODY,

@@ -1,39 +1,28 @@
-"""Look-up of objects in their owners: modules, classes, instances, parts of functions. No user code runs.
+"""Objects found in their owners (modules, classes, instances, parts of functions): sources, values, guards.
 
-An object found in an owner has a source and is guarded there, or is immutable, or breaks the graph. In a trusted
-library, the entries of modules and classes are guarded in their dictionaries, one guard for each entry however often it
-is used, and the parts of its functions and classes are guarded with them (`is_settled`).
+An object found in an owner has a source and is guarded there, or is immutable, or breaks the graph. No user code runs.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from types import (
     BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
     ModuleType,
-    SimpleNamespace,
-    WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from framesmith_dynamo.admission.owners import inside_stdlib
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Found
-from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
+from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Tracer, Value
     from framesmith_guards import Source
+from framesmith_dynamo.values.lookup.libraries import is_library_code, is_library_entry, is_trusted
+from framesmith_dynamo.values.lookup.static import class_dict, is_immutable, mro, type_lookup
 
 NO_SOURCE = register_break(
     "object-without-source",
@@ -41,198 +30,6 @@ NO_SOURCE = register_break(
     why="its state could not be checked at the next call",
     hint="keep the object in a global, an argument, or an attribute of one",
 )
-
-# Static look-up: neither `type.__getattribute__` nor `object.__getattribute__` of user objects runs
-
-_type_dict = type.__dict__["__dict__"].__get__
-_type_mro = type.__dict__["__mro__"].__get__
-
-
-class Missing:
-    """The type of `MISSING`."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = Missing()
-
-
-def class_dict(cls: type) -> Any:
-    """`cls.__dict__`, past any metaclass."""
-    return _type_dict(cls)
-
-
-def mro(cls: type) -> tuple[type, ...]:
-    """`cls.__mro__`, past any metaclass."""
-    return _type_mro(cls)  # type: ignore[no-any-return]
-
-
-def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | None:
-    """Return the first entry for `name` along the MRO; with `after`, after that class, as `super` does."""
-    classes = mro(cls)
-    if after is not None:
-        classes = classes[classes.index(after) + 1 :]
-    for owner in classes:
-        entries = class_dict(owner)
-        if name in entries:
-            return Found(owner, entries[name])
-    return None
-
-
-def instance_dict(obj: object) -> dict[str, Any] | None:
-    """Return the instance dictionary; None when there is none or reading it would run user code."""
-    found = type_lookup(type(obj), "__dict__")
-    if found is None or not (isinstance(found.raw, GetSetDescriptorType) or found.owner is SimpleNamespace):
-        return None
-    entries = found.raw.__get__(obj)
-    return entries if isinstance(entries, dict) else None
-
-
-def user_method(cls: type, name: str) -> Any | None:
-    """Return the Python function that a class or a base (not `object`) defines for a special method, or None."""
-    found = type_lookup(cls, name)
-    return found.raw if found is not None and isinstance(found.raw, FunctionType) else None
-
-
-def is_compared_by_code(obj: object) -> bool:
-    """Whether an object is a class, or an instance of one, whose metaclass defines comparison or hash."""
-    metas = (meta for meta in (type(obj), type(type(obj))) if meta is not type and issubclass(meta, type))
-    return any(user_method(meta, name) is not None for meta in metas for name in ("__eq__", "__hash__"))
-
-
-# Immutable objects
-
-#: Exact types whose objects never change.
-IMMUTABLE: Final = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(Ellipsis),
-    type(NotImplemented),
-    range,
-    CodeType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
-    ClassMethodDescriptorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.Size,
-)
-
-
-def is_immutable(obj: Any) -> bool:
-    """Whether an object and all its parts are immutable."""
-    cls = type(obj)
-    if cls in (tuple, frozenset):
-        return all(is_immutable(item) for item in obj)
-    if cls is BuiltinFunctionType:
-        return obj.__self__ is None or isinstance(obj.__self__, ModuleType | type)
-    return cls in IMMUTABLE or (issubclass(cls, type) and bool(obj.__flags__ & IMMUTABLE_TYPE))
-
-
-# Trusted libraries
-
-#: Distributions whose functions and classes are assumed not to be patched inside, like the standard library's.
-TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
-_OWN: Final = "sys.modules['framesmith_dynamo"
-#: Parts of a function or class that are guarded with it.
-PARTS: Final = frozenset({
-    "__annotations__", "__base__", "__bases__", "__closure__", "__code__", "__defaults__", "__doc__", "__kwdefaults__",
-    "__module__", "__mro__", "__name__", "__qualname__", "__wrapped__",
-})  # fmt: skip
-#: Parts of a descriptor that are guarded in its place: it cannot be referred to weakly.
-ACCESSORS: Final = frozenset({"__func__", "fdel", "fget", "fset"})
-
-
-def is_trusted(module: object) -> bool:
-    """Whether a module name belongs to a distribution whose code does not change while a program runs."""
-    return isinstance(module, str) and _is_library(module.partition(".")[0])
-
-
-@functools.cache
-def _is_library(name: str) -> bool:
-    """Whether a top-level package is trusted; not a user's module that shares a name with the standard library."""
-    if name in TRUSTED or name not in sys.stdlib_module_names:
-        return name in TRUSTED
-    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    return origin in (None, "built-in", "frozen") or inside_stdlib(str(origin)) is not None
-
-
-def is_in_library(source: Source) -> bool:
-    """Whether a path starts at a trusted library's module."""
-    return isinstance(source.root, ModuleSource) and is_trusted(source.root.module)
-
-
-def is_library_code(obj: Any) -> bool:
-    """Whether an entry of a library's dictionary is the library's own, not one set by a program."""
-    cls = type(obj)
-    if cls in (classmethod, staticmethod, property):
-        obj = obj.fget if cls is property else obj.__func__
-    if type(obj) is FunctionType:
-        return is_trusted(obj.__globals__.get("__name__"))
-    if not issubclass(cls, type) or obj.__flags__ & IMMUTABLE_TYPE:
-        return True
-    return is_trusted(class_dict(obj).get("__module__"))
-
-
-def is_settled(source: Source) -> bool:
-    """Whether a path leads through an entry of a trusted library to a part guarded with the entry itself.
-
-    Such parts are `PARTS` of functions and classes, and the contents of a class's special entries
-    (`__dataclass_fields__`). All parts of the tracer itself are settled as well.
-    """
-    if not is_in_library(source):
-        return False
-    if source.root.name.startswith(_OWN):
-        return True
-    entries, special, inside = 0, False, False
-    for step in list(source.chain())[-2::-1]:
-        if inside:
-            inside = isinstance(step, CellContentsSource) or _is_part(step) or _is_part(step.base)
-            if not inside:
-                return False
-        elif is_entry(step):
-            entries += 1
-            special = entries > 1 and str(step.key).startswith("__")
-        elif _is_part(step):
-            inside = True
-        elif not isinstance(step, InstanceDictSource) and not _is_accessor(step):
-            return special
-    return inside
-
-
-def _is_part(step: Source | None) -> bool:
-    return isinstance(step, AttrSource) and step.attr in PARTS
-
-
-def _is_accessor(step: Source | None) -> TypeGuard[AttrSource]:
-    return isinstance(step, AttrSource) and step.attr in ACCESSORS
-
-
-def is_entry(step: Source | None) -> TypeGuard[ItemSource]:
-    """Whether a step of a path names an entry of a module's, class's or object's dictionary."""
-    return isinstance(step, ItemSource) and isinstance(step.base, InstanceDictSource)
-
-
-def is_library_entry(source: Source) -> bool:
-    """Whether a path names an entry of a trusted library's dictionary, which is guarded by identity."""
-    step: Source | None = source
-    if not is_in_library(source):
-        return False
-    while _is_accessor(step):
-        step = step.base
-    while is_entry(step):
-        step = step.base.base
-    return step is source.root and step is not source
 
 
 # Sources

@@ -1,0 +1,1 @@
+"""Look-up of objects in their owners, without running user code."""
