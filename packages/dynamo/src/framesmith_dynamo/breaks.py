@@ -82,7 +82,7 @@ class GraphBreak(Exception):
         return f"{self}{trace}\n  why: {self.kind.why}\n  what to do: {self.kind.hint}"
 
 
-def forget_frames(error: BaseException, outside: BaseException | None) -> None:
+def drop_tracebacks(error: BaseException, outside: BaseException | None) -> None:
     """Drop the tracebacks of a stored error and of its causes: they hold the tracer's frames.
 
     The exception handled around the traced call (`outside`) is the program's: errors no longer lead to it.

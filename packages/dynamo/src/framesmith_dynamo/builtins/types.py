@@ -259,7 +259,7 @@ def _hash(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 # Strings
 
 
-def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -> Value:
+def as_string(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -> Value:
     """`str(value)` or `repr(value)`: of constants, of containers of constants, or by the class's own Python method.
 
     `methods` are tried in turn: `object`'s version of the first one calls the second.
@@ -271,7 +271,7 @@ def as_text(tr: Tracer, value: Value, function: Any, methods: tuple[str, ...]) -
         found = type_lookup(value.python_type(), name)
         if found is not None and found.owner is not object:
             break
-    return text_of(tr, function, value)
+    return string_of(tr, function, value)
 
 
 def _checked_string(tr: Tracer, method: str, text: Value) -> Value:
@@ -280,7 +280,7 @@ def _checked_string(tr: Tracer, method: str, text: Value) -> Value:
     return text
 
 
-def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
+def string_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
     """Return the string `function(value, *spec)`; breaks when the object is not known."""
     try:
         plain(value)
@@ -291,12 +291,12 @@ def text_of(tr: Tracer, function: Any, value: Value, *spec: Any) -> Value:
 
 @handles(repr)
 def _repr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return as_text(tr, one(tr, repr, args, kwargs), repr, ("__repr__",))
+    return as_string(tr, one(tr, repr, args, kwargs), repr, ("__repr__",))
 
 
 @handles(ascii)
 def _ascii(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return text_of(tr, ascii, one(tr, ascii, args, kwargs))
+    return string_of(tr, ascii, one(tr, ascii, args, kwargs))
 
 
 @handles(str)
@@ -304,7 +304,7 @@ def _str(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
         return tr.constant("")
     if len(args) == 1 and not kwargs:
-        return as_text(tr, args[0], str, ("__str__", "__repr__"))
+        return as_string(tr, args[0], str, ("__str__", "__repr__"))
     return fold(tr, str, args, kwargs)
 
 
@@ -319,4 +319,4 @@ def _format(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return _checked_string(tr, "__format__", tr.call(method, [value, spec], {}))
     if spec.as_constant() == "":
         return tr.call(tr.constant(str), [value], {})
-    return text_of(tr, format, value, spec)
+    return string_of(tr, format, value, spec)

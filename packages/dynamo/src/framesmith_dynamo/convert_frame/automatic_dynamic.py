@@ -109,7 +109,7 @@ class History:
         if not self.allows_symbols or setting(f"specialize_{type(number).__name__}", False):
             return False
         changed = self._is_automatic and self._has_changed(number, source)
-        return (changed or (self.dynamic is True and _is_passed(source))) and not _is_special(number)
+        return (changed or (self.dynamic is True and _is_argument(source))) and not _is_special(number)
 
     def _has_changed(self, number: int | float, source: Source) -> bool:
         seen = self.numbers.setdefault(source.name, number)
@@ -133,7 +133,7 @@ class History:
                     self.note(item, ItemSource(source, key), depth + 1)
 
 
-def _is_passed(source: Source) -> bool:
+def _is_argument(source: Source) -> bool:
     """Whether a source is an argument, or an item of a container that is one, at any depth."""
     found: Source | None = source
     while isinstance(found, _ITEMS):

@@ -15,7 +15,7 @@ from framesmith_aten.contract import AssumptionFailed, Runner
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.admission.frame_policy import skips_callees, why_not_compiled
 from framesmith_dynamo.admission.global_state import global_state_guards, why_unsupported_state
-from framesmith_dynamo.breaks import GraphBreak, forget_frames
+from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks
 from framesmith_dynamo.convert_frame.automatic_dynamic import Histories
 from framesmith_dynamo.convert_frame.compile_ids import next_compile_id
 from framesmith_dynamo.convert_frame.dynamic_marks import MarkViolated
@@ -284,7 +284,7 @@ class FrameConverter:
     def _take_break(self, log: SpeculationLog, code: CodeType) -> None:
         """Record the break found by an attempt; raises BreakNotAllowed where breaks are errors."""
         assert log.reason is not None
-        forget_frames(log.reason, log.outside)
+        drop_tracebacks(log.reason, log.outside)
         if self.fullgraph or log.is_error:
             raise BreakNotAllowed(log.reason, ERROR_ON_BREAK if log.is_error else FULLGRAPH) from log.reason
         self._note_callee(log.reason, code)
@@ -302,10 +302,10 @@ class FrameConverter:
                     self._report_break(info, reported)
                 return self._finish(info, frame, ending)
         except EscapedException as escaped:
-            forget_frames(escaped, log.outside)
+            drop_tracebacks(escaped, log.outside)
             return self._raises(info, escaped)
         except GraphBreak as broken:
-            forget_frames(broken, log.outside)
+            drop_tracebacks(broken, log.outside)
             return self._skip(info, broken, reported=broken is reported)
         except NotMadeHere as error:
             log.called_for_real.add(id(error.maker.obj))

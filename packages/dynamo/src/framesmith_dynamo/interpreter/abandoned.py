@@ -54,7 +54,7 @@ def _close(frame: Frame, generator: GeneratorValue) -> None:
         raise GraphBreak(ABANDONED_GENERATOR, f"{raised.value.describe()} while it is closed") from raised
 
 
-def forget_variables(frame: Frame) -> None:
+def drop_variables(frame: Frame) -> None:
     """Drop the variables of a frame that has returned, in the order of their slots."""
     code = frame.code.bytecode
     for name in (*code.varnames, *code.cellvars, *code.freevars):
@@ -63,7 +63,7 @@ def forget_variables(frame: Frame) -> None:
         close_abandoned(frame)
 
 
-def left_by(frame: Frame, error: Value) -> None:
+def unwind(frame: Frame, error: Value) -> None:
     """An exception leaves a frame: drop its stack; its variables live as long as the exception."""
     frame.result = error
     while frame.stack:

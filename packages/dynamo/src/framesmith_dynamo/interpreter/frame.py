@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from framesmith_dynamo.breaks import GraphBreak, forget_frames, register_break
+from framesmith_dynamo.breaks import GraphBreak, drop_tracebacks, register_break
 from framesmith_dynamo.interpreter import inlining
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
@@ -240,7 +240,7 @@ class Frame:
     def _wrap_opaque(self, obj: object, source: Source, broken: GraphBreak) -> Value:
         """Return the value of an object that cannot be traced: it may be passed along, and its first use breaks."""
         self.guard(source, "TYPE_MATCH", type(obj))
-        forget_frames(broken, self.state.log.outside)
+        drop_tracebacks(broken, self.state.log.outside)
         return OpaqueValue(type(obj), source, broken)
 
     def constant(self, obj: object) -> Value:

@@ -47,7 +47,7 @@ class GeneratorValue(IteratorValue):
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         method = METHODS.get(name)
         if method is None:
-            self.refuse(f"method {name!r}")
+            self.unsupported(f"method {name!r}")
         if kwargs or not takes(method, self, tr, *args):
             refuse(tr, lambda *given, **named: getattr((_ for _ in ()), name)(*given, **named), args, kwargs)
         return method(self, tr, *args)

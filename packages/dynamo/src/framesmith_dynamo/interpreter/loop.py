@@ -72,7 +72,7 @@ def route(frame: Frame, raised: TracedRaise) -> None:
     protection = frame.code.protections[frame.pc - 1]
     if protection is None:
         if frame.state.suspended:
-            abandoned.left_by(frame, raised.value)
+            abandoned.unwind(frame, raised.value)
         try:
             raise raised
         finally:
@@ -100,7 +100,7 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
             except TracedRaise as raised:
                 route(frame, raised)
         if suspended and not frame.suspended:
-            abandoned.forget_variables(frame)
+            abandoned.drop_variables(frame)
     except Exception as failed:
         note_location(failed, frame.location())
         raise
@@ -171,7 +171,7 @@ def _step(frame: Frame) -> None:
     if frame.state.suspended:
         abandoned.close_abandoned(frame)
         if frame.stop:
-            abandoned.forget_variables(frame)
+            abandoned.drop_variables(frame)
 
 
 def _plan_ending(frame: Frame, log: SpeculationLog, came: Sequence[tuple[int, int]], broken: GraphBreak) -> NoReturn:

@@ -46,7 +46,7 @@ class Arm:
 
 
 #: Instructions that add to a container under construction: its kind, and how many values they pop.
-BUILT: Final[dict[str, tuple[Built, int]]] = {
+CONTAINER_BUILDERS: Final[dict[str, tuple[Built, int]]] = {
     "LIST_APPEND": ("list", 1),
     "LIST_EXTEND": ("list", 1),
     "SET_ADD": ("set", 1),
@@ -56,9 +56,9 @@ BUILT: Final[dict[str, tuple[Built, int]]] = {
     "DICT_MERGE": ("map", 1),
 }
 #: The instruction that fills a container of each kind.
-FILLED: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
+EXTENDERS: Final[dict[Built, str]] = {"list": "LIST_EXTEND", "set": "SET_UPDATE", "map": "DICT_UPDATE"}
 #: Instructions whose results may hold NULL, and their replacements, whose results do not.
-INSTEAD = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
+WITHOUT_NULL = {"LOAD_METHOD": "LOAD_ATTR", "LOAD_SUPER_METHOD": "LOAD_SUPER_ATTR"}
 
 
 #: The default of `next` at the end of an iterator.
@@ -80,12 +80,12 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     if is_unprofitable(frame.code, residual.state.builder.graph, index):
         raise reason
     caught = handler_arm(frame, index)
-    slots, variables = save(residual, needed([*ways, *([] if caught is None else [caught])]), reason)
+    slots, variables = save(residual, live_variables([*ways, *([] if caught is None else [caught])]), reason)
     residual.change(grad_mode=not contexts_of(frame.stack))
     mark_mutated_inputs(frame)
     outside = len(slots) if caught is None else caught.below
-    if instr.op in BUILT:
-        kind, above = BUILT[instr.op]
+    if instr.op in CONTAINER_BUILDERS:
+        kind, above = CONTAINER_BUILDERS[instr.op]
         built = len(slots) - above - instr.arg
         slots[built] = RebuiltContainer(kind, slots[built])
     codegen.restore_stack(slots[:outside])
@@ -95,10 +95,10 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
         label = Label() if len(ways) == 2 else None
         emit(codegen, Instr(instr.op, instr.arg if label is None else label, instr.position))
     if ways:
-        go_on(residual, ways[0], variables)
+        emit_continuation_call(residual, ways[0], variables)
     if label is not None:
         codegen.mark(label)
-        go_on(residual, ways[1], variables)
+        emit_continuation_call(residual, ways[1], variables)
     if caught is not None:
         emit_handler(residual, caught, variables)
 
@@ -109,7 +109,7 @@ def arms(frame: Frame, instr: Instr, index: int) -> list[Arm]:
     if row.flow in ("return", "raise"):
         return []
     below = null_slots(frame.stack)[: len(frame.stack) - pops(instr.op, instr.arg)]
-    pushed = CALLABLE_SLOTS if instr.op in INSTEAD else (False,) * pushes(instr.op, instr.arg)
+    pushed = CALLABLE_SLOTS if instr.op in WITHOUT_NULL else (False,) * pushes(instr.op, instr.arg)
     found = []
     if row.flow != "jump":
         found.append(arm(frame, below, pushed, index, index + 1))
@@ -145,8 +145,8 @@ def emit(codegen: Codegen, instr: Instr) -> None:
         codegen.call_ex(instr.arg)
     elif instr.op == "FOR_ITER":  # so does its iterator
         emit_for_iter(codegen, instr.arg)
-    elif instr.op in INSTEAD:
-        codegen.emit(INSTEAD[instr.op], instr.arg)
+    elif instr.op in WITHOUT_NULL:
+        codegen.emit(WITHOUT_NULL[instr.op], instr.arg)
         codegen.callable_on_stack()
     else:
         codegen.extend([instr])
@@ -184,7 +184,7 @@ def emit_handler(residual: Residual, caught: Arm, variables: dict[str, str]) -> 
     if len(caught.nulls) - caught.below == 2:
         codegen.load_const(0)
         codegen.swap()
-    go_on(residual, caught, variables)
+    emit_continuation_call(residual, caught, variables)
 
 
 def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
@@ -206,7 +206,7 @@ def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: 
     return Arm(stretch.nulls, len(below), continuation, stretch.instrs)
 
 
-def needed(ways: Sequence[Arm]) -> list[str]:
+def live_variables(ways: Sequence[Arm]) -> list[str]:
     """Return the live locals of continuations and inlined code, and the free variables of continuations."""
     continuations = [way.continuation for way in ways if way.continuation is not None]
     names = [str(p.source) for one in continuations for p in one.parameters if p.kind == "local"]
@@ -233,7 +233,7 @@ def save(
         check_blocks(residual.state, frame.stack, [*stack_values, *local_values.values()], reason)
     residual.begin([*stack_values, *local_values.values(), *own_cells, *moved_cells.values()])
     slots = stack_slots(frame.stack)
-    for value in kept(frame.stack):
+    for value in changeable_values(frame.stack):
         codegen.keep(value)
     variables = {name: codegen.keep(value) for name, value in (local_values | moved_cells).items()}
     return slots, variables | {name: name for name in untouched}
@@ -248,7 +248,7 @@ def stack_slots(stack: Sequence[Value | None]) -> list[Reconstructable | None]:
     return slots
 
 
-def kept(stack: Iterable[Value | None]) -> Iterator[Value]:
+def changeable_values(stack: Iterable[Value | None]) -> Iterator[Value]:
     """Return the values of the stack slots that the replay may change or replace."""
     for value in stack:
         if isinstance(value, ExitValue):
@@ -288,10 +288,10 @@ class RebuiltContainer:
     def reconstruct(self, codegen: Codegen) -> None:
         codegen.build(self.kind, 0)
         codegen(self.content)
-        codegen.emit(FILLED[self.kind], 1)
+        codegen.emit(EXTENDERS[self.kind], 1)
 
 
-def go_on(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
+def emit_continuation_call(residual: Residual, way: Arm, variables: dict[str, str]) -> None:
     """Emit the inlined code; call the continuation, if any, with the stack and the live variables."""
     codegen = residual.codegen
     continuation = way.continuation

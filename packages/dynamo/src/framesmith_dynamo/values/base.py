@@ -251,7 +251,7 @@ class Value:
 
     def as_constant(self) -> Any:
         """The real Python object, if it is known at compile time or `can_be_constant`."""
-        self.refuse("as a constant", kind=NOT_CONSTANT)
+        self.unsupported("as a constant", kind=NOT_CONSTANT)
 
     def is_symbolic(self) -> bool:
         """Whether this is a symbolic number, which is specialised when its value is read."""
@@ -269,14 +269,14 @@ class Value:
 
     def as_proxy(self) -> Any:
         """The FX argument for this value (a Node, a constant, or nested containers of them)."""
-        self.refuse("as an argument of a graph operation")
+        self.unsupported("as an argument of a graph operation")
 
     def describe(self) -> str:
         """A short description for messages."""
         where = f" from {self.source.name}" if self.source is not None else ""
         return f"{self.python_type().__name__}{where}"
 
-    def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
+    def unsupported(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
         """Break the graph: this value does not support the operation."""
         raise GraphBreak(kind, f"{doing} on {self.describe()}")
 
@@ -284,19 +284,19 @@ class Value:
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
         """`self.name`; raises the program's AttributeError through `tr.raise_` when there is none."""
-        self.refuse(f"attribute {name!r}")
+        self.unsupported(f"attribute {name!r}")
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
         """`self.name = value`."""
-        self.refuse(f"setting attribute {name!r}")
+        self.unsupported(f"setting attribute {name!r}")
 
     def delattr_(self, tr: Tracer, name: str) -> None:
         """`del self.name`."""
-        self.refuse(f"deleting attribute {name!r}")
+        self.unsupported(f"deleting attribute {name!r}")
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         """`self(*args, **kwargs)`."""
-        self.refuse("a call", kind=UNSUPPORTED_CALL)
+        self.unsupported("a call", kind=UNSUPPORTED_CALL)
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`self.name(*args, **kwargs)`, without making a bound method in between."""
@@ -308,41 +308,41 @@ class Value:
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
         """`self[key]`."""
-        self.refuse("indexing")
+        self.unsupported("indexing")
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
         """`self[key] = value`."""
-        self.refuse("item assignment")
+        self.unsupported("item assignment")
 
     def delitem(self, tr: Tracer, key: Value) -> None:
         """`del self[key]`."""
-        self.refuse("item deletion")
+        self.unsupported("item deletion")
 
     def iter_(self, tr: Tracer) -> Value:
         """`iter(self)`: a value with `next_`."""
-        self.refuse("iteration")
+        self.unsupported("iteration")
 
     def next_(self, tr: Tracer) -> Value:
         """`next(self)`; raises the program's StopIteration through `tr.raise_` at the end."""
-        self.refuse("next()")
+        self.unsupported("next()")
 
     def unpack(self, tr: Tracer) -> list[Value]:
         """All items, as `list(self)` would see them. Containers override it; the default drives the iterator."""
-        self.refuse("unpacking")
+        self.unsupported("unpacking")
 
     def len_(self, tr: Tracer) -> Value:
         """`len(self)`."""
-        self.refuse("len()")
+        self.unsupported("len()")
 
     def bool_(self, tr: Tracer) -> bool:
         """Truth, if known while tracing. An object without `__bool__` and `__len__` is true."""
         if any(not vars(base).keys().isdisjoint(("__bool__", "__len__")) for base in self.python_type().__mro__):
-            self.refuse("truth testing")
+            self.unsupported("truth testing")
         return True
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         """`item in self`."""
-        self.refuse("the `in` operator")
+        self.unsupported("the `in` operator")
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:
         """`self <op> other` where op is "+", "@", "<<" ...; None stands for NotImplemented."""
@@ -358,7 +358,7 @@ class Value:
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
         """`-self`, `+self`, `~self` ("-", "+", "~")."""
-        self.refuse(f"unary {op}")
+        self.unsupported(f"unary {op}")
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
         """`self <op> other` for "<", "<=", "==", "!=", ">", ">="; None stands for NotImplemented."""
@@ -368,9 +368,9 @@ class Value:
         """A real hashable object that represents this value as a dict key or set member; equal keys mean
         equal values.
         """
-        self.refuse("hashing")
+        self.unsupported("hashing")
 
-    def pin(self, tr: Tracer) -> None:
+    def guard_identity(self, tr: Tracer) -> None:
         """Guard the identity of the object, where other guards only check its behaviour."""
 
     def enter(self, tr: Tracer) -> Value:
@@ -409,11 +409,11 @@ class Value:
 
     def size_now(self) -> int:
         """The current number of items, for iterators over items that are guarded."""
-        self.refuse("iteration")
+        self.unsupported("iteration")
 
     def item_now(self, tr: Tracer, index: int) -> Value:
         """The item at a valid index, for iterators by position."""
-        self.refuse("iteration by position")
+        self.unsupported("iteration by position")
 
     # C slots and methods of an object
 

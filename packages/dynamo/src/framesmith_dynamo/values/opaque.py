@@ -36,13 +36,13 @@ class OpaqueValue(Value):
         return self.cls
 
     def bool_(self, tr: Tracer) -> bool:
-        self.refuse("truth testing")
+        self.unsupported("truth testing")
 
-    def refuse(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
+    def unsupported(self, doing: str, *, kind: BreakKind = UNSUPPORTED_OPERATION) -> NoReturn:
         raise GraphBreak(self.reason.kind, f"{self.reason.detail} ({doing})") from self.reason
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
-        return self.refuse(f"comparison {op}")
+        return self.unsupported(f"comparison {op}")
 
 
 def _is_buffer(obj: Any) -> bool:

@@ -77,8 +77,8 @@ def same_object(a: Value, b: Value) -> bool:
 def identity(tr: Tracer, a: Value, b: Value) -> bool:
     """The result of `a is b`; two objects found at two sources are guarded to remain distinct, or identical."""
     if a is not b and a.python_type() is b.python_type():
-        a.pin(tr)
-        b.pin(tr)
+        a.guard_identity(tr)
+        b.guard_identity(tr)
     known = _compare_found(tr, a, b)
     if known is not None:
         return known

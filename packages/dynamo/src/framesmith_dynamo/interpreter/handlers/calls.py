@@ -59,7 +59,7 @@ def call_function_ex(frame: Frame, instr: Instr) -> None:
             kwargs[keyword(frame, key)] = mapping.getitem(frame, key)
     sequence = frame.pop()
     if all(type_lookup(sequence.python_type(), way) is None for way in ("__iter__", "__getitem__")):
-        sequence.refuse("calling with its items")
+        sequence.unsupported("calling with its items")
     args = listed(frame, sequence)
     fn, leading = pop_callable(frame)
     frame.push(frame.call(fn, leading + args, kwargs))

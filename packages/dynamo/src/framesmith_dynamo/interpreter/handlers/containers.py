@@ -106,10 +106,10 @@ def dict_merge(frame: Frame, instr: Instr) -> None:
     mapping = frame.pop()
     target = frame.peek(instr.arg)
     if type_lookup(mapping.python_type(), "keys") is None:
-        mapping.refuse("merging keywords")
+        mapping.unsupported("merging keywords")
     for key, value in pairs_of(frame, mapping):
         if target.contains(frame, key).bool_(frame):
-            mapping.refuse("merging repeated keywords")
+            mapping.unsupported("merging repeated keywords")
         target.setitem(frame, key, value)
 
 

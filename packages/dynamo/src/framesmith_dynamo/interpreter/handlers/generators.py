@@ -76,6 +76,6 @@ def cleanup_throw(frame: Frame, instr: Instr) -> None:
 def call_intrinsic(frame: Frame, instr: Instr) -> None:
     """A StopIteration escaping from a generator's body becomes a RuntimeError; other intrinsics make types."""
     if instr.arg != "STOPITERATION_ERROR":
-        frame.pop().refuse(f"the interpreter helper {instr.arg}")
+        frame.pop().unsupported(f"the interpreter helper {instr.arg}")
     error = frame.pop()
     frame.push(stop_iteration_error(frame, error) if issubclass(error.python_type(), StopIteration) else error)

@@ -97,7 +97,7 @@ class FoldedValue(KnownValue):
             return made
         setter: Any = cls.__setattr__
         if setter is not object.__setattr__:
-            self.refuse("call")
+            self.unsupported("call")
         made.setattr_(tr, "__orig_class__", self)
         return made
 

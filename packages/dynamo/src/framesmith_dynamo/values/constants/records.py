@@ -42,7 +42,7 @@ class RecordValue(Value):
     def python_type(self) -> type:
         return type(self.obj)
 
-    def pin(self, tr: Tracer) -> None:
+    def guard_identity(self, tr: Tracer) -> None:
         raise GraphBreak(UNSUPPORTED_OPERATION, f"the identity of {self.describe()}")
 
     def getattr_(self, tr: Tracer, name: str) -> Value:

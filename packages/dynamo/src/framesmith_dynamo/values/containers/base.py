@@ -49,7 +49,7 @@ class ContainerValue(Value):
         if hasattr(self, f"m_{name}") or name in DUNDERS:
             return BuiltinMethodValue(self, name)
         if name != "__doc__":
-            self.refuse(f"attribute {name!r}")
+            self.unsupported(f"attribute {name!r}")
         return tr.constant(self.python_type().__doc__)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
@@ -89,7 +89,7 @@ class ContainerValue(Value):
         refused(tr, UNARY[op], self)
 
     def as_plain(self) -> Any:
-        self.refuse("as a constant", kind=NOT_CONSTANT)
+        self.unsupported("as a constant", kind=NOT_CONSTANT)
 
     def next_(self, tr: Tracer) -> Value:
         refused(tr, next, self)

@@ -76,18 +76,18 @@ class DictValue(MutableContainer, MappingValue):
 
     # Guards
 
-    def fix_keys(self, tr: Tracer) -> None:
+    def guard_keys(self, tr: Tracer) -> None:
         """Guard that the dict has exactly its original keys, in their order."""
         if self.source is not None and not self.keys_fixed and not (self.rewritten and not self.found):
             tr.guard(self.source, "DICT_KEYS", self.real_keys)
             self.keys_fixed = True
 
-    def _fix_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
+    def _guard_key_presence(self, tr: Tracer, hashed: object, key: Value) -> None:
         """Guard the presence or absence of a key, unless the trace itself decided it."""
         if self.source is None or self.keys_fixed or hashed in self.stored or hashed in self.deleted:
             return
         if not key.can_be_constant() or not is_constant(key.as_constant()):
-            self.fix_keys(tr)
+            self.guard_keys(tr)
         elif hashed in self.found:
             tr.guard(self.source, "DICT_CONTAINS", key.as_constant())
         elif not self.rewritten or self.found:
@@ -98,7 +98,7 @@ class DictValue(MutableContainer, MappingValue):
     def lookup(self, tr: Tracer, key: Value) -> Value | None:
         hashed = operations.hash_key(tr, key)
         entry = self.entries.get(hashed)
-        self._fix_presence(tr, hashed, key)
+        self._guard_key_presence(tr, hashed, key)
         return None if entry is None else self._value_of(entry)
 
     @staticmethod
@@ -108,13 +108,13 @@ class DictValue(MutableContainer, MappingValue):
         return entry.value
 
     def keys_now(self, tr: Tracer) -> list[Value]:
-        self.fix_keys(tr)
+        self.guard_keys(tr)
         for entry in self.entries.values():
             entry.key = resolved(entry.key)
         return [entry.key for entry in self.entries.values()]
 
     def values_now(self, tr: Tracer) -> list[Value]:
-        self.fix_keys(tr)
+        self.guard_keys(tr)
         return [self._value_of(entry) for entry in self.entries.values()]
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
@@ -123,11 +123,11 @@ class DictValue(MutableContainer, MappingValue):
 
     def missing(self, tr: Tracer, key: Value) -> Value:
         """The result of `d[key]` for a missing key."""
-        value = self.made_for(tr, key)
+        value = self.default_for(tr, key)
         self.setitem(tr, key, value)
         return value
 
-    def made_for(self, tr: Tracer, key: Value) -> Value:
+    def default_for(self, tr: Tracer, key: Value) -> Value:
         """The factory's result for a key; the program's KeyError when there is no factory."""
         if self.factory is None or self.factory.is_none():
             tr.raise_(KeyError, key)
@@ -158,18 +158,18 @@ class DictValue(MutableContainer, MappingValue):
         self.version += 1
         entry = self.entries.pop(hashed)
         self.stored.pop(hashed, None)
-        self._fix_presence(tr, hashed, key)  # a store does not depend on the key's presence; its undo does
+        self._guard_key_presence(tr, hashed, key)  # a store does not depend on the key's presence; its undo does
         if hashed in self.found:
             self.deleted[hashed] = entry.key
         return value
 
     def contains(self, tr: Tracer, item: Value) -> Value:
         hashed = operations.hash_key(tr, item)
-        self._fix_presence(tr, hashed, item)
+        self._guard_key_presence(tr, hashed, item)
         return tr.constant(hashed in self.entries)
 
     def len_(self, tr: Tracer) -> Value:
-        self.fix_keys(tr)
+        self.guard_keys(tr)
         return tr.constant(len(self.entries))
 
     def size_now(self) -> int:
@@ -252,7 +252,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def m_pop(self, tr: Tracer, key: Value, default: Value | None = None, /) -> Value:
         if not self.entries and is_unhashable(key):
-            self.fix_keys(tr)  # an empty dict does not call the key's hash
+            self.guard_keys(tr)  # an empty dict does not call the key's hash
         elif (value := self.discard(tr, key)) is not None:
             return value
         return self._no_key(tr, key) if default is None else default
@@ -271,7 +271,7 @@ class DictValue(MutableContainer, MappingValue):
         return TupleValue([key, value])
 
     def m_move_to_end(self, tr: Tracer, key: Value, last: Value | None = None, /) -> None:
-        self.fix_keys(tr)
+        self.guard_keys(tr)
         hashed = operations.hash_key(tr, key)
         if hashed not in self.entries:
             self._no_key(tr, key)
@@ -431,7 +431,7 @@ def fill_from(
             key_value = tr.constant(key)
             entry = Entry(key_value, LazyItem(tr, item, source, key, step))
         else:
-            value.fix_keys(tr)
+            value.guard_keys(tr)
             key_value = tr.wrap(key, DictKeySource(source, index))
             entry = Entry(key_value, LazyItem(tr, item, source, index, DictValueSource))
         hashed = operations.hash_key(tr, key_value)

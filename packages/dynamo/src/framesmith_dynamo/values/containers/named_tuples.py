@@ -122,7 +122,7 @@ class NamedTupleValue(TupleValue):
 
     def delattr_(self, tr: Tracer, name: str) -> None:
         if type_lookup(self.cls, "__delattr__") != Found(object, object.__delattr__):
-            self.refuse(f"deleting attribute {name!r}")
+            self.unsupported(f"deleting attribute {name!r}")
         try:
             object.__delattr__(_make(self.cls, [None] * len(self.items)), name)
         except AttributeError as error:
@@ -184,7 +184,7 @@ class NamedTupleValue(TupleValue):
 
     def hash_key(self, tr: Tracer) -> object:
         if any(self._own(tr, name) is not None for name in ("__hash__", "__eq__")):
-            self.refuse("hashing")
+            self.unsupported("hashing")
         return super().hash_key(tr)
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:

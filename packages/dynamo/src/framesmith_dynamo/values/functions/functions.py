@@ -23,7 +23,7 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict
 from framesmith_dynamo.values.errors import refused
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
-from framesmith_dynamo.values.lookup.entries import at_home, value_at
+from framesmith_dynamo.values.lookup.entries import value_at, value_by_name
 from framesmith_dynamo.values.lookup.libraries import is_library_entry, is_settled
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource
@@ -114,10 +114,10 @@ class FunctionValue(Value):
         return super().as_proxy() if self.made else self.function
 
     def hash_key(self, tr: Tracer) -> object:
-        self.pin(tr)
+        self.guard_identity(tr)
         return self if self.made else self.function
 
-    def pin(self, tr: Tracer) -> None:
+    def guard_identity(self, tr: Tracer) -> None:
         if self.source is not None:
             tr.guard(self.source, "ID_MATCH", self.function)
 
@@ -125,8 +125,8 @@ class FunctionValue(Value):
         if op not in ("==", "!="):
             return None
         if other is not self and isinstance(other, FunctionValue):
-            self.pin(tr)
-            other.pin(tr)
+            self.guard_identity(tr)
+            other.guard_identity(tr)
         same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
         return tr.constant(same == (op == "=="))
 
@@ -232,7 +232,7 @@ class FunctionValue(Value):
         """Call a function marked by torch's decorators; None for others."""
         handler = torch_decorators.handler_of(self.function)
         if handler is not None:
-            self.pin(tr)
+            self.guard_identity(tr)
             return handler(tr, args, kwargs)
         if decorators.is_nested_region(self.function):
             inner = value_at(tr, self.function.__dict__[decorators.NESTED_REGION], self._part(decorators.NESTED_REGION))
@@ -423,7 +423,7 @@ def wrap_method(tr: Tracer, obj: MethodType, source: Source) -> Value:
     return MethodValue(function, tr.wrap(obj.__self__, AttrSource(source, "__self__")), source=source)
 
 
-builds_type(FunctionType)(at_home)
+builds_type(FunctionType)(value_by_name)
 
 
 @builds_type(CodeType)

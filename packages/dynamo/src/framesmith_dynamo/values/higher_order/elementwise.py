@@ -131,10 +131,10 @@ class _Replay:
 
     def _promoted(self, node: fx.Node) -> tuple[Any, Any]:
         """Return the arguments as tensors with dimensions: a captured number then promotes as the scores do."""
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._wide)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._broadcast)
         return args, kwargs
 
-    def _wide(self, one: fx.Node) -> fx.Node:
+    def _broadcast(self, one: fx.Node) -> fx.Node:
         """Return a node for all elements; one that is the same for all gets as many dimensions."""
         if one in self.whole:
             return self.whole[one]
@@ -160,7 +160,7 @@ class _Replay:
         tensor, before = self.begun.get(tensor, (tensor, []))  # type: ignore[arg-type]
         if tensor in self.whole:
             raise GraphBreak(NOT_ELEMENTWISE, "a subscript of a score")
-        indices = [*before, *map(self._wide, indices)]  # type: ignore[arg-type]
+        indices = [*before, *map(self._broadcast, indices)]  # type: ignore[arg-type]
         if len(indices) < fake_of_node(tensor).dim():
             self.begun[node] = (tensor, indices)
             return

@@ -219,7 +219,7 @@ class CountIterator(IteratorValue):
         return item
 
     def unpack(self, tr: Tracer) -> list[Value]:
-        self.refuse("collecting all items of an endless iterator")
+        self.unsupported("collecting all items of an endless iterator")
 
     def referents(self) -> Iterable[Value]:
         return (self.current, self.step)
@@ -248,7 +248,7 @@ class RepeatIterator(IteratorValue):
 
     def unpack(self, tr: Tracer) -> list[Value]:
         if self.left is None:
-            self.refuse("collecting all items of an endless iterator")
+            self.unsupported("collecting all items of an endless iterator")
         return super().unpack(tr)
 
     def referents(self) -> Iterable[Value]:

@@ -35,7 +35,7 @@ NO_SOURCE = register_break(
 # Sources
 
 
-def home_source(obj: Any) -> Source | None:
+def source_by_name(obj: Any) -> Source | None:
     """Return the source of a class, function or module by its own name, or None if it is not found there."""
     if issubclass(type(obj), ModuleType):  # isinstance would read the object's __class__
         name = obj.__name__
@@ -60,7 +60,7 @@ def library_path(tr: Tracer, holder: ModuleType | type) -> Source | None:
     homes = tr.memo.library_paths
     if holder not in homes:
         name = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
-        homes[holder] = home_source(holder) if is_trusted(name) else None
+        homes[holder] = source_by_name(holder) if is_trusted(name) else None
     return homes[holder]
 
 
@@ -75,7 +75,7 @@ def class_source(tr: Tracer, cls: type, instance: Source | None = None) -> Sourc
         if source is None and instance is not None:
             source = TypeSource(instance)
         elif source is None:
-            source = home_source(cls)
+            source = source_by_name(cls)
             if source is not None:
                 tr.guard(source, "ID_MATCH", cls)
         sources[cls] = source
@@ -125,9 +125,9 @@ def guard_same(tr: Tracer, obj: Any, source: Source, first: Source) -> None:
         tr.guard(source, "DUPLICATE_INPUT", first)
 
 
-def at_home(tr: Tracer, obj: Any) -> Value:
+def value_by_name(tr: Tracer, obj: Any) -> Value:
     """Return the value of a function or module that the tracer itself refers to, found under its own name."""
-    return value_at(tr, obj, home_source(obj))
+    return value_at(tr, obj, source_by_name(obj))
 
 
 def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None, step: str = "") -> Value:

@@ -217,7 +217,7 @@ def module_getattr(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`nn.Module.__getattr__(module, name)`, also reached by `super().__getattr__(name)`."""
     module, name = args[0], args[1].as_constant()
     if not isinstance(module, ModuleValue):
-        module.refuse(f"attribute {name!r}")
+        module.unsupported(f"attribute {name!r}")
     found = module.registered(tr, name)
     if found is None:
         module.no_attribute(tr, name)

@@ -10,7 +10,7 @@ from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.attribute_dicts.attribute_dict import ModuleDictValue
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.lookup.entries import at_home, home_source, value_at
+from framesmith_dynamo.values.lookup.entries import source_by_name, value_at, value_by_name
 from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
@@ -76,7 +76,7 @@ class PythonModuleValue(KnownValue):
         loaded = namespaces.load(tr, self.entries, name)
         if loaded is not None:
             return loaded
-        base = home_source(self.obj)
+        base = source_by_name(self.obj)
         return value_at(tr, value, None if base is None else AttrSource(base, name))
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
@@ -109,4 +109,4 @@ def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     return PythonModuleValue(obj, source=source)
 
 
-builds_family(_is_python_module)(at_home)
+builds_family(_is_python_module)(value_by_name)

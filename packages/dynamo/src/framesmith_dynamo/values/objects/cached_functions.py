@@ -24,7 +24,7 @@ from framesmith_dynamo.values.constants.constant import plain_arguments
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.containers import DictValue, ListValue, SizeValue, TupleValue
 from framesmith_dynamo.values.known import KnownValue
-from framesmith_dynamo.values.lookup.entries import at_home, value_at
+from framesmith_dynamo.values.lookup.entries import value_at, value_by_name
 from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
@@ -329,4 +329,4 @@ def wrap_cached(tr: Tracer, obj: Any, source: Source) -> Value:
     return CachedFunctionValue(obj, source=source)
 
 
-builds_type(CACHE)(at_home)
+builds_type(CACHE)(value_by_name)

@@ -115,7 +115,7 @@ class ClassValue(Value):
 
     def bool_(self, tr: Tracer) -> bool:
         if user_method(type(self.cls), "__bool__") or user_method(type(self.cls), "__len__"):
-            self.refuse("truth testing")
+            self.unsupported("truth testing")
         return True
 
     def compare(self, tr: Tracer, op: str, other: Value) -> Value | None:
@@ -148,7 +148,7 @@ class ClassValue(Value):
     def _meta_special(self, tr: Tracer, name: str, *args: Value) -> Value:
         method = self._meta_method(tr, name)
         if method is None:
-            self.refuse(name)
+            self.unsupported(name)
         return tr.call(method, (self, *args), {})
 
     def _meta_method(self, tr: Tracer, name: str) -> Value | None:

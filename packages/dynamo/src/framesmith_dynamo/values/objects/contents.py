@@ -101,7 +101,7 @@ class DictContents(Contents, DictValue):
 
     def m___missing__(self, tr: Tracer, key: Value, /) -> Value:
         """`defaultdict.__missing__`, which stores by way of the class's own `__setitem__`."""
-        value = self.made_for(tr, key)
+        value = self.default_for(tr, key)
         self.owner.setitem(tr, key, value)
         return value
 

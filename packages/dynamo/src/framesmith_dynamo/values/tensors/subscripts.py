@@ -37,7 +37,7 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
     symbols = [at for at, item in enumerate(items) if _is_symbol(item)]
     if any(is_unbacked(items[at].number) for at in symbols) and _leads_to_input(tensor):  # type: ignore[attr-defined]
         return tensor, key
-    lengths = _lengths(tr, items, dims) if symbols else None
+    lengths = _dims_consumed(tr, items, dims) if symbols else None
     if lengths is None:
         return tensor, key
     rest: list[Value] = [item for at, item in enumerate(items) if at not in symbols]
@@ -45,15 +45,15 @@ def selected(tr: Tracer, tensor: Value, dims: int, key: Value) -> tuple[Value, V
         whole = SliceValue(*[tr.constant(None)] * 3)
         masked = [whole if at in symbols else item for at, item in enumerate(items)]
         tensor = tr.call_torch(operator.getitem, (tensor, TupleValue(masked)), {})
-        lengths = [_left(item, length) for item, length in zip(masked, lengths, strict=True)]
+        lengths = [_rank_after(item, length) for item, length in zip(masked, lengths, strict=True)]
         rest = []
     for at in reversed(symbols):
         dim = sum(lengths[:at])
-        tensor = tr.call_torch("select", (tensor, tr.constant(dim), _there(tr, tensor, dim, items[at])), {})
+        tensor = tr.call_torch("select", (tensor, tr.constant(dim), _checked_index(tr, tensor, dim, items[at])), {})
     return tensor, TupleValue(rest) if rest else None
 
 
-def _there(tr: Tracer, tensor: Value, dim: int, index: Any) -> Value:
+def _checked_index(tr: Tracer, tensor: Value, dim: int, index: Any) -> Value:
     """Return a symbol as an index, guarded to be in range; raises the program's IndexError otherwise.
 
     Fakes of torch 2.11 do not check the range of an index into a symbolic size.
@@ -135,14 +135,14 @@ def _is_basic(item: Value) -> bool:
     return isinstance(item, SliceValue) or item.python_type() in (int, type(None), type(...))
 
 
-def _left(item: Value, length: int) -> int:
+def _rank_after(item: Value, length: int) -> int:
     """Return the number of dimensions after a basic index, of `length` before."""
     return {int: 0, type(None): 1}.get(item.python_type(), length)
 
 
-def _lengths(tr: Tracer, items: Sequence[Value], dims: int) -> list[int] | None:
+def _dims_consumed(tr: Tracer, items: Sequence[Value], dims: int) -> list[int] | None:
     """Return the number of dimensions that each item of a key consumes; None of an invalid or unusual key."""
-    lengths = [_length(tr, item) for item in items]
+    lengths = [_dims_of(tr, item) for item in items]
     wide = [at for at, item in enumerate(items) if item.python_type() is type(...)]
     known = [length for length in lengths if length is not None]
     if len(known) < len(lengths) or len(wide) > 1 or sum(known) > dims:
@@ -152,18 +152,18 @@ def _lengths(tr: Tracer, items: Sequence[Value], dims: int) -> list[int] | None:
     return known
 
 
-def _length(tr: Tracer, item: Value) -> int | None:
+def _dims_of(tr: Tracer, item: Value) -> int | None:
     if isinstance(item, TensorObject):
         return item.fake.dim() if item.fake.dtype in MASKS else 1
     if isinstance(item, ListValue | TupleValue):
-        return _length_of_list(item.unpack(tr))
+        return _dims_of_list(item.unpack(tr))
     cls = item.python_type()
     if isinstance(item, SliceValue) or (cls is int and item.can_be_constant()):
         return 1
     return 0 if cls in (bool, type(None), type(...)) else None
 
 
-def _length_of_list(items: Collection[Value]) -> int | None:
+def _dims_of_list(items: Collection[Value]) -> int | None:
     """Return the same for a list of numbers, which is a tensor of indices; lists of bools or other objects
     are unusual.
     """

@@ -303,7 +303,7 @@ for _name, _meaning in {
     "__bool__": lambda tr, self, args, kwargs: tr.constant(self.bool_(tr)),
     "__contains__": lambda tr, self, args, kwargs: self.contains(tr, args[0]),
     "__getattribute__": lambda tr, self, args, kwargs: self.getattr_(tr, args[0].as_constant()),
-    "__hash__": lambda tr, self, args, kwargs: self.refuse("hash()"),
+    "__hash__": lambda tr, self, args, kwargs: self.unsupported("hash()"),
 }.items():
     c_method(_name, torch.Tensor)(_meaning)
 
