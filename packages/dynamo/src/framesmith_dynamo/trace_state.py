@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
-from framesmith_dynamo.graph.symbols import Policy, Symbols
+from framesmith_dynamo.graph.symbols import ShapePolicy, Symbols
 from framesmith_dynamo.values.base import Memo
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
@@ -79,7 +79,7 @@ class TraceState:
     log: SpeculationLog
     callees: CostlyCallees
     run: Callable[..., Value]
-    policy: Policy
+    policy: ShapePolicy
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     symbols: Symbols = field(init=False)
     journal: Journal = field(default_factory=Journal)

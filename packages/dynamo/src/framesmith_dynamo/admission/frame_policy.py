@@ -9,25 +9,32 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MappingProxyType
 
-from framesmith_dynamo.admission.owners import Parts, inside_stdlib, is_own, module_of, package_of, part_of_torch
+from framesmith_dynamo.admission.owners import (
+    ModulePatterns,
+    inside_stdlib,
+    is_own,
+    module_of,
+    package_of,
+    part_of_torch,
+)
 from framesmith_dynamo.torch_switches.decorators import WRAPPED
 
 #: Packages of the interest filter: a call that reaches none of their objects is not compiled.
 INTEREST_PACKAGES = ("torch",)
 #: Modules of torch whose frames are compiled; all other functions of torch are machinery.
-TORCH_FRAMES_COMPILED = Parts("nn.modules.")
+TORCH_FRAMES_COMPILED = ModulePatterns("nn.modules.")
 #: Exceptions: `Module.__call__` is one code object for all modules, so all modules would share its entries; `forward`
 #: has entries of its own.
-TORCH_FRAMES_NEVER = Parts("nn.modules.module")
+TORCH_FRAMES_NEVER = ModulePatterns("nn.modules.module")
 #: Modules of torch that are not inlined either: they act on global state, compile, or dispatch.
-TORCH_NOT_INLINED = Parts(
+TORCH_NOT_INLINED = ModulePatterns(
     "_dynamo.", "_inductor.", "_functorch.", "_subclasses.", "fx.", "autograd", "autograd.function", "autograd.graph",
     "autograd.profiler", "profiler.", "distributed.", "jit.", "export.", "package.", "multiprocessing.", "cuda.",
     "library", "_library.", "_ops", "serialization", "random", "testing.", "utils.data.", "hub", "storage", "_compile",
     "compiler.",
 )  # fmt: skip
 #: Exceptions: the Python code of `torch.vmap`, up to the functions that have handlers.
-TORCH_PARTS_INLINED = Parts("_functorch.apis", "_functorch.vmap")
+TORCH_PARTS_INLINED = ModulePatterns("_functorch.apis", "_functorch.vmap")
 #: Exceptions by function: the call of an `fx.GraphModule`,
 TORCH_INLINED = frozenset({
     ("fx.graph_module", "GraphModule.recompile.<locals>.call_wrapped"),
@@ -47,13 +54,13 @@ TORCH_INLINED = frozenset({
 #: The function of torch in which the autograd engine runs.
 ENGINE = ("autograd.graph", "_engine_run_backward")
 #: The modules of torch.compile that compile a frame: functions they call are not the program's.
-COMPILES_FRAMES = Parts("_dynamo.convert_frame")
+COMPILES_FRAMES = ModulePatterns("_dynamo.convert_frame")
 #: The compiler within torch.
-TORCH_COMPILER = Parts("_dynamo.")
+TORCH_COMPILER = ModulePatterns("_dynamo.")
 #: The module of torch whose wrappers keep torch.compile out before it is imported.
 DISABLING = "_compile"
 #: Modules whose functions torch.compile wraps in its `disable` when it is first used.
-TORCH_WRAPPED = Parts("optim.")
+TORCH_WRAPPED = ModulePatterns("optim.")
 #: Modules of the standard library that are not inlined: input and output, threads, imports, time, frame inspection.
 STDLIB_NOT_INLINED = (
     "asyncio/", "concurrent/", "ctypes/", "importlib/", "inspect.py", "io.py", "json/", "linecache.py", "logging/",

@@ -24,7 +24,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-class Parts:
+class ModulePatterns:
     """Modules of a package by their names within it; a name that ends with a dot is a package with all its modules."""
 
     def __init__(self, *names: str) -> None:

@@ -66,7 +66,7 @@ class SymbolFact:
         return ", ".join((f"{self.name} = {self.place}: {now}", *bounds))
 
 
-class Policy(Protocol):
+class ShapePolicy(Protocol):
     """The policy that decides which sizes and numbers are symbolic."""
 
     @property
@@ -83,7 +83,7 @@ class Policy(Protocol):
 class Symbols:
     """The symbols among the inputs of one trace."""
 
-    def __init__(self, mode: FakeTensorMode, policy: Policy) -> None:
+    def __init__(self, mode: FakeTensorMode, policy: ShapePolicy) -> None:
         self._mode = mode
         self._policy = policy
         self.tensors: list[tuple[Source, torch.Tensor]] = []

@@ -74,11 +74,11 @@ def unwind(frame: Frame, error: Value) -> None:
 
 def _is_held(state: TraceState, generator: GeneratorValue) -> bool:
     """Whether a generator is reachable. The path found last time is tried first."""
-    path = generator.holders
+    path = generator.path
     if path and path[-1] is generator and _is_valid(state, path):
         return True
-    generator.holders = _path_to(state, generator)
-    return bool(generator.holders)
+    generator.path = _path_to(state, generator)
+    return bool(generator.path)
 
 
 def _is_valid(state: TraceState, path: list[Value]) -> bool:
@@ -89,15 +89,15 @@ def _is_valid(state: TraceState, path: list[Value]) -> bool:
 
 def _path_to(state: TraceState, wanted: Value) -> list[Value]:
     """Return a path of values from a root, held by a frame or an older object, to `wanted`; empty if there is none."""
-    holders: dict[int, Value | None] = {}
+    parents: dict[int, Value | None] = {}
     pending: list[tuple[Value | None, Value]] = [(None, root) for root in _roots(state)]
-    for holder, value in pending:
-        if id(value) in holders:
+    for parent, value in pending:
+        if id(value) in parents:
             continue
-        holders[id(value)] = holder
+        parents[id(value)] = parent
         if value is wanted:
             path = [value]
-            while (above := holders[id(path[-1])]) is not None:
+            while (above := parents[id(path[-1])]) is not None:
                 path.append(above)
             return path[::-1]
         pending += [(value, part) for part in _parts(state, value)]
@@ -136,8 +136,8 @@ def _reached(state: TraceState, values: Iterable[Value]) -> dict[int, Value]:
     return reachable(values, lambda value: _parts(state, value))  # type: ignore[arg-type, return-value]
 
 
-def _reaches(state: TraceState, holder: Value, wanted: Value) -> bool:
-    return id(wanted) in _reached(state, _parts(state, holder))
+def _reaches(state: TraceState, value: Value, wanted: Value) -> bool:
+    return id(wanted) in _reached(state, _parts(state, value))
 
 
 def _in_cycle(state: TraceState, generator: GeneratorValue) -> bool:

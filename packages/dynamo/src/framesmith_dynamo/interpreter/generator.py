@@ -28,18 +28,18 @@ LIVE_GENERATOR = register_break(
 class GeneratorValue(IteratorValue):
     """A generator, whose frame runs on demand, one value at a time.
 
-    `holders`: the path by which it was reachable when that was last checked (see `abandoned`).
+    `path`: the path by which it was reachable when that was last checked (see `abandoned`).
     """
 
     python_types = (GeneratorType,)
-    __slots__ = ("frame", "holders", "running", "started")
+    __slots__ = ("frame", "path", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         super().__init__()
         self.frame: Frame | None = frame
         self.started = False
         self.running = False
-        self.holders: list[Value] = []
+        self.path: list[Value] = []
 
     def next_(self, tr: Tracer) -> Value:
         return self.send(tr, tr.constant(None))

@@ -31,7 +31,7 @@ from framesmith_sideeffects import MutationRefused
 
 if TYPE_CHECKING:
     from framesmith_dynamo.admission.costly_callees import CostlyCallees
-    from framesmith_dynamo.graph.symbols import Policy
+    from framesmith_dynamo.graph.symbols import ShapePolicy
     from framesmith_frames import FrameInfo
 
 
@@ -227,7 +227,7 @@ def _route_outermost(frame: Frame, raised: TracedRaise) -> None:
         raise EscapedException(raised) from raised
 
 
-def outermost_frame(info: FrameInfo, log: SpeculationLog, callees: CostlyCallees, policy: Policy) -> Frame:
+def outermost_frame(info: FrameInfo, log: SpeculationLog, callees: CostlyCallees, policy: ShapePolicy) -> Frame:
     """The frame to trace, its arguments wrapped as they are loaded."""
     load_tables()
     handlers.load()

@@ -53,11 +53,11 @@ class DictValue(MutableContainer, MappingValue):
 
     For a dict found at a source: `found` holds its original keys, `stored` and `deleted` the changes of single keys, in
     the program's order and with the program's key objects: at another call a stored key may be present or not;
-    `rewritten` means that the order changed too, so that the replay writes all entries.
+    `reordered` means that the order changed too, so that the replay writes all entries.
     """
 
     python_types = (dict, OrderedDict, defaultdict)
-    __slots__ = ("cls", "deleted", "entries", "factory", "found", "keys_fixed", "real_keys", "rewritten", "stored")
+    __slots__ = ("cls", "deleted", "entries", "factory", "found", "keys_fixed", "real_keys", "reordered", "stored")
 
     def __init__(self, cls: type = dict, *, source: Source | None = None, factory: Value | None = None) -> None:
         super().__init__(source=source)
@@ -68,7 +68,7 @@ class DictValue(MutableContainer, MappingValue):
         self.real_keys: tuple[Any, ...] = ()
         self.stored: dict[object, Value] = {}
         self.deleted: dict[object, Value] = {}
-        self.rewritten = False
+        self.reordered = False
         self.keys_fixed = False
 
     def python_type(self) -> type:
@@ -78,7 +78,7 @@ class DictValue(MutableContainer, MappingValue):
 
     def guard_keys(self, tr: Tracer) -> None:
         """Guard that the dict has exactly its original keys, in their order."""
-        if self.source is not None and not self.keys_fixed and not (self.rewritten and not self.found):
+        if self.source is not None and not self.keys_fixed and not (self.reordered and not self.found):
             tr.guard(self.source, "DICT_KEYS", self.real_keys)
             self.keys_fixed = True
 
@@ -90,7 +90,7 @@ class DictValue(MutableContainer, MappingValue):
             self.guard_keys(tr)
         elif hashed in self.found:
             tr.guard(self.source, "DICT_CONTAINS", key.as_constant())
-        elif not self.rewritten or self.found:
+        elif not self.reordered or self.found:
             tr.guard(self.source, "DICT_NOT_CONTAINS", key.as_constant())
 
     # Access
@@ -277,7 +277,7 @@ class DictValue(MutableContainer, MappingValue):
             self._no_key(tr, key)
         self.changes(tr)
         self.version += 1
-        self.rewritten = True
+        self.reordered = True
         entry = self.entries.pop(hashed)
         if last is None or last.bool_(tr):
             self.entries[hashed] = entry
@@ -287,7 +287,7 @@ class DictValue(MutableContainer, MappingValue):
     def m_clear(self, tr: Tracer) -> None:
         self.changes(tr)
         self.version += self.cls is not OrderedDict or CLEARING_IS_SEEN
-        self.rewritten = True
+        self.reordered = True
         self.entries.clear()
         self.found.clear()
         self.stored.clear()
@@ -334,7 +334,7 @@ class DictValue(MutableContainer, MappingValue):
         return OrderedDict if self.cls is OrderedDict else dict
 
     def item_changes(self) -> Sequence[tuple[Value, Value | Deleted]] | None:  # type: ignore[override]
-        if self.rewritten or self.source is None:
+        if self.reordered or self.source is None:
             return None
         gone: list[tuple[Value, Value | Deleted]] = [(key, DELETED) for key in self.deleted.values()]
         kept = [(key, self.entries[hashed].value) for hashed, key in self.stored.items()]

@@ -55,13 +55,13 @@ def source_by_name(obj: Any) -> Source | None:
     return source if found is obj else None
 
 
-def library_path(tr: Tracer, holder: ModuleType | type) -> Source | None:
+def library_path(tr: Tracer, owner: ModuleType | type) -> Source | None:
     """Return the one path through dictionaries to a module or class of a trusted library; None for others."""
     homes = tr.memo.library_paths
-    if holder not in homes:
-        name = holder.__name__ if isinstance(holder, ModuleType) else holder.__module__
-        homes[holder] = source_by_name(holder) if is_trusted(name) else None
-    return homes[holder]
+    if owner not in homes:
+        name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+        homes[owner] = source_by_name(owner) if is_trusted(name) else None
+    return homes[owner]
 
 
 def class_source(tr: Tracer, cls: type, instance: Source | None = None) -> Source | None:

@@ -228,8 +228,8 @@ def bound_to_class(tr: Tracer, function: Value, owner: Value, name: str) -> Valu
 
 def _classmethods_chain() -> bool:
     """Whether classmethods bind by the `__get__` of the wrapped object, which depends on the Python version."""
-    holder = type("Holder", (), {"name": classmethod(property(lambda cls: 1))})  # type: ignore[arg-type]
-    return isinstance(holder.name, int)  # type: ignore[attr-defined]
+    owner = type("Owner", (), {"name": classmethod(property(lambda cls: 1))})  # type: ignore[arg-type]
+    return isinstance(owner.name, int)  # type: ignore[attr-defined]
 
 
 CLASSMETHODS_CHAIN: Final = _classmethods_chain()
