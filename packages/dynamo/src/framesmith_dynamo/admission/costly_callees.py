@@ -44,9 +44,7 @@ class CostlyCallees:
             self._broke.pop(callee, None)
 
     def note(self, error: Exception, caller: CodeType) -> tuple[CodeType, str] | None:
-        """Record the error that ended a trace of `caller`; return the function refused because of it and the reason, or
-        None.
-        """
+        """Record the error that ended a trace of `caller`; return the function now refused and why, or None."""
         callee = callee_of(error)
         if callee is None or callee in self._refused:
             return None

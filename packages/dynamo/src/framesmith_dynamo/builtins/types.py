@@ -54,9 +54,7 @@ _RULES: dict[object, str] = {isinstance: "__instancecheck__", issubclass: "__sub
 
 
 def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
-    """Return the classes in the second argument of isinstance or issubclass: a class, a union, or a nested tuple of
-    them.
-    """
+    """Return the classes in the second argument of isinstance or issubclass: a class, a union, or a nested tuple."""
     if isinstance(value, ClassValue):
         return [value.cls]
     if isinstance(value, TupleValue):
@@ -71,9 +69,7 @@ def classes_of(tr: Tracer, value: Value, function: Any) -> list[type]:
 def subclass_check(
     tr: Tracer, cls: type, of: type, instance: Source | None = None, function: object = isinstance
 ) -> bool:
-    """Return the answer of `issubclass` for real classes, without running user code. `instance`: source of an object of
-    it.
-    """
+    """Return `issubclass` of real classes, without running user code. `instance`: source of an object of the class."""
     if of in _PLAIN_CHECKS or is_plain_parameter_class(of):
         return of in cls.__mro__
     if type(of) is not type:

@@ -109,9 +109,7 @@ def _is_bound(obj: Any) -> bool:
 
 @wraps_family(_is_builtin, priority=50)
 def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
-    """Wrap a C callable found at a source: the same object at every call; a bound method has the same name
-    and owner.
-    """
+    """Wrap a C callable found at a source: the same object, or a bound method of the same name and owner."""
     if _is_bound(obj) and find_handler(obj) is None:
         tr.guard(source, "TYPE_MATCH", type(obj))
         tr.guard(AttrSource(source, "__name__"), "EQUALS_MATCH", obj.__name__)

@@ -1,6 +1,4 @@
-"""Marks on tensors that declare sizes dynamic, static or unbacked: the attributes that `torch._dynamo.mark_dynamic`
-sets.
-"""
+"""Marks on tensors that declare sizes dynamic, static or unbacked: attributes as of `torch._dynamo.mark_dynamic`."""
 
 from __future__ import annotations
 

@@ -10,9 +10,7 @@ ERROR_ON_BREAK = "torch._dynamo.error_on_graph_break(True)"
 
 
 class BreakNotAllowed(RuntimeError):
-    """The graph breaks where the program has forbidden it. `broken` is the break, `asked` the option that
-    forbids it.
-    """
+    """The graph breaks (`broken`) where the program has forbidden it (`asked`: the option)."""
 
     def __init__(self, broken: GraphBreak, asked: str = FULLGRAPH) -> None:
         super().__init__(f"{asked}, but the graph breaks: {broken.explain()}")

@@ -62,8 +62,6 @@ def _why(info: FrameInfo, known: Sequence[Entry]) -> str:
 
 
 def note_call(history: History, info: FrameInfo) -> None:
-    """Record the sizes and numbers of a call that runs eagerly: one that differs in the next call is a symbol
-    at once.
-    """
+    """Record the sizes and numbers of a call that runs eagerly, so that changed ones are symbols in the next."""
     for name, found in zip(info.code.co_varnames, info.locals, strict=False):
         history.note(found, LocalSource(name))

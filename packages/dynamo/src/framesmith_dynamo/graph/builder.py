@@ -165,9 +165,7 @@ class GraphBuilder:
     # Inputs
 
     def add_input(self, real: torch.Tensor, source: Source, fake: torch.Tensor | None = None) -> TensorRef:
-        """Return the ref of a real tensor, whose placeholder is created on first use. `fake`: one with
-        symbols, if any.
-        """
+        """Return the ref of a real tensor, whose placeholder is created on first use. `fake`: one with symbols."""
         if fake is None:
             fake = self.fake_mode.from_tensor(real, static_shapes=True)
         ref = TensorRef(self, fake, real=real, source=source)

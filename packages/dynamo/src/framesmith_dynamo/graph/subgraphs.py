@@ -67,7 +67,6 @@ class Subgraph:
 
 
 def last_node(builder: GraphBuilder) -> fx.Node:
-    """Return the last node of the graph."""
     last: fx.Node = next(iter(reversed(builder.graph.nodes)))
     return last
 

@@ -104,9 +104,7 @@ class Symbols:
         return fake
 
     def violated(self) -> tuple[str, Location | None] | None:
-        """Return a message about the first size marked dynamic that was specialised, and the line that did
-        it; or None.
-        """
+        """Return a message about the first size marked dynamic that was specialised, and its line; or None."""
         for source, size, dim in self._required:
             known = size if isinstance(size, int) else known_value(size)
             if known is not None:

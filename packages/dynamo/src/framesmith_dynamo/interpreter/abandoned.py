@@ -115,9 +115,7 @@ def _roots(state: TraceState) -> Iterator[Value]:
 
 
 def _held_by(frame: OpenFrame) -> Iterator[Value]:
-    """Return the values that a frame holds, also while suspended: stack, variables, and the exception that it
-    handles.
-    """
+    """Return the values that a frame holds: stack, variables, and the exception that it handles."""
     yield from (value for value in (*frame.stack, frame.handled) if value is not None)
     yield from frame.locals.values()
     yield from frame.cells.values()
@@ -141,8 +139,6 @@ def _reaches(state: TraceState, value: Value, wanted: Value) -> bool:
 
 
 def _in_cycle(state: TraceState, generator: GeneratorValue) -> bool:
-    """Whether the generator, or a new object that leads to it, is in a reference cycle, which only the
-    collector frees.
-    """
+    """Whether the generator, or a new object that leads to it, is in a reference cycle."""
     circles = cyclic_components([generator, *state.journal.made()], lambda value: _parts(state, value))  # type: ignore
     return any(id(generator) in _reached(state, circle) for circle in circles)  # type: ignore[arg-type]

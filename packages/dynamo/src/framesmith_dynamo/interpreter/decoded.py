@@ -1,6 +1,4 @@
-"""Code objects prepared for interpretation: instructions with handlers, jump targets, exception regions. Cached per
-code.
-"""
+"""Code objects prepared for interpretation: handlers, jump targets, exception regions. Cached per code."""
 
 from __future__ import annotations
 

@@ -141,9 +141,7 @@ class Frame:
         return self.cells[name]
 
     def has_cell(self, name: str) -> bool:
-        """Whether the slot of a variable holds a cell: true of cell and free variables, unless an inlined comprehension
-        uses it.
-        """
+        """Whether the slot of a variable holds a cell, and no inlined comprehension uses it."""
         bytecode = self.code.bytecode
         return name in bytecode.cellvars or name in bytecode.freevars
 

@@ -44,9 +44,7 @@ CACHED_OBJECT_CHANGED = register_break(
 
 
 class EscapedException(Exception):
-    """The traced program raises out of the outermost frame, which therefore runs eagerly, where the exception
-    is real.
-    """
+    """The traced program raises out of the outermost frame, which runs eagerly instead."""
 
     def __init__(self, raised: TracedRaise) -> None:
         location = location_of(raised)

@@ -11,7 +11,6 @@ def missing() -> None:
 
 
 def reduce(function: Callable[[Any, Any], Any], iterable: Iterable[Any], initial: Any = missing, /) -> Any:
-    """`functools.reduce`."""
     iterator = iter(iterable)
     total = initial
     if initial is missing:
@@ -46,7 +45,6 @@ class SortKey:
 
 
 def cmp_to_key(mycmp: Callable[[Any, Any], int]) -> Callable[[Any], SortKey]:
-    """`functools.cmp_to_key`."""
 
     def key(obj: Any) -> SortKey:
         return SortKey(mycmp, obj)
@@ -55,7 +53,6 @@ def cmp_to_key(mycmp: Callable[[Any, Any], int]) -> Callable[[Any], SortKey]:
 
 
 def itemgetter(item: Any, /, *items: Any) -> Callable[[Any], Any]:
-    """`operator.itemgetter`."""
     if not items:
         return lambda obj: obj[item]
     return lambda obj: tuple([obj[key] for key in (item, *items)])
@@ -69,14 +66,12 @@ def resolve(obj: Any, path: str) -> Any:
 
 
 def attrgetter(attr: str, /, *attrs: str) -> Callable[[Any], Any]:
-    """`operator.attrgetter`."""
     if not attrs:
         return lambda obj: resolve(obj, attr)
     return lambda obj: tuple([resolve(obj, path) for path in (attr, *attrs)])
 
 
 def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-    """`operator.methodcaller`."""
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 
@@ -98,7 +93,6 @@ def index_of(items: Iterable[Any], value: Any, /) -> int:
 
 
 def prod(iterable: Iterable[Any], /, *, start: Any = 1) -> Any:
-    """`math.prod`."""
     for item in iterable:
         start = start * item
     return start

@@ -16,7 +16,6 @@ LARGEST = sys.maxsize
 
 
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
-    """`itertools.chain`."""
     for iterable in iterables:
         yield from iterable
 
@@ -35,7 +34,6 @@ def chained(iterables: Iterator[Iterable[Any]]) -> Iterator[Any]:
 def accumulate(
     iterable: Iterable[Any], func: Callable[[Any, Any], Any] | None = None, *, initial: Any = None
 ) -> Iterator[Any]:
-    """`itertools.accumulate`."""
     return totals(iter(iterable), func, initial)
 
 
@@ -55,7 +53,6 @@ def totals(iterator: Iterator[Any], func: Callable[[Any, Any], Any] | None, init
 
 
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    """`itertools.compress`."""
     return selected_items(zip(data, selectors))  # noqa: B905
 
 
@@ -67,7 +64,6 @@ def selected_items(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
 
 
 def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
-    """`itertools.cycle`."""
     return repeated(iter(iterable))
 
 
@@ -82,7 +78,6 @@ def repeated(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 def dropwhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    """`itertools.dropwhile`."""
     return items_from(predicate, iter(iterable))
 
 
@@ -96,7 +91,6 @@ def items_from(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Iter
 
 
 def takewhile(predicate: Callable[[Any], Any], iterable: Iterable[Any], /) -> Iterator[Any]:
-    """`itertools.takewhile`."""
     return items_up_to(predicate, iter(iterable))
 
 
@@ -109,7 +103,6 @@ def items_up_to(predicate: Callable[[Any], Any], iterator: Iterator[Any]) -> Ite
 
 
 def filterfalse(predicate: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
-    """`itertools.filterfalse`."""
     return items_without(predicate, iter(iterable))
 
 
@@ -121,7 +114,6 @@ def items_without(predicate: Callable[[Any], Any] | None, iterator: Iterator[Any
 
 
 def starmap(function: Callable[..., Any], iterable: Iterable[Iterable[Any]], /) -> Iterator[Any]:
-    """`itertools.starmap`."""
     return results(function, iter(iterable))
 
 
@@ -132,7 +124,6 @@ def results(function: Callable[..., Any], rows: Iterator[Iterable[Any]]) -> Iter
 
 
 def pairwise(iterable: Iterable[Any], /) -> Iterator[tuple[Any, Any]]:
-    """`itertools.pairwise`."""
     return neighbours(iter(iterable))
 
 
@@ -145,7 +136,6 @@ def neighbours(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def batched(iterable: Iterable[Any], n: int) -> Iterator[tuple[Any, ...]]:
-    """`itertools.batched`."""
     if n < 1:
         raise ValueError("n must be at least one")
     return batches(iter(iterable), n)
@@ -164,7 +154,6 @@ def batches(iterator: Iterator[Any], n: int) -> Iterator[tuple[Any, ...]]:
 
 
 def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[tuple[Any, ...]]:
-    """`itertools.zip_longest`."""
     return filled_rows([iter(iterable) for iterable in iterables], fillvalue)
 
 
@@ -189,7 +178,6 @@ def filled_rows(iterators: list[Iterator[Any] | None], fillvalue: Any) -> Iterat
 
 
 def islice(iterable: Iterable[Any], first: Any, second: Any = missing, third: Any = None, /) -> Iterator[Any]:
-    """`itertools.islice`."""
     start, stop = (None, first) if second is missing else (first, second)
     start, stop, step = index_or_none(start), index_or_none(stop), index_or_none(third)
     if stop == -1:
@@ -213,9 +201,7 @@ def index_or_none(bound: int | None) -> int | None:
 
 
 def islice_items(iterator: Iterator[Any], start: int, stop: int | None, step: int) -> Iterator[Any]:
-    """Yield the items of an islice: none is taken from `stop` on, but all before it, including those that
-    `step` skips.
-    """
+    """Yield the items of an islice: none is taken from `stop` on, but all before it."""
     position = 0
     wanted = start
     while stop is None or position < stop:
@@ -265,7 +251,6 @@ def take(iterator: Iterator[Any]) -> list[Any]:
 
 
 def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
-    """`itertools.tee`."""
     n = operator.index(n)
     if n < 0:
         raise ValueError("n must be >= 0")
@@ -291,7 +276,6 @@ def tee_items(iterator: Iterator[Any], queues: list[list[Any]], position: int) -
 
 
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[tuple[Any, ...]]:
-    """`itertools.product`."""
     repeat = operator.index(repeat)
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
@@ -308,7 +292,6 @@ def in_turn(rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
-    """`itertools.permutations`."""
     pool = tuple(iterable)
     if r is not None and not isinstance(r, int):
         raise TypeError("Expected int as r")
@@ -322,12 +305,10 @@ def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tupl
 
 
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
-    """`itertools.combinations`."""
     return chosen(iterable, operator.index(r), 1)
 
 
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
-    """`itertools.combinations_with_replacement`."""
     return chosen(iterable, operator.index(r), 0)
 
 

@@ -42,13 +42,11 @@ def larger(left: Any, right: Any) -> bool:
 
 
 def heappush(heap: list[Any], item: Any, /) -> None:
-    """`heapq.heappush`."""
     heap.append(item)
     sift_down(heap, 0, len(heap) - 1)
 
 
 def heappop(heap: list[Any], /) -> Any:
-    """`heapq.heappop`."""
     last = heap.pop()
     if not heap:
         return last
@@ -59,7 +57,6 @@ def heappop(heap: list[Any], /) -> Any:
 
 
 def heapify(heap: list[Any], /) -> None:
-    """`heapq.heapify`."""
     for position in reversed(range(len(heap) // 2)):
         sift_up(heap, position)
 
@@ -79,7 +76,6 @@ def heapreplace_max(heap: list[Any], item: Any, /) -> Any:
 
 
 def heapreplace(heap: list[Any], item: Any, /) -> Any:
-    """`heapq.heapreplace`."""
     smallest = heap[0]
     heap[0] = item
     sift_up(heap, 0)
@@ -87,7 +83,6 @@ def heapreplace(heap: list[Any], item: Any, /) -> Any:
 
 
 def heappushpop(heap: list[Any], item: Any, /) -> Any:
-    """`heapq.heappushpop`."""
     if heap and heap[0] < item:
         item, heap[0] = heap[0], item
         sift_up(heap, 0)
@@ -103,7 +98,6 @@ def bounds(a: Any, lo: int, hi: int | None) -> tuple[int, int]:
 
 
 def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
-    """`bisect.bisect_right`."""
     lo, end = bounds(a, lo, hi)
     while lo < end:
         middle = (lo + end) // 2
@@ -115,7 +109,6 @@ def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Cal
 
 
 def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> int:
-    """`bisect.bisect_left`."""
     lo, end = bounds(a, lo, hi)
     while lo < end:
         middle = (lo + end) // 2
@@ -129,13 +122,11 @@ def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Call
 def insort_right(
     a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
 ) -> None:
-    """`bisect.insort_right`."""
     where = bisect_right(a, x if key is None else key(x), lo, hi, key=key)
     a.insert(where, x)
 
 
 def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None) -> None:
-    """`bisect.insort_left`."""
     where = bisect_left(a, x if key is None else key(x), lo, hi, key=key)
     a.insert(where, x)
 

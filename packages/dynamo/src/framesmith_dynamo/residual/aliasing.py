@@ -1,6 +1,4 @@
-"""Guards on aliasing: objects that were distinct when one was mutated, or used as keys, and memory of mutated
-inputs.
-"""
+"""Guards on aliasing: objects that were distinct when one was mutated or used as a key; memory of mutated inputs."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ FEW: Final = 4
 
 
 def alias_guards(state: TraceState) -> Iterator[Guard]:
-    """Return NOT_ALIASED guards for the trace's mutations: of tensors in the graph, and of Python objects in the
-    journal.
-    """
+    """Return NOT_ALIASED guards for the trace's mutations of tensors and of Python objects."""
     used = [ref for ref in state.builder.inputs if ref.source is not None]
     if len(used) > 1 and any(ref.is_changed() for ref in used):
         sources = [ref.source for ref in used if ref.source is not None]

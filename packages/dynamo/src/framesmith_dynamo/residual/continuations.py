@@ -43,7 +43,6 @@ def continuation_at(
 
 
 def is_continuation(code: CodeType) -> bool:
-    """Whether the code is a continuation."""
     return RESUMED in code.co_qualname
 
 

@@ -170,7 +170,6 @@ def restore_random(state: Sequence[torch.Tensor]) -> None:
 
 
 def calls_in(graph: FinishedGraph) -> list[fx.Node]:
-    """Return the operations of the graph."""
     return [node for node in graph.module.graph.nodes if node.op in ("call_function", "call_method")]
 
 

@@ -1,6 +1,4 @@
-"""The code after a graph break: the breaking instruction runs, and a continuation function (resume function)
-is called.
-"""
+"""Code after a graph break: the breaking instruction runs, and a continuation (resume function) is called."""
 
 from __future__ import annotations
 
@@ -193,9 +191,7 @@ def null_slots(stack: Sequence[Value | None]) -> tuple[bool, ...]:
 
 
 def arm(frame: Frame, below: tuple[bool, ...], pushed: tuple[bool, ...], index: int, target: int) -> Arm:
-    """Return the successor from the breaking instruction `index` to `target`: slots below, slots pushed (is NULL,
-    each).
-    """
+    """Return the successor from instruction `index` to `target`: slots below, slots pushed (is NULL, each)."""
     nulls = below + pushed
     bound = [name for name in frame.code.bytecode.varnames if name in frame.locals]
     stretch = straight_line_code_at(frame, target, nulls, bound)

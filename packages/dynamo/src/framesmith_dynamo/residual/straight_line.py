@@ -64,9 +64,7 @@ class _Stack:
 
 
 def straight_line_code_at(frame: Frame, start: int, nulls: Sequence[bool], bound: Sequence[str]) -> StraightLineCode:
-    """Return the straight-line code from `start` on, often empty, with these stack slots NULL and these
-    locals bound.
-    """
+    """Return the straight-line code from `start` on, often empty, with these slots NULL and these locals bound."""
     stack = _Stack(nulls)
     instrs = frame.code.instrs
     found = StraightLineCode((), start, tuple(nulls))
@@ -85,9 +83,7 @@ def straight_line_code_at(frame: Frame, start: int, nulls: Sequence[bool], bound
 
 
 def _may_run(frame: Frame, index: int, bound: Sequence[str]) -> bool:
-    """Whether an instruction can be part of straight-line code; one that may raise must be outside of `with`
-    and `try`.
-    """
+    """Whether an instruction can be straight-line code: one that may raise is outside of `with` and `try`."""
     instr = frame.code.instrs[index]
     if instr.op in CHEAP:
         return instr.op != "LOAD_FAST" or instr.arg in bound

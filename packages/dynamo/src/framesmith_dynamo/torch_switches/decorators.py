@@ -22,7 +22,7 @@ NESTED_REGION: Final = "__marked_compile_region_fn__"
 
 @dataclass(frozen=True)
 class Disabled:
-    """Marks a function that runs eagerly: with all its callees, or alone. `inner` is the function inside torch's
+    """The mark of a function that runs eagerly, with or without its callees. `inner`: the function inside torch's
     wrapper.
     """
 

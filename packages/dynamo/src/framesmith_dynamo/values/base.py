@@ -120,9 +120,7 @@ class Tracer(Protocol):
         """Return the value of `obj`, found at `source`, guarded. The same object has the same value."""
 
     def constant(self, obj: object) -> Value:
-        """Return the value of a Python object made while tracing or known immutable (int, str, dtype, tuple of
-        those...).
-        """
+        """Return the value of an object made while tracing or known immutable (int, str, dtype, tuple of those...)."""
 
     def guard(self, source: Source, kind: str, expected: object = None) -> None:
         """Add a guard to the compiled code, unless it is implied by another."""
@@ -365,9 +363,7 @@ class Value:
         return None
 
     def hash_key(self, tr: Tracer) -> object:
-        """A real hashable object that represents this value as a dict key or set member; equal keys mean
-        equal values.
-        """
+        """A real hashable object that represents this value as a key; equal keys mean equal values."""
         self.unsupported("hashing")
 
     def guard_identity(self, tr: Tracer) -> None:
@@ -418,9 +414,7 @@ class Value:
     # C slots and methods of an object
 
     def call_c_method(self, tr: Tracer, found: Found, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Call a method implemented in C, whatever the object's own class overrides; `found` names the class that has
-        it.
-        """
+        """Call a C method, bypassing overrides of the object's own class; `found` names the class that has it."""
         raise GraphBreak(C_METHOD, f"{found.owner.__qualname__}.{name} of {self.describe()}")
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:

@@ -89,9 +89,7 @@ def _is_converted(value: Value) -> bool:
 
 
 def refuse_store(tr: Tracer, cls: type, name: str, *, in_class: bool) -> NoReturn:
-    """Raise the error of setting or deleting an attribute of an object without a dictionary; `in_class`: its class has
-    it.
-    """
+    """Raise the error of storing into an object without a dictionary; `in_class`: its class has the attribute."""
     entries = dict.fromkeys([name] if in_class else [])
     try:
         object.__setattr__(object.__new__(type(cls.__name__, (), entries | {"__slots__": ()})), name, None)

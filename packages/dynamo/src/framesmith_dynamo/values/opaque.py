@@ -21,9 +21,7 @@ SHARED_BUFFER = register_break(
 
 
 class OpaqueValue(Value):
-    """An object found at a source, of which only the type is known (and guarded). `reason` is the break of its first
-    use.
-    """
+    """An object of which only the type is known (and guarded). `reason` is the break of its first use."""
 
     __slots__ = ("cls", "reason")
 

@@ -160,9 +160,7 @@ def _compare_found(tr: Tracer, a: Value, b: Value) -> bool | None:
 
 
 def hash_key(tr: Tracer, value: Value) -> object:
-    """Return the key of a value in dicts and sets. Existing objects that are keys by identity are guarded to be
-    distinct.
-    """
+    """Return the key of a value in dicts and sets. Existing objects as keys are guarded to be distinct."""
     key = value.hash_key(tr)
     if key is value and value.source is not None:
         tr.memo.identity_keys[id(value)] = value

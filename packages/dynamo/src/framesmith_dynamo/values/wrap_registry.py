@@ -51,9 +51,7 @@ def wraps_family(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wr
 
 
 def builds_type(*types: type) -> Callable[[Builder], Builder]:
-    """Register the builder of values for objects of exact types made while tracing. Raises ValueError for a
-    type taken.
-    """
+    """Register the builder of values for exact types made while tracing. Raises ValueError for a type taken."""
     return register(BUILDERS, *types)
 
 

@@ -1,4 +1,4 @@
-"""Functions, in all places where a program finds them, that change between calls."""
+"""Functions found in modules, classes, containers and closures that change between calls."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ def nothing(frame: Frame, instr: Instr) -> None:
 
 @handler("POP_TOP")
 def pop_top(frame: Frame, instr: Instr) -> None:
-    """Drop the top."""
     frame.stack.pop()
 
 

@@ -90,7 +90,7 @@ COMPUTED_FUNCTIONS: Final[dict[Any, str]] = {function: name for name, function i
 
 
 def _computed(tr: Tracer, function: Callable[..., Any], args: Sequence[Any]) -> Value | None:
-    """Return the result of a function of numbers computed in the graph; None if no number is symbolic, or it must be
+    """Return the result of a function of numbers computed in the graph; None if none is symbolic or it must be
     known.
     """
     if not any(isinstance(arg, Value) and arg.is_symbolic() for arg in args) or function not in COMPUTED_FUNCTIONS:
@@ -120,9 +120,7 @@ class ConstantValue(Value):
         return type(self.value)
 
     def as_number(self) -> Any:
-        """The number or symbol that graphs compute with; None for other objects and for numbers that no symbol can
-        represent.
-        """
+        """The number or symbol that graphs compute with; None for objects that no symbol can represent."""
         number = self.value
         if type(number) is float:
             return number if math.isfinite(number) else None

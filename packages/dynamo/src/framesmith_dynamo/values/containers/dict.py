@@ -308,7 +308,6 @@ class DictValue(MutableContainer, MappingValue):
         return self.missing(tr, key)
 
     def m___reversed__(self, tr: Tracer) -> Value:
-        """`reversed(self)`."""
         keys = self.keys_now(tr)[::-1]
         return tracked(tr, ConsumingIterator(type(reversed(self.cls())), keys, self, backwards=True))
 

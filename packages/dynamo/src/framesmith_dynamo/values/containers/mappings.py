@@ -116,7 +116,6 @@ def _pair(tr: Tracer, cls: type, position: int, item: Value) -> tuple[Value, Val
 
 
 def is_unhashable(key: Value) -> bool:
-    """Whether a key is of an unhashable type."""
     found = type_lookup(key.python_type(), "__hash__")
     return found is not None and found.raw is None
 
@@ -160,7 +159,6 @@ class DictView(ContainerValue):
         return TupleValue([key, self._value(tr, key)])
 
     def m___reversed__(self, tr: Tracer) -> Value:
-        """`reversed(self)`."""
         cls = type(reversed(getattr(self.owner.python_type()(), self.kind)()))
         keys = self.owner.keys_now(tr)[::-1]
         return tracked(tr, ConsumingIterator(cls, keys, self.owner, shown=self, read=self._reader(), backwards=True))
@@ -209,9 +207,7 @@ class KeysView(DictView, SetLike):
         return self._common(tr, other) if op == "&" else _changed_set(tr, op, other, self)
 
     def _common(self, tr: Tracer, other: Value) -> Value:
-        """`self & other` with the view on either side: a plain set no larger than the view is probed, other operands
-        iterated.
-        """
+        """`self & other` with the view on either side: a plain set no larger than the view is probed."""
         if type(other) is SetValue and len(self.members_now(tr)) <= other.size_now():
             return other.call_method(tr, "intersection", (self,), {})
         return new_set(tr, (item for item in each(tr, other) if self.holds(tr, item)))

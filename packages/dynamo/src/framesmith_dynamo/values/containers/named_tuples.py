@@ -243,9 +243,7 @@ builds_family(is_named)(_build_named)
 
 @wraps_family(is_named, priority=5)
 def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
-    """Wrap a named tuple found at a source: its type is guarded, items when they are read; it has no other
-    attributes.
-    """
+    """Wrap a named tuple found at a source: its type is guarded, items when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))
     own = instance_dict(obj)
     if own is not None:

@@ -61,7 +61,6 @@ class SequenceValue(ContainerValue):
         return tracked(tr, SequenceIterator(self))
 
     def m___reversed__(self, tr: Tracer) -> Value:
-        """`reversed(self)`."""
         return tracked(tr, SequenceIterator(self, len(self.items) - 1, -1))
 
     def size_now(self) -> int:

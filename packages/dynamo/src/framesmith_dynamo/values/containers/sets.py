@@ -107,9 +107,7 @@ def member_key(tr: Tracer, item: Value) -> object:
 
 
 def set_argument(other: Value, keys: dict[object, Value]) -> Any:
-    """Return a real argument for a method of set in place of `other`, of a kind with the same effect on the table's
-    size.
-    """
+    """Return a real argument for a method of set, of a kind with the same effect on the table's size."""
     held = other.builtin_contents()
     if isinstance(held, FrozenSetValue):
         return held.mirror
@@ -240,9 +238,7 @@ class FrozenSetValue(SetLike):
         return result
 
     def shared(self, tr: Tracer, iterable: Value) -> Value:
-        """Return the intersection with an iterable that is no set: each item is looked up when it is taken, and is
-        retained.
-        """
+        """Return the intersection with an iterable that is no set: each item is looked up when it is taken."""
         members: dict[object, Value] = {}
         mirror: set[object] = set()
         for item in each(tr, iterable):

@@ -131,7 +131,6 @@ class RangeValue(ContainerValue):
         return tr.constant(self.value[index])
 
     def m___reversed__(self, tr: Tracer) -> Value:
-        """`reversed(self)`."""
         return tracked(tr, SequenceIterator(RangeValue(self.value[::-1])))
 
     def unpack(self, tr: Tracer) -> list[Value]:

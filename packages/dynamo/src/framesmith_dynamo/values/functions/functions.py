@@ -1,6 +1,4 @@
-"""Python functions: found at a source, known, or defined while tracing. Calls bind the arguments and inline
-the body.
-"""
+"""Python functions: found at a source, known, or defined while tracing. Calls are inlined."""
 
 from __future__ import annotations
 

@@ -59,9 +59,7 @@ def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Va
 def transformed(
     tr: Tracer, transform: Callable[..., Any], body: Subgraph, settings: Sequence[Any], operands: Sequence[Value]
 ) -> list[Value]:
-    """Record the transform of a body in the graph, and return its results. The call may fail, and is kept, as the body
-    would.
-    """
+    """Record the transform of a body in the graph, and return its results. The call may fail, as the body would."""
     made = tr.call_torch(transform, (body.node, *settings, *operands, *body.captured), {})
     [call] = body.node.users
     effects = effects_of(call)

@@ -38,9 +38,7 @@ def _is_its_own_iterator(iterator: type) -> bool:
 
 
 def _passed_again(inner: Value) -> Value:
-    """Return an iterator to pass to `enumerate` and the like again. Raises GraphBreak where the program would
-    notice.
-    """
+    """Return an iterator to pass to `enumerate` and the like again; breaks where the program would notice."""
     if not isinstance(inner, IteratorValue) and not _is_its_own_iterator(inner.python_type()):
         raise GraphBreak(ITERATOR_CLASS, inner.describe())
     return inner

@@ -100,9 +100,7 @@ def entry_source(tr: Tracer, cls: type, found: Found, name: str, instance: Sourc
 
 
 def value_at(tr: Tracer, obj: Any, source: Source | None) -> Value:
-    """Return the value of an object found at `source` in an owner; without a source only immutable objects
-    are allowed.
-    """
+    """Return the value of an object found at `source`; without a source only immutable objects are allowed."""
     if source is not None:
         return tr.wrap(obj, source)
     if is_immutable(obj):
@@ -195,9 +193,7 @@ def data_descriptor_check(tr: Tracer, cls: type, entry: Found, name: str, instan
 
 
 def read_first_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source | None) -> bool:
-    """Whether a class entry takes precedence over the instance dictionary in reads: one with `__set__` alone
-    does not.
-    """
+    """Whether a class entry takes precedence over the instance dictionary in reads."""
     stores = data_descriptor_check(tr, cls, entry, name, instance)
     return stores and type_lookup(type(entry.raw), "__get__") is not None
 

@@ -220,9 +220,7 @@ class ClassValue(Value):
         tr.journal.store_attr(self, name, value)
 
     def _replaces_data(self, tr: Tracer, found: Found, name: str, value: Value) -> bool:
-        """Whether a store only replaces plain data of a user's class by plain data: look-ups then find the same
-        entries, of the same kinds.
-        """
+        """Whether a store only replaces plain data of a user's class by plain data, which changes no look-up."""
         if found.owner is not self.cls or is_trusted(self.cls.__module__) or name.startswith("__"):
             return False
         setter = type_lookup(type(self.cls), "__setattr__")

@@ -1,6 +1,4 @@
-"""Objects of frozen dataclasses as keys: hashed and compared by their fields, by methods that `dataclasses`
-generates.
-"""
+"""Objects of frozen dataclasses as keys: hashed and compared by their fields."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def is_generated(method: object) -> bool:
 
 
 def make_hashable(*given: Any) -> Any:
-    """Called by compiled code: return a new object with its attributes. Arguments: their values, its class, their
-    names.
-    """
+    """Called by compiled code: return a new object, given its attributes' values, its class, and their names."""
     *values, cls, names = given
     made = object.__new__(cls)
     for name, value in zip(names, values, strict=True):

@@ -188,7 +188,6 @@ class TracebackValue(Value):
 
 @handles(sys.exc_info)
 def exc_info(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`sys.exc_info()`."""
     between(tr, sys.exc_info, args, kwargs, 0, 0)
     error = tr.exception_now()
     if error is None:
@@ -198,6 +197,5 @@ def exc_info(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(sys.exception)
 def exception(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    """`sys.exception()`."""
     between(tr, sys.exception, args, kwargs, 0, 0)
     return tr.exception_now() or tr.constant(None)

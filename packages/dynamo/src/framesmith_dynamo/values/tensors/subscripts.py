@@ -164,7 +164,5 @@ def _dims_of(tr: Tracer, item: Value) -> int | None:
 
 
 def _dims_of_list(items: Collection[Value]) -> int | None:
-    """Return the same for a list of numbers, which is a tensor of indices; lists of bools or other objects
-    are unusual.
-    """
+    """Return the same for a list of numbers, which is a tensor of indices; other lists are unusual."""
     return 1 if items and all(item.python_type() is int for item in items) else None

@@ -314,9 +314,7 @@ def _is_tensor(obj: Any) -> bool:
 
 @wraps_family(_is_tensor, priority=0)
 def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
-    """Wrap a tensor input. Subclasses break, except for Parameter and its own: their `__torch_function__` may run
-    anything.
-    """
+    """Wrap a tensor input. Subclasses break, except for Parameter and its own."""
     if type(obj) not in TensorValue.python_types and not is_plain_parameter_class(type(obj)):
         raise GraphBreak(TENSOR_SUBCLASS, f"{type(obj).__qualname__} at {source.name}")
     if obj._is_zerotensor():

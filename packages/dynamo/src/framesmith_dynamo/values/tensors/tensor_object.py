@@ -158,9 +158,7 @@ class TensorObject(Value):
         return self.source is None and not self.fake.requires_grad
 
     def _own_attribute(self, tr: Tracer, name: str) -> Value | None:
-        """Return an attribute that a program has set on the tensor, pending stores included, or None; absence is
-        guarded.
-        """
+        """Return an attribute that a program has set, pending stores included, or None; absence is guarded."""
         pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
         if pending is not None:
             return None if pending is DELETED else pending

@@ -24,7 +24,6 @@ class ForwardContext:
     """The `ctx` of `forward` when no backward will follow: saved values become attributes that are never read."""
 
     def save_for_backward(self, *tensors: torch.Tensor) -> None:
-        """Save tensors for backward."""
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor) -> None:
