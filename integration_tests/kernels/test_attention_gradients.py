@@ -152,11 +152,11 @@ def test_one_query_or_one_key_keeps_its_weights(changed: dict[str, int]) -> None
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (dropped, "weights are read by others too"),
-        (of_halves, "another softmax"),
-        (with_weights, "weights are read by others too"),
+        (dropped, "probabilities are read by others too"),
+        (of_halves, "no softmax of float32"),
+        (with_weights, "probabilities are read by others too"),
         (with_sums, "scores are read by"),
-        (of_columns, "another softmax"),
+        (of_columns, "no softmax of float32"),
     ],
 )
 def test_what_reads_weights_or_scores_keeps_them(function: Callable[..., Tensor], why: str) -> None:

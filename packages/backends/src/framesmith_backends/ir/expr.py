@@ -254,11 +254,11 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Cast):
         return (e.value,)
     if isinstance(e, Load):
-        return (*((e.guard,) if e.guard is not None else ()), *told_by_data(*e.index))
-    return told_by_data(e.ix) if isinstance(e, Index) else ()
+        return (*((e.guard,) if e.guard is not None else ()), *indirect_parts(*e.index))
+    return indirect_parts(e.ix) if isinstance(e, Index) else ()
 
 
-def told_by_data(*indices: Ix) -> tuple[Expr, ...]:
+def indirect_parts(*indices: Ix) -> tuple[Expr, ...]:
     """The values of what data tell in the indices, each once."""
     return tuple(atom.value for atom in _all_picked(indices))  # type: ignore[misc]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, called, loads, on_buffers, told_by_data, walk
+from framesmith_backends.ir.expr import Expr, Index, Load, Number, called, indirect_parts, loads, on_buffers, walk
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -189,7 +189,7 @@ class Kernel:
     @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""
-        told = told_by_data(*(store.index for store in self.stores))
+        told = indirect_parts(*(store.index for store in self.stores))
         read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *told)}
         return any(param.written and param.name in read for param in self.params)
 

@@ -94,12 +94,14 @@ def half_before_cast(node: object) -> torch.dtype | None:
 
 
 def trained(softmax: fx.Node) -> TrainingPattern | Refusal | None:
-    """Return the attention that takes this softmax; None for a softmax of the backward pass or of other data."""
+    """Return the attention that takes this softmax; None for a softmax of the backward pass."""
     scores, dim, *_ = softmax.args
     value = softmax.meta["val"]
     assert isinstance(scores, fx.Node) and isinstance(dim, int)
-    if is_late(softmax) or has_symbols(value) or value.dtype != torch.float32 or dim not in (-1, value.dim() - 1):
+    if is_late(softmax):
         return None
+    if has_symbols(value) or value.dtype != torch.float32 or dim not in (-1, value.dim() - 1):
+        return Refusal("no softmax of float32 along the last dimension, with fixed sizes")
     if not (value.is_contiguous() and scores.meta["val"].is_contiguous()):
         return Refusal("scores that are not contiguous")
     probabilities, fully_masked = _unless_fully_masked(softmax)

@@ -18,7 +18,7 @@ from framesmith_backends.ir.expr import (
     Ref,
     approximate_parts,
     children,
-    told_by_data,
+    indirect_parts,
     walk,
 )
 from framesmith_backends.ir.kernel import Check, Store
@@ -190,7 +190,7 @@ def _term(w: Writing, atom: Atom, k: Size) -> str:
 
 def _picked(w: Writing, atom: Indirect) -> str:
     """The number, named where it is first known."""
-    (told,) = told_by_data(index.of(atom))
+    (told,) = indirect_parts(index.of(atom))
     scope = w.scopes[_depths(w, told)[told]]
     if is_within(told, atom.size):
         return emit(w, told)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from framesmith_aten.operators import is_view
-from framesmith_backends.ir.expr import Load, loads, told_by_data
+from framesmith_backends.ir.expr import Load, indirect_parts, loads
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of, with_numbers
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
@@ -189,7 +189,7 @@ class _Items:
             return False
         stores = kernel.stores
         values = [value for one in kernel.passes for value in one.values]
-        values += told_by_data(*(store.index for store in stores))
+        values += indirect_parts(*(store.index for store in stores))
         written = [store.index for store in stores if store.buffer == source]
         last = [store.index for store in kernel.passes[-1].stores if store.buffer == source]
         read = [load for load in loads(*values) if load.source in (source, target)]

@@ -16,7 +16,7 @@ from framesmith_backends.ir.expr import (
     Ref,
     approximate_parts,
     children,
-    told_by_data,
+    indirect_parts,
     walk,
 )
 from framesmith_backends.ir.kernel import Check, Store
@@ -98,7 +98,7 @@ def _depth(r: Rendering, node: Expr) -> int:
 def _ix_depth(r: Rendering, ix: Ix) -> int:
     """The level of the innermost loop the index depends on, also by what data tell, which may be of a reduction."""
     found = max((r.level_of[var] for var in index.variables(ix)), default=0)
-    return max(found, *(_depth(r, value) for value in told_by_data(ix))) if index.picked(ix) else found
+    return max(found, *(_depth(r, value) for value in indirect_parts(ix))) if index.picked(ix) else found
 
 
 def _const(r: Rendering, node: Const) -> Value:
@@ -222,7 +222,7 @@ def _load(r: Rendering, node: Load) -> Value:
 def _near_offsets(r: Rendering, ix: Ix) -> tuple[int, ...] | None:
     """How far from the first lane's element each lane's is, in every block of lanes; None if far, or not known."""
     lane = r.kernel.lane
-    told = lane in r.kernel.outer and told_by_data(ix)
+    told = lane in r.kernel.outer and indirect_parts(ix)
     if lane is None or r.lanes == 1 or (told and lane_step(r.kernel, ix) is None):
         return None
     offsets = index.block_offsets(ix, lane, r.lanes)
@@ -335,7 +335,7 @@ def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> V
 
 def _picked(r: Rendering, atom: Indirect) -> Value:
     """The number, written where it is first known: outside the loops along which a row is read."""
-    (told,) = told_by_data(index.of(atom))
+    (told,) = indirect_parts(index.of(atom))
     value = emit(r, told)
     if is_within(told, atom.size):
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, cost, loads, told_by_data, walk
+from framesmith_backends.ir.expr import Cast, Expr, Index, Load, Op, Ref, cost, indirect_parts, loads, walk
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
@@ -101,7 +101,7 @@ def lane_step(kernel: Kernel, ix: Ix) -> Size | None:
     lane = kernel.lane
     if lane is None:
         return 0
-    if lane in kernel.outer and any(isinstance(node, Ref) for node in walk(*told_by_data(ix))):
+    if lane in kernel.outer and any(isinstance(node, Ref) for node in walk(*indirect_parts(ix))):
         return None
     return index.coefficient(ix, lane)
 
