@@ -242,9 +242,9 @@ def test_gradients_on_buffers_of_other_names() -> None:
 
 def test_gradients_that_are_not_well_formed_are_refused() -> None:
     item = plans(ALIBI)[1].attention_gradients[0]
-    (one, *rest), (matmul, *others) = item.sums, item.products
+    (one, *rest), (matmul, *others) = item.sums, item.matmuls
     for changed, problem in (
-        ({"products": (replace(matmul, own=matmul.other), *others)}, "instead of"),
+        ({"matmuls": (replace(matmul, own=matmul.other), *others)}, "instead of"),
         ({"sums": (replace(one, factor=one.factor.transposed), *rest)}, "instead of"),
         ({"tile": AttentionTile(96, 64, 8, 3)}, "a tile of 96x64"),
         ({"sums": (replace(one, value=Cast(one.value, "f64")), *rest)}, "values of f64"),
