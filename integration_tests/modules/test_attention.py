@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends.native_ops.attention import operator as own
+from framesmith_backends.native_ops import base
+from framesmith_backends.native_ops.attention import operator as attention
 
 Tensor = torch.Tensor
 WIDTH, HEADS = 32, 4
@@ -28,23 +29,22 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The tasks of each call of our own code."""
     found: list[int] = []
 
-    class Counted(own.Code):
-        def __init__(self, widths: tuple[int, ...]) -> None:
-            super().__init__(widths)
-            run = self.run
+    class Counted(base.Code):
+        @property
+        def run(self) -> Callable[..., None]:
+            run = super().run
 
-            def counted(job: Any, tasks: int, *rest: Any) -> int:
-                found.append(tasks)
-                return run(job, tasks, *rest)
+            def counted(job: Any, tasks: int, *rest: Any) -> None:
+                if self.name == "attention":
+                    found.append(tasks)
+                run(job, tasks, *rest)
 
-            self.run = counted
+            return counted
 
-    monkeypatch.setattr(own, "Code", Counted)
-    for cached in (own.code, own.call_of):
-        cached.cache_clear()
+    monkeypatch.setattr(base, "Code", Counted)
+    attention.CODE.clear()
     yield found
-    for cached in (own.code, own.call_of):
-        cached.cache_clear()
+    attention.CODE.clear()
 
 
 def heads(x: Tensor, count: int = HEADS) -> Tensor:

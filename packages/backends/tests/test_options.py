@@ -26,6 +26,11 @@ def test_a_deprecated_option_has_the_present_name_and_value(old: str, present: s
         assert options.present_options({OLD: old}) == {"layout": present}
 
 
+def test_a_deprecated_value_has_the_present_name() -> None:
+    with pytest.warns(FutureWarning, match="value 'own' of option 'matmul' is deprecated: use 'native'"):  # old-name
+        assert options.present_options({"matmul": "own"}) == {"matmul": "native"}  # old-name
+
+
 def test_one_option_under_two_names_is_refused() -> None:
     with pytest.raises(ValueError, match="deprecated name of 'layout'"):
         options.present_options({OLD: "auto", "layout": "traced"})

@@ -17,7 +17,7 @@ from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
-from framesmith_backends.native_ops.attention.rewrite import codes_begun
+from framesmith_backends.native_ops.pending import pending_code
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
@@ -62,7 +62,7 @@ class CpuBackend:
     in sums and wrong where eager's rounding errors cancel (a*a - b*b is not 0 for equal a and b).
     Option `layout`: "channels_last" computes convolutions in channels-last where that is faster; "traced" leaves every
     tensor in the layout it was traced with.
-    Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "own", the kernel of this package;
+    Option `matmul`: what multiplies large float32 matrices, "aten", "onednn" or "native", the kernel of this package;
     "auto" asks the cost table, which measures each class of matmul once for the machine.
     Option `verify_ir`: True checks the IR's invariants after each pass.
     Option `launch`: "native" runs matmuls of float32 matrices between kernels, without tensor objects, and keeps what
@@ -136,7 +136,7 @@ class CpuBackend:
             on_error(f"a graph ({role})", error)
             return run_eagerly(traced)
 
-        launcher = waiting(executed(source, space), entries, codes_begun(gm), otherwise)
+        launcher = waiting(executed(source, space), entries, pending_code(gm), otherwise)
         return launcher, Stages(lowering, plan, llvm, source)
 
 

@@ -20,10 +20,12 @@ class Renamed(NamedTuple):
 
 #: Deprecated options of all backends.
 RENAMED: Final[Mapping[str, Renamed]] = {"images": Renamed("layout", {"auto": "channels_last"})}  # old-name
+#: Deprecated values of options, and their present names.
+RENAMED_VALUES: Final[Mapping[tuple[str, object], str]] = {("matmul", "own"): "native"}  # old-name
 
 
 def present_options(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the options under their present names; the first use of each deprecated name warns.
+    """Return the options and values under their present names; the first use of each deprecated name warns.
 
     Raises ValueError for an option given under both names.
     """
@@ -33,15 +35,18 @@ def present_options(given: Mapping[str, object]) -> dict[str, object]:
         if renamed is not None:
             if renamed.name in given:
                 raise ValueError(f"option {name!r} is the deprecated name of {renamed.name!r}: give one of them")
-            _warn_once(name, renamed.name)
+            _warn_once(f"option {name!r}", renamed.name)
             name, value = renamed.name, renamed.values.get(value, value)
+        if isinstance(value, str) and (present := RENAMED_VALUES.get((name, value))) is not None:
+            _warn_once(f"value {value!r} of option {name!r}", present)
+            value = present
         found[name] = value
     return found
 
 
 @functools.cache
 def _warn_once(old: str, present: str) -> None:
-    warn_user(FutureWarning(f"option {old!r} is deprecated: use {present!r}"))
+    warn_user(FutureWarning(f"{old} is deprecated: use {present!r}"))
 
 
 def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Role:

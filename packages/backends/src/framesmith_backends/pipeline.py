@@ -15,7 +15,7 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.verify import Malformed, verify_item, verify_program
 from framesmith_backends.lower.graph import Lowering, lower_graph
 from framesmith_backends.native_ops.attention.rewrite import use_native_attention
-from framesmith_backends.native_ops.matmul.rewrite import use_onednn, use_own, with_fastest_matmuls
+from framesmith_backends.native_ops.matmul.rewrite import use_native, use_onednn, with_fastest_matmuls
 from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
 from framesmith_backends.native_ops.recurrent.rewrite import with_recurrent_layers
 from framesmith_backends.native_ops.scans.rewrite import with_scans
@@ -39,7 +39,7 @@ PROVIDERS: Mapping[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "auto": with_fastest_matmuls,
     "aten": lambda gm: gm,
     "onednn": use_onednn,
-    "own": use_own,
+    "native": use_native,
 }
 
 

@@ -116,8 +116,7 @@ def test_what_fails_is_raised_where_nobody_is_to_be_told(monkeypatch: pytest.Mon
 def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
     from framesmith_backends.native_ops.attention import operator as attention
 
-    attention.code.cache_clear()
-    attention.call_of.cache_clear()
+    attention.CODE.clear()
     real = native.machine_code
     monkeypatch.setattr(native, "machine_code", lambda kind, text: (fail if kind == "attention" else real)(kind, text))
     q, k, v = torch.randn(3, 1, 2, 64, 32)
@@ -129,8 +128,7 @@ def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(call([q, k, v])[0], wanted)
         assert told == ["a graph (inference)"]
     finally:
-        attention.code.cache_clear()
-        attention.call_of.cache_clear()
+        attention.CODE.clear()
 
 
 def test_without_threads_it_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +239,7 @@ def test_a_launcher_that_is_never_called_lets_go_of_its_graph(gate: Gate) -> Non
 def test_attention_that_failed_once_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from framesmith_backends.native_ops.attention import operator as attention
 
-    attention.code.cache_clear()
-    attention.call_of.cache_clear()
+    attention.CODE.clear()
     q, k, v = torch.randn(3, 1, 2, 64, 32)
     function = lambda a, b, c: (torch.nn.functional.scaled_dot_product_attention(a, b, c) + 1,)  # noqa: E731
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Attention by our own code, beside ATen's and float64."""
+"""The native attention beside ATen and float64."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tracing_symbolic import trace_symbolic
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.launch.llvm import engine as native
-from framesmith_backends.native_ops.attention import operator as own
-from framesmith_backends.native_ops.attention.operator import ATTENTION, call_of, laid, why_not_ours
+from framesmith_backends.native_ops.attention import operator as native_attention
+from framesmith_backends.native_ops.attention.operator import ATTENTION, call_of, layout, why_aten
 from framesmith_backends.native_ops.attention.rewrite import use_native_attention
 from framesmith_backends.native_ops.attention.shape import FEW, KEYS, KEYS_OF_ROW, MOST_DEPTH, widths_of
 from framesmith_backends.target import Processor
@@ -33,11 +33,18 @@ LENGTHS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 63, 65, KEYS
 DEPTHS = st.one_of(st.integers(1, 9), st.sampled_from([12, 16, 17, 31, 40, 64, 65, 72, 80]))
 
 
+def forget() -> None:
+    """Forget machine code and calls of another processor."""
+    native_attention.CODE.clear()
+    for cached in (native_attention.shape, native_attention.call_of):
+        cached.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def all_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small tensors are taken, too."""
-    monkeypatch.setattr(own, "FEWEST", 1)
-    monkeypatch.setattr(own, "FEWEST_OF_FEW", 1)
+    monkeypatch.setattr(native_attention, "FEWEST", 1)
+    monkeypatch.setattr(native_attention, "FEWEST_OF_FEW", 1)
     call_of.cache_clear()
     yield
     call_of.cache_clear()
@@ -70,8 +77,8 @@ def exactly(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, 
 
 def results(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, mask: Tensor | None = None,
             scale: float | None = None) -> tuple[Any, Any]:  # fmt: skip
-    """By our own code, which is to take these, and by ATen's."""
-    assert why_not_ours(*map(laid, (q, k, v)), None if mask is None else laid(mask)) is None
+    """By the native attention, which computes these, and by ATen."""
+    assert why_aten(*map(layout, (q, k, v)), None if mask is None else layout(mask)) is None
     return ATTENTION(q, k, v, causal, mask, scale), CPU_ATTENTION(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
 
 
@@ -136,10 +143,10 @@ def test_all_kinds(
 ) -> None:  # fmt: skip
     batch, shared, times = many
     given = operands(batch, shared * times, queries, keys, depth, shared)
-    laid_out = [LAYOUTS[layout](one) for layout, one in zip(layouts, given, strict=True)]
+    layout_out = [LAYOUTS[layout](one) for layout, one in zip(layouts, given, strict=True)]
     torch.set_num_threads(threads)
     scale = abs(scale) or None if causal and scale is not None else scale
-    check(*laid_out, causal, MASKS[mask](batch, shared * times, queries, keys), scale, bound=1e-5)
+    check(*layout_out, causal, MASKS[mask](batch, shared * times, queries, keys), scale, bound=1e-5)
 
 
 @pytest.mark.parametrize("queries", [3, 40])
@@ -172,7 +179,7 @@ def test_causal(queries: int, keys: int) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, math.nan])
 def test_causal_with_scales_that_are_not_positive(scale: float) -> None:
-    """What ATen makes of keys that are hidden."""
+    """Hidden keys give the results of ATen."""
     found, atens = results(*operands(1, 2, 20, 20, 16), True, None, scale)
     torch.testing.assert_close(found, atens, rtol=0, atol=0, equal_nan=True)
     assert found[0].isnan().any()
@@ -222,7 +229,7 @@ def test_large_scores(queries: int) -> None:
 
 
 def test_weights_of_all_sizes() -> None:
-    """Two keys, one of which has the weight e**-x, down to nothing."""
+    """Two keys, one of which has the probability e**-x, down to nothing."""
     for queries in (1, 17):
         for x in (0.0, 1e-3, 0.3, 0.4, 1.0, 20.0, 50.0, 85.0, 88.0, 110.0, 1e4, math.inf):
             q, v = torch.ones(1, 1, queries, 1), torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
@@ -238,7 +245,7 @@ def test_weights_of_all_sizes() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_threads(sizes: tuple[int, int, int, int, int], causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits for any number of them."""
-    monkeypatch.setattr(own, "GRAIN", 1)
+    monkeypatch.setattr(native_attention, "GRAIN", 1)
     given, found = operands(*sizes), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -277,7 +284,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, list[Any]]]
     q, k, v = operands(2, 4, 6, 7, 8)
     wide = [torch.cat([one] * 33, 3) for one in (q, k, v)]
     return {
-        "apart": ("contiguous", [q, k, torch.stack([v, v], 4)[..., 0]]),
+        "strided": ("contiguous", [q, k, torch.stack([v, v], 4)[..., 0]]),
         "large": ("large", wide),
         "keys of another size": ("do not fit", [q, k[..., :4], v[..., :4]]),
         "more keys than values": ("do not fit", [q, k, v[:, :, :3]]),
@@ -293,11 +300,13 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, list[Any]]]
 @pytest.mark.parametrize("name", refused(pytest.MonkeyPatch()))
 def test_what_stays_with_aten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     why, given = refused(monkeypatch)[name]
-    said = why_not_ours(*map(laid, given), *[None] * (4 - len(given)))
+    said = why_aten(*map(layout, given), *[None] * (4 - len(given)))
     assert said is not None and why in said
     called: list[Any] = []
     monkeypatch.setattr(
-        own, "CPU_ATTENTION", lambda *args, **kwargs: called.append(args) or (args[0].clone(), args[0].clone())
+        native_attention,
+        "CPU_ATTENTION",
+        lambda *args, **kwargs: called.append(args) or (args[0].clone(), args[0].clone()),
     )
     ATTENTION(*given[:3], False, given[3] if len(given) > 3 else None, None)
     assert called
@@ -311,8 +320,8 @@ def test_small_tensors_and_other_types_stay_with_aten(monkeypatch: pytest.Monkey
         assert all(torch.equal(one, two) for one, two in zip(found, wanted, strict=True))
     monkeypatch.undo()
     for queries in (1, 6):
-        assert why_not_ours(*map(laid, operands(1, 1, queries, 8, 8)), None) == "too few elements"
-    assert why_not_ours(*map(laid, operands(4, 4, 1, 512, 64)), None) is None
+        assert why_aten(*map(layout, operands(1, 1, queries, 8, 8)), None) == "too few elements"
+    assert why_aten(*map(layout, operands(4, 4, 1, 512, 64)), None) is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -332,10 +341,9 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
     known = native.machine()
     other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    for cached in (own.code, own.shape, own.call_of):
-        cached.cache_clear()
+    forget()
     try:
-        assert own.shape().lanes == width // 4
+        assert native_attention.shape().lanes == width // 4
         for queries, keys, depth in ((1, 40, 17), (3, 530, 16), (9, 5, 3), (29, 140, 23)):
             for mask in ("none", "whole", "of keys", "closed"):
                 given = operands(1, 2, queries, keys, depth)
@@ -345,12 +353,14 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
         k[0, 0, 3] = torch.tensor(0x7FC00101, dtype=torch.int32).view(torch.float32)  # whose last bits are no zeros
         assert ATTENTION(q, k, v, False, None, None)[0].isnan().all()
     finally:
-        for cached in (own.code, own.shape, own.call_of):
-            cached.cache_clear()
+        forget()
 
 
 def test_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own.code(widths_of(own.shape(), 9)), "run", lambda *given: 1)
+    def fail(job: Any, *rest: Any) -> None:
+        job[native_attention.JOB.index["failed"]] = 1
+
+    monkeypatch.setattr(native_attention.CODE[widths_of(native_attention.shape(), 9)], "run", fail)
     with pytest.raises(MemoryError, match="attention"):
         ATTENTION(*operands(1, 1, 9, 9, 8), False, None, None)
 
@@ -393,7 +403,7 @@ def test_graphs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_of_sizes_that_change(name: str) -> None:
+def test_graphs_of_dynamic_shapes(name: str) -> None:
     function, is_ours = GRAPHS[name]
     given = [*operands(2, 4, 21, 30, 16), numbers(2, 1, 21, 30, seed=3)]
     gm = trace_symbolic(function, given)

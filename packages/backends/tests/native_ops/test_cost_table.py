@@ -43,22 +43,22 @@ def test_a_class_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_our_own_kernel_is_tried_where_libraries_are_weak() -> None:
     few, many = class_of("nt", 8, 1024, 1024, True), class_of("nt", 512, 1024, 1024, True)
-    assert "own" in table.candidates(few) and "own" not in table.candidates(many)
+    assert "native" in table.candidates(few) and "native" not in table.candidates(many)
 
 
 def test_a_row_that_lacks_a_provider_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     one, found = class_of("nt", 8, 64, 64, True), _empty()
     found.seconds[one.key] = {"aten": 1.0}
-    monkeypatch.setattr(table, "measured", lambda _: ({"aten": 1.0, "onednn": 0.5, "own": 0.7}, True))
+    monkeypatch.setattr(table, "measured", lambda _: ({"aten": 1.0, "onednn": 0.5, "native": 0.7}, True))
     assert found.fastest(one) == "onednn"
 
 
 def test_another_provider_must_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = class_of("nt", 8, 64, 64, True)
     for seconds, wanted in (
-        ({"aten": 1.0, "onednn": 0.98, "own": 0.99}, "aten"),
-        ({"aten": 1e-5, "onednn": 5e-6, "own": 5e-6}, "aten"),  # a call costs as much
-        ({"aten": 1.0, "onednn": 0.8, "own": 0.7}, "own"),
+        ({"aten": 1.0, "onednn": 0.98, "native": 0.99}, "aten"),
+        ({"aten": 1e-5, "onednn": 5e-6, "native": 5e-6}, "aten"),  # a call costs as much
+        ({"aten": 1.0, "onednn": 0.8, "native": 0.7}, "native"),
         ({"aten": 1.0, "onednn": 0.8}, "onednn"),
     ):
         monkeypatch.setattr(table, "measured", lambda _, row=seconds: (row, True))
@@ -71,7 +71,7 @@ def _empty() -> CostTable:
     return found
 
 
-@pytest.mark.parametrize("row", [{}, {"onednn": 1.0}, {"aten": "1", "onednn": 1.0, "own": 1.0}, 3, {"aten": -1.0}])
+@pytest.mark.parametrize("row", [{}, {"onednn": 1.0}, {"aten": "1", "onednn": 1.0, "native": 1.0}, 3, {"aten": -1.0}])
 def test_rows_that_make_no_sense_are_left_out(row: object) -> None:
     storage.write(table.file_name(), json.dumps({"key": row}).encode())
     assert CostTable().seconds == {}

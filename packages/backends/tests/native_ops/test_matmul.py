@@ -1,4 +1,4 @@
-"""Our own matmul against one in double precision: sizes, layouts, factors, special values, threads, batches."""
+"""The native matmul against one in double precision: sizes, layouts, factors, special values, threads, batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeps import examples
 from framesmith_backends.launch.llvm.engine import machine, machine_code
 from framesmith_backends.native_ops.matmul.blocking import LONGEST_CHAIN, Blocking, blocking
 from framesmith_backends.native_ops.matmul.kernel import render_matmuls
-from framesmith_backends.native_ops.matmul.operator import OPERATOR, NativeMatmul, native_matmul
+from framesmith_backends.native_ops.matmul.operator import NATIVE_MATMUL, OPERATOR, NativeMatmul
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.target import Processor
 
@@ -24,7 +24,7 @@ STEPS = st.sampled_from(["n", "t", "wide", "sparse"])
 
 
 def matrix(rows: int, columns: int, layout: str) -> torch.Tensor:
-    """A random matrix: contiguous, transposed, with rows far apart, or with nothing contiguous."""
+    """A random matrix: contiguous, transposed, with a large row stride, or with nothing contiguous."""
     if layout == "t":
         return torch.randn(columns, rows).t()
     if layout == "wide":
@@ -64,7 +64,7 @@ def test_matmuls_are_right(
     before = torch.zeros(m, n).double() if beta == 0 else c.double()
     wanted = alpha * (a.double() @ b.double()) + beta * before + (0 if bias is None else bias.double())
     size = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(beta) * before.abs() + wanted.abs()
-    native_matmul()(a, b, c, bias, alpha, beta)
+    NATIVE_MATMUL(a, b, c, bias, alpha, beta)
     assert_as_exact(c, wanted, size + (0 if bias is None else bias.double().abs()), k)
     c.fill_(float("nan"))
     assert bool(frame.isnan().all()), "written outside"
@@ -78,7 +78,7 @@ def test_the_result_is_the_same_for_any_number_of_threads(shape: tuple[int, int,
     results = []
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)
-        results.append(native_matmul()(a, b, torch.empty(m, n)))
+        results.append(NATIVE_MATMUL(a, b, torch.empty(m, n)))
     assert all(torch.equal(results[0], other) for other in results)
 
 
@@ -89,7 +89,7 @@ def test_the_error_is_at_most_half_again_eagers(shape: tuple[int, int, int]) -> 
     for form in ("nn", "nt", "tn"):
         a, b = matrix(m, k, form[0]), matrix(k, n, form[1])
         exact = a.double() @ b.double()
-        ours = (native_matmul()(a, b, torch.empty(m, n)) - exact).square().mean()
+        ours = (NATIVE_MATMUL(a, b, torch.empty(m, n)) - exact).square().mean()
         assert ours <= 1.5**2 * (a @ b - exact).square().mean()
 
 
@@ -100,7 +100,7 @@ def test_special_values_stay_in_their_rows_and_columns(m: int, form: str, value:
     a, b = matrix(m, 35, form[0]), matrix(35, 45, form[1])
     a[m - 1, 34] = value
     b[0, 44] = value
-    found, wanted = native_matmul()(a, b, torch.empty(m, 45)), a @ b
+    found, wanted = NATIVE_MATMUL(a, b, torch.empty(m, 45)), a @ b
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
@@ -108,7 +108,7 @@ def test_batches() -> None:
     for shape in ((16, 128, 64, 128), (3, 5, 7, 9), (0, 3, 3, 3), (2, 70, 0, 40)):
         batches, m, k, n = shape
         a, b = torch.randn(batches, m, k), torch.randn(batches, n, k).transpose(1, 2)
-        found = native_matmul()(a, b, torch.full((batches, m, n), float("nan")))
+        found = NATIVE_MATMUL(a, b, torch.full((batches, m, n), float("nan")))
         torch.testing.assert_close(found, torch.bmm(a, b), rtol=1e-4, atol=1e-4)
 
 
@@ -121,11 +121,11 @@ def test_operands_may_share_memory_and_repeat() -> None:
 
 def test_many_python_threads_at_once() -> None:
     a, b = torch.randn(100, 600), torch.randn(600, 130)
-    wanted = native_matmul()(a, b, torch.empty(100, 130))
+    wanted = NATIVE_MATMUL(a, b, torch.empty(100, 130))
     wrong: list[int] = []
 
     def work(rank: int) -> None:
-        found = [native_matmul()(a, b, torch.empty(100, 130)) for _ in range(20)]
+        found = [NATIVE_MATMUL(a, b, torch.empty(100, 130)) for _ in range(20)]
         wrong.extend(rank for one in found if not torch.equal(one, wanted))
 
     workers = [threading.Thread(target=work, args=(rank,)) for rank in range(8)]
@@ -141,9 +141,7 @@ def doubled() -> NativeMatmul:
     def element(b: Builder, value: Value) -> Value:
         return b.mul(b.select(b.compare("ogt", value, 0.0), value, b.number(0.0, value)), 2.0)
 
-    return NativeMatmul(
-        render_matmuls(machine().target, element, Blocking(machine().target.float_lanes, (4, 1), 2, 64, 64))
-    )
+    return NativeMatmul(lambda target: render_matmuls(target, element, Blocking(target.float_lanes, (4, 1), 2, 64, 64)))
 
 
 @pytest.mark.parametrize("shape", [(1, 100, 30), (8, 40, 64), (37, 200, 150), (5, 0, 6)])
@@ -160,11 +158,12 @@ def test_narrow_vectors_give_right_matmuls() -> None:
     for size in (16, 32):
         if size > host.bytes:
             continue
-        own = NativeMatmul(render_matmuls(Processor(host.name, host.features, size, host.half)))
+        narrow = Processor(host.name, host.features, size, host.half)
+        matmul = NativeMatmul(lambda _, narrow=narrow: render_matmuls(narrow))  # type: ignore[misc]
         for m, k, n in ((70, 130, 90), (4, 70, 33), (1, 19, 5)):
             for form in ("nn", "nt", "tn"):
                 a, b = matrix(m, k, form[0]), matrix(k, n, form[1])
-                torch.testing.assert_close(own(a, b, torch.empty(m, n)), a @ b, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(matmul(a, b, torch.empty(m, n)), a @ b, rtol=1e-4, atol=1e-4)
 
 
 def test_blocks_fit_the_caches() -> None:

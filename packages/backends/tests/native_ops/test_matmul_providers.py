@@ -9,7 +9,7 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.native_ops.matmul.cost_table import PROVIDERS, CostTable, class_of
-from framesmith_backends.native_ops.matmul.rewrite import FORMS, use_onednn, use_own, with_fastest_matmuls
+from framesmith_backends.native_ops.matmul.rewrite import LAYOUTS, use_native, use_onednn, with_fastest_matmuls
 
 
 def targets(gm: torch.fx.GraphModule) -> list[str]:
@@ -33,7 +33,7 @@ def test_a_large_linear_is_moved_and_equal() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", LAYOUTS)
 def test_each_form_of_matmul(form: str) -> None:
     sizes = {"n": (256, 300), "t": (300, 256)}
     a, b = torch.randn(sizes[form[0]]), torch.randn(tuple(reversed(sizes[form[1]])))
@@ -62,7 +62,7 @@ def test_what_does_not_fit_stays() -> None:
         assert with_fastest_matmuls(gm) is gm
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", LAYOUTS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
     sizes = {"n": (256, 300), "t": (300, 256)}
@@ -74,8 +74,8 @@ def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
         return (torch.addmm(bias, left, right) if biased else left @ right).relu()
 
     gm = trace(function, [a, b, bias])
-    assert "framesmith_backends.matmul.default" in targets(use_own(gm))
-    (found,) = CpuBackend().compile(gm, [a, b, bias], options={"matmul": "own"})([a, b, bias])
+    assert "framesmith_backends.matmul.default" in targets(use_native(gm))
+    (found,) = CpuBackend().compile(gm, [a, b, bias], options={"matmul": "native"})([a, b, bias])
     wanted = function(a, b, bias)
     assert found.stride() == wanted.stride()
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
@@ -87,16 +87,16 @@ def test_the_table_chooses_for_each_matmul(monkeypatch: pytest.MonkeyPatch) -> N
     x, w = torch.randn(16, 1024), torch.randn(1024, 1024)
     gm = trace(F.linear, [x, w])
     key = class_of("nt", 16, 1024, 1024, False).key
-    for best, target in (("own", "framesmith_backends.matmul"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
+    for best, target in (("native", "framesmith_backends.matmul"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
         table.seconds[key] = {name: 0.5 if name == best else 1.0 for name in PROVIDERS}
         assert any(t.startswith(target) for t in targets(with_fastest_matmuls(gm))), best
 
 
 def test_results_of_our_own_kernel_may_be_changed() -> None:
     x, w = torch.randn(512, 256), torch.randn(256, 256)
-    (found,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    (found,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "native"})([x, w])
     assert not found._is_view()
     found.requires_grad_(True).mul(2).sum().backward()
     wanted = F.linear(x, w.mul_(2))
-    (again,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "own"})([x, w])
+    (again,) = CpuBackend().compile(trace(F.linear, [x, w]), [x, w], options={"matmul": "native"})([x, w])
     torch.testing.assert_close(again, wanted, rtol=1e-4, atol=1e-4)

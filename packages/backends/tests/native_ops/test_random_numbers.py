@@ -1,4 +1,4 @@
-"""What is drawn from the CPU's generator many at a time: the numbers, and the state, that ATen comes to one by one."""
+"""Draws of many numbers of the CPU's generator: numbers and state are those of ATen, which draws one by one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from framesmith_backends.native_ops.random_numbers import operator as random_numbers
 from framesmith_backends.native_ops.random_numbers.operator import (
+    DRAWN_MASK,
+    DRAWN_UNIFORM,
     FEWEST,
-    MASK,
-    UNIFORM,
-    are_atens,
     fill_mask,
     fill_uniform,
+    matches_aten,
 )
 
 BLOCK = 312  # elements of two words that one renewal of the generator gives
@@ -35,7 +35,7 @@ def state_after(seed: int, words: int) -> torch.Tensor:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**40), st.one_of(st.integers(0, 5), st.integers(620, 1250)), COUNTS, st.data())
 def test_numbers_and_state(seed: int, words: int, count: int, data: st.DataObject) -> None:
-    """ATen's own doubles tell what a mask is, on every processor."""
+    """A mask follows from ATen's own doubles, on every processor."""
     p = data.draw(st.one_of(st.floats(0.0, 1.0), st.sampled_from([0.0, 1.0, 0.1, 5e-324, 1 - 2**-53])))
     state = state_after(seed, words)
     generator = torch.Generator()
@@ -52,37 +52,37 @@ def test_numbers_and_state(seed: int, words: int, count: int, data: st.DataObjec
     assert all((frame[:16] == 7).all() and (frame[count + 16 :] == 7).all() for frame in frames)
 
 
-def test_whether_they_are_atens_is_what_drawing_says() -> None:
+def test_whether_they_matches_aten_is_what_drawing_says() -> None:
     torch.manual_seed(3)
     drawn = torch.empty(4000).bernoulli_(0.2)
     torch.manual_seed(3)
     doubles = torch.empty(4000, dtype=torch.float64).uniform_()
-    assert are_atens() == torch.equal(drawn != 0, doubles < 0.2)
+    assert matches_aten() == torch.equal(drawn != 0, doubles < 0.2)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (FEWEST - 1,), (FEWEST,), (7, 31, 41), (0, 5)])
 def test_operators(shape: tuple[int, ...]) -> None:
-    if not are_atens():
+    if not matches_aten():
         pytest.skip("ATen draws zeros and ones by a library on this processor")
     found = []
     for ours in (False, True):
         torch.manual_seed(11)
-        mask = MASK(torch.empty(shape), 0.3) if ours else torch.empty(shape).bernoulli_(0.3).bool()
-        uniform = UNIFORM(list(shape)) if ours else torch.rand(shape)
+        mask = DRAWN_MASK(torch.empty(shape), 0.3) if ours else torch.empty(shape).bernoulli_(0.3).bool()
+        uniform = DRAWN_UNIFORM(list(shape)) if ours else torch.rand(shape)
         found.append((mask, uniform, torch.get_rng_state()))
     assert all(map(torch.equal, *found))
     with pytest.raises(RuntimeError, match="bernoulli_ expects p to be in"):
-        MASK(torch.empty(FEWEST), 1.5)
+        DRAWN_MASK(torch.empty(FEWEST), 1.5)
 
 
 def test_threads_draw_different_numbers() -> None:
     count, calls = 4096, 40
     torch.manual_seed(5)
-    wanted = {MASK(torch.empty(count), 0.5).numpy().tobytes() for _ in range(calls)}
+    wanted = {DRAWN_MASK(torch.empty(count), 0.5).numpy().tobytes() for _ in range(calls)}
     state = torch.get_rng_state()
     torch.manual_seed(5)
     with ThreadPoolExecutor(4) as pool:
-        found = {*pool.map(lambda _: MASK(torch.empty(count), 0.5).numpy().tobytes(), range(calls))}
+        found = {*pool.map(lambda _: DRAWN_MASK(torch.empty(count), 0.5).numpy().tobytes(), range(calls))}
     assert found == wanted and len(found) == calls
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -101,7 +101,7 @@ def test_what_another_thread_draws_meanwhile_is_not_drawn_again(monkeypatch: pyt
     first, second = torch.rand(count), torch.rand(count)
     torch.manual_seed(6)
     monkeypatch.setattr(random_numbers, "fill_uniform", interrupted)
-    drawn = UNIFORM([count])
+    drawn = DRAWN_UNIFORM([count])
     assert torch.equal(meanwhile[0], first) and torch.equal(drawn, second)
 
 
@@ -110,6 +110,6 @@ def test_a_child_of_a_process_that_draws_may_draw() -> None:
     with random_numbers._drawing:
         child = os.fork()
         if not child:
-            UNIFORM([FEWEST])
+            DRAWN_UNIFORM([FEWEST])
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

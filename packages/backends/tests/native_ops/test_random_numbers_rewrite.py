@@ -1,4 +1,4 @@
-"""Graphs that draw random numbers, by our own code: what eager mode draws, and where it leaves the generator."""
+"""Graphs that draw random numbers natively: the numbers of eager mode, and its state of the generator after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.native_ops.random_numbers.operator import FEWEST, MASK, UNIFORM, are_atens
+from framesmith_backends.native_ops.random_numbers.operator import DRAWN_MASK, DRAWN_UNIFORM, FEWEST, matches_aten
 from framesmith_backends.native_ops.random_numbers.rewrite import with_drawn_numbers
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ DRAWN: dict[str, Function] = {
     "mask, compared": lambda x: (mask := aten.bernoulli.p(torch.empty_like(x), 0.3), mask != 0, mask != 1),
     "mask of half numbers": lambda x: aten.bernoulli.p(torch.empty_like(x).to(torch.bfloat16), 0.7).ne(0),
     "never and always": lambda x: (aten.bernoulli.p(x, 0.0), aten.bernoulli.p(x, 1.0)),
-    "turned": lambda x: aten.bernoulli.p(x.t(), 0.5),
+    "transposed": lambda x: aten.bernoulli.p(x.t(), 0.5),
     "uniform": lambda x: torch.rand(x.shape) + torch.rand_like(x),
     "in turn": lambda x: (torch.rand(x.shape), torch.randn(x.shape), aten.bernoulli.p(x, 0.5), torch.rand(x.shape)),
 }
@@ -34,7 +34,7 @@ LEFT: dict[str, Function] = {
 
 
 def ours(gm: torch.fx.GraphModule) -> list[Any]:
-    return [node.target for node in gm.graph.nodes if node.target in (MASK, UNIFORM)]
+    return [node.target for node in gm.graph.nodes if node.target in (DRAWN_MASK, DRAWN_UNIFORM)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -54,10 +54,10 @@ def test_the_same_numbers(name: str, shape: tuple[int, ...]) -> None:
         for wanted, got in zip(*found, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0, check_stride=True)
     many = torch.Size(shape).numel() >= FEWEST
-    assert bool(ours(with_drawn_numbers(gm))) == (name in DRAWN and many and are_atens())
+    assert bool(ours(with_drawn_numbers(gm))) == (name in DRAWN and many and matches_aten())
 
 
-def test_sizes_that_change() -> None:
+def test_dynamic_shapes() -> None:
     function = DRAWN["mask, read as numbers"]
     gm = trace_symbolic(function, [torch.ones(64, 70)])
     call = CpuBackend().compile(gm, [torch.ones(64, 70)])
@@ -67,7 +67,7 @@ def test_sizes_that_change() -> None:
             torch.manual_seed(0)
             found.append((run(torch.ones(shape)), torch.get_rng_state()))
         assert all(map(torch.equal, *found))
-    assert bool(ours(with_drawn_numbers(gm))) == are_atens()
+    assert bool(ours(with_drawn_numbers(gm))) == matches_aten()
 
 
 def test_another_generator_is_used() -> None:
@@ -78,7 +78,7 @@ def test_another_generator_is_used() -> None:
 
 
 def test_a_comparison_reads_the_mask_itself() -> None:
-    if not are_atens():
+    if not matches_aten():
         pytest.skip("ATen draws zeros and ones by a library on this processor")
     gm = with_drawn_numbers(trace(lambda x: aten.bernoulli.p(torch.empty_like(x), 0.3).ne(0), [torch.ones(64, 70)]))
-    assert [node.target for node in gm.graph.nodes if node.op == "call_function"] == [MASK]
+    assert [node.target for node in gm.graph.nodes if node.op == "call_function"] == [DRAWN_MASK]

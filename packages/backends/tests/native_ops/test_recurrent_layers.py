@@ -1,4 +1,4 @@
-"""Recurrent layers by our own code, beside eager mode in float64."""
+"""The native recurrent layers beside eager mode in float64."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native
+from framesmith_backends.native_ops import base
 from framesmith_backends.native_ops.recurrent import operator as recurrent
 from framesmith_backends.native_ops.recurrent import rewrite
 from framesmith_backends.native_ops.recurrent.operator import LSTM, LSTM_BACKWARD, LSTM_OPERANDS, STATES
@@ -55,12 +56,12 @@ def weights_of(layer: nn.RNNBase) -> list[torch.Tensor]:
 
 
 def by_inputs(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    """What inputs give to the gates."""
+    """The inputs' part of the gates."""
     return torch.addmm(weights[2], x.flatten(0, 1), weights[0].t())
 
 
 def check(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    """To some last places of the largest element; of a hundredth, if all are less: they are sums of numbers near 1."""
+    """Within some last digits of the largest element, or of 0.01 if all are less: they are sums of numbers near 1."""
     assert found.shape == wanted.shape
     size = max(wanted.abs().max().item(), 1e-2)
     torch.testing.assert_close(found.double(), wanted.double(), rtol=0, atol=3e-6 * size)
@@ -184,7 +185,7 @@ def test_what_is_no_number(kind: str) -> None:
 @pytest.mark.parametrize("hidden", [1, 16, 23, 64])
 @pytest.mark.parametrize("kind", CELLS)
 def test_nothing_else_is_read_or_written(kind: str, hidden: int) -> None:
-    """What is read, and results, end where nobody may read or write."""
+    """Operands and results end at pages without access."""
     gates = CELLS[kind].gates
     rows, steps = 7, 2
     kept = []
@@ -201,16 +202,16 @@ def test_nothing_else_is_read_or_written(kind: str, hidden: int) -> None:
 
     weight, bias, state = placed(gates * hidden, hidden), placed(gates * hidden), placed(rows, hidden)
     given = {"bias": bias, "first": state, "first_cell": state, "gates": placed(steps, rows, gates * hidden)}
-    results = {"out": placed(steps, rows, hidden), "cells": placed(steps, rows, hidden), "apart": rows * hidden}
+    results = {"out": placed(steps, rows, hidden), "cells": placed(steps, rows, hidden), "stride": rows * hidden}
     if gates > 1:
-        results["kept"] = placed(steps, rows, 4 * hidden)
-    recurrent.code(kind, False, hidden)(steps, rows, hidden, weight, **given, **results)
+        results["saved"] = placed(steps, rows, 4 * hidden)
+    recurrent.run_layer(kind, False, steps, rows, hidden, weight, **given, **results)
     back: dict[str, Any] = {f"factor{k}": placed(steps, rows, hidden) for k in range(5)}
-    back |= {name: placed(steps, rows, gates * hidden) for name in ("found", "found_too", "gates")}
+    back |= {name: placed(steps, rows, gates * hidden) for name in ("grads", "state_grads", "gates")}
     back |= {name: placed(rows, hidden) for name in ("carry", "cell_carry", "first_cell")}
     back |= {"out": placed(steps, rows, hidden), "cells": placed(steps, rows, hidden)}
-    recurrent.code(kind, True, hidden)(steps, rows, hidden, weight, **back)
-    assert back["found"].isfinite().all()
+    recurrent.run_layer(kind, True, steps, rows, hidden, weight, **back)
+    assert back["grads"].isfinite().all()
 
 
 def test_a_workspace_that_came_alone_is_an_error() -> None:
@@ -271,25 +272,26 @@ def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pyte
     wanted = run()
     other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    recurrent._code.cache_clear()
+    recurrent.CODE.clear()
     try:
         for one, two in zip(run(), wanted, strict=True):
             check(one, two)
     finally:
-        recurrent._code.cache_clear()
+        recurrent.CODE.clear()
 
 
 def test_threads_that_meet_new_code_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    class Counted(recurrent.Code):
-        def __init__(self, layer: Any) -> None:
-            made.append(layer)
-            super().__init__(layer)
+    class Counted(base.Code):
+        def __init__(self, *given: Any) -> None:
+            made.append(given)
+            super().__init__(*given)
 
-    recurrent._code.cache_clear()
-    monkeypatch.setattr(recurrent, "Code", Counted)
-    threads = [threading.Thread(target=recurrent.code, args=("rnn_relu", False, 8)) for _ in range(8)]
+    recurrent.CODE.clear()
+    monkeypatch.setattr(base, "Code", Counted)
+    layer = recurrent.layer_of("rnn_relu", False, 8)
+    threads = [threading.Thread(target=recurrent.CODE.__getitem__, args=(layer,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -338,7 +340,7 @@ def test_which_layers_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_workspaces_of_either_maker(reverse: bool, biased: bool) -> None:
-    """Where one pass is run as it was traced, the other need not be."""
+    """One pass may run as it was traced, and the other not."""
     torch.manual_seed(0)
     steps, rows, inputs, hidden = 4, 3, 5, 6
     x, state, cell = torch.randn(steps, rows, inputs), torch.randn(rows, hidden), torch.randn(rows, hidden)

@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and logarithms of sums by our own code, beside eager mode and float64."""
+"""The native scans beside eager mode and float64: cumulative sums, products, extremes, log-sum-exps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from framesmith_backends.native_ops.scans.operator import (
     FEWEST,
     FEWEST_LOGARITHMS,
     RESULTS,
+    SCAN,
     SCANNED,
-    code,
     scan_into,
 )
 from framesmith_backends.native_ops.scans.render import KINDS, MOST_WIDTH
@@ -38,18 +38,18 @@ from framesmith_backends.native_ops.scans.rewrite import with_scans
 from framesmith_backends.target import Processor
 
 NAMES = ("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp")
-PLAIN = ("total", "product")
+PLAIN = ("sum", "prod")
 #: Of one line, or of few: those of vectors and squares, with what is left beside them; wide tiles.
 COUNTS = st.one_of(st.integers(1, 5), st.sampled_from([7, 8, 9, 15, 16, 17, 31, 33, 48, 70]))
 INNER = st.one_of(st.integers(1, 3), st.sampled_from([15, 16, 17, 33, 40, MOST_WIDTH - 1, MOST_WIDTH + 5]))
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 1e30)
-#: How far logarithms may be from those of float64, relative to the number or to 1.
+#: The largest error of logarithms, relative to the number or to 1.
 LOGARITHMS = {torch.float32: 1.2e-7, torch.float64: 1e-13, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
 
 
 @pytest.fixture
 def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors are scanned by our own code, too."""
+    """Small tensors are scanned by the native operators, too."""
     for name in ("FEWEST", "FEWEST_LOGARITHMS", "FEWEST_ACROSS", "SHORTEST"):
         monkeypatch.setattr(scans, name, 1)
 
@@ -84,19 +84,25 @@ def near(found: torch.Tensor, x: torch.Tensor, dim: int) -> None:
 
 
 def check(x: torch.Tensor, dim: int, kind: str, dtype: torch.dtype | None = None, reverse: bool = False) -> None:
-    if KINDS[kind].has_places:
+    if KINDS[kind].has_indices:
         return same(EXTREMES_SCANNED(x, dim, kind), tuple(ATENS[kind](x, dim)))
     result = dtype or (x.dtype if x.is_floating_point() else torch.int64)
-    found, turned = SCANNED(x, dim, kind, result, reverse), x.to(result).flip(dim) if reverse else x.to(result)
-    if kind == "log_sum_exp":
-        return near(found.flip(dim) if reverse else found, turned, dim)
-    wanted = ATENS[kind](turned, dim)
+    found, moved = SCANNED(x, dim, kind, result, reverse), x.to(result).flip(dim) if reverse else x.to(result)
+    if kind == "logsumexp":
+        return near(found.flip(dim) if reverse else found, moved, dim)
+    wanted = ATENS[kind](moved, dim)
     same(found, wanted.flip(dim).contiguous() if reverse else wanted)
 
 
+def clear() -> None:
+    """Forget machine code of another processor."""
+    SCAN.clear()
+    scans._lanes.cache_clear()
+
+
 def kinds_of(dtype: torch.dtype) -> list[str]:
-    kinds = [kind for kind in KINDS if not KINDS[kind].has_places or dtype in EXTREMES]
-    return kinds if dtype.is_floating_point else [kind for kind in kinds if kind != "log_sum_exp"]
+    kinds = [kind for kind in KINDS if not KINDS[kind].has_indices or dtype in EXTREMES]
+    return kinds if dtype.is_floating_point else [kind for kind in kinds if kind != "logsumexp"]
 
 
 @pytest.mark.sampled(4)
@@ -119,7 +125,7 @@ def test_sizes_around_those_of_blocks(kind: str) -> None:
     def run(outer: int, count: int, inner: int, dtype: torch.dtype, data: st.DataObject) -> None:
         shape = (outer * data.draw(COUNTS), count) if inner == 1 else (outer, count, inner)
         x = numbers(shape, dtype, count)
-        reverse = not KINDS[kind].has_places and data.draw(st.booleans())
+        reverse = not KINDS[kind].has_indices and data.draw(st.booleans())
         check(x, 1, kind, reverse=reverse)
 
     run()
@@ -154,7 +160,7 @@ SOURCES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool
 
 @pytest.mark.parametrize(
     ("source", "result", "kind"),
-    a_part(itertools.product(SOURCES, [*RESULTS, torch.int32], ["total", "product"]), 5),
+    a_part(itertools.product(SOURCES, [*RESULTS, torch.int32], ["sum", "prod"]), 5),
 )
 def test_types_that_are_asked_for(kind: str, source: torch.dtype, result: torch.dtype) -> None:
     for shape, dim in (((100, 90), 1), ((100, 90), 0)):
@@ -168,8 +174,8 @@ def test_layouts() -> None:
         for dim in range(3):
             for kind in KINDS:
                 check(x, dim, kind)
-    turned = base.permute(2, 0, 1)
-    for op in (SCANNED(turned, 1, "total", torch.float32, False), *EXTREMES_SCANNED(turned, 1, "least")):
+    moved = base.permute(2, 0, 1)
+    for op in (SCANNED(moved, 1, "sum", torch.float32, False), *EXTREMES_SCANNED(moved, 1, "min")):
         assert op.is_contiguous()
 
 
@@ -189,10 +195,10 @@ def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         x = numbers(shape, dtype)
         frames = [torch.full((size + 2 * before,), 7, dtype=one) for one in (dtype, torch.int64)]
-        values, places = (frame[before : size + before].view(shape) for frame in frames)
+        values, indices = (frame[before : size + before].view(shape) for frame in frames)
         for dim in range(len(shape)):
             for reverse in (False, True):
-                scan_into(x, dim, kind, values, places if KINDS[kind].has_places else None, reverse)
+                scan_into(x, dim, kind, values, indices if KINDS[kind].has_indices else None, reverse)
                 assert all((frame[:before] == 7).all() and (frame[size + before :] == 7).all() for frame in frames)
 
 
@@ -210,10 +216,10 @@ def test_nothing_else_is_read(kind: str, shape: tuple[int, ...]) -> None:
     for start in (page, page + whole - size):
         x = torch.frombuffer(pages, dtype=torch.float32, count=math.prod(shape), offset=start).view(shape)
         x.fill_(1)
-        values, places = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
+        values, indices = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
         for dim in range(len(shape)):
             for reverse in (False, True):
-                scan_into(x, dim, kind, values, places if KINDS[kind].has_places else None, reverse)
+                scan_into(x, dim, kind, values, indices if KINDS[kind].has_indices else None, reverse)
 
 
 @pytest.mark.sampled(9)
@@ -224,13 +230,13 @@ def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> No
     for kind in kinds_of(dtype):
         for dim in range(len(shape)):
             few = len(shape) < 3 and dim == len(shape) - 1 and math.prod(shape[:-1]) < 4
-            if KINDS[kind].has_places:  # each element is one
-                check(x.sort(dim, kind == "least").values, dim, kind)
-            for reverse in (False, *([] if KINDS[kind].has_places else [True])):
-                if not few or KINDS[kind].has_places or not dtype.is_floating_point:
+            if KINDS[kind].has_indices:  # each element is one
+                check(x.sort(dim, kind == "min").values, dim, kind)
+            for reverse in (False, *([] if KINDS[kind].has_indices else [True])):
+                if not few or KINDS[kind].has_indices or not dtype.is_floating_point:
                     check(x, dim, kind, reverse=reverse)
                 elif kind in PLAIN:
-                    _as_near_as_eager(x / 4 if kind == "total" else (1 + x / 1000), dim, kind, reverse)
+                    _as_near_as_eager(x / 4 if kind == "sum" else (1 + x / 1000), dim, kind, reverse)
 
 
 def _as_near_as_eager(x: torch.Tensor, dim: int, kind: str, reverse: bool) -> None:
@@ -249,16 +255,16 @@ def _as_near_as_eager(x: torch.Tensor, dim: int, kind: str, reverse: bool) -> No
 def test_the_logarithm_of_a_long_sum() -> None:
     x = numbers((100_000,), torch.float64)
     within = torch.logcumsumexp(x, 0)
-    torch.testing.assert_close(SCANNED(x, 0, "log_sum_exp", x.dtype, False), within, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(SCANNED(x, 0, "logsumexp", x.dtype, False), within, rtol=1e-12, atol=1e-12)
     tiny = torch.tensor([0.0, *[-25.0] * 600])  # what is beside 1 counts where its logarithm is taken
-    near(SCANNED(tiny, 0, "log_sum_exp", tiny.dtype, False), tiny, 0)
-    assert (SCANNED(tiny, 0, "log_sum_exp", tiny.dtype, False)[1:] > 0).all()
+    near(SCANNED(tiny, 0, "logsumexp", tiny.dtype, False), tiny, 0)
+    assert (SCANNED(tiny, 0, "logsumexp", tiny.dtype, False)[1:] > 0).all()
 
 
 GRAPHS: dict[str, Callable[..., Any]] = {
     "sums": lambda x: (x.cumsum(1) + 1, x.cumsum(-2), (x > 0).cumsum(0), x.cumsum(1, dtype=torch.float64)),
     "others": lambda x: (x.cumprod(1), *x.cummax(0), *(x + 1).cummin(-1)),
-    "turned": lambda x: (x.t().cumsum(0), x[:, ::2].cumsum(1)),
+    "moved": lambda x: (x.t().cumsum(0), x[:, ::2].cumsum(1)),
     "backwards": lambda x: (x * 2).flip(1).cumsum(1).flip(-1) + 1,
     "backwards, twice read": lambda x: ((y := x.flip(0)).cumsum(0).flip(0), y + 1, y.cumprod(0).flip([0])),
     "flipped alone": lambda x: (x.flip(0).cumsum(0), x.flip(1).cumsum(0).flip(1), x.flip(0, 1).cumsum(0).flip(0)),
@@ -281,7 +287,7 @@ def test_graphs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_of_sizes_that_change(name: str) -> None:
+def test_graphs_of_dynamic_shapes(name: str) -> None:
     x = numbers((40, 70), torch.float32)
     call = CpuBackend().compile(trace_symbolic(GRAPHS[name], [x]), [x])
     for shape in ((40, 70), (3, 5), (300, 33), (20, 600), (70, 160)):
@@ -290,7 +296,7 @@ def test_graphs_of_sizes_that_change(name: str) -> None:
         same(tuple(call([x])), wanted if isinstance(wanted, tuple) else (wanted,))
 
 
-def test_what_is_scanned_backwards() -> None:
+def test_scans_between_flips_are_reversed() -> None:
     x = numbers((100, 90), torch.float32)
 
     def flips_and_backwards(name: str) -> tuple[int, list[bool]]:
@@ -355,12 +361,12 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
     known = native.machine()
     other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    code.cache_clear()
+    clear()
     try:
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool):
             for shape in ((19, 37), (2, 9, 21), (300,)):
                 for dim in range(len(shape)):
                     for kind in kinds_of(dtype):
-                        check(numbers(shape, dtype), dim, kind, reverse=not KINDS[kind].has_places and dim > 0)
+                        check(numbers(shape, dtype), dim, kind, reverse=not KINDS[kind].has_indices and dim > 0)
     finally:
-        code.cache_clear()
+        clear()

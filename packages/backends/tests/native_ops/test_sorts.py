@@ -1,4 +1,4 @@
-"""Sorts by our own code, beside eager mode, bit for bit."""
+"""The native sorts beside eager mode, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.native_ops.sorts import operator as sorts
 from framesmith_backends.native_ops.sorts.operator import (
     FEWEST,
-    FEWEST_DEALT_BY_ATEN,
+    FEWEST_RADIX_OF_ATEN,
+    INDICES_SORTED,
     MOST_RANKED,
     MOST_WITH_FEW_TIES,
-    PLACES_SORTED,
-    SHORTEST_LOOSE,
+    SHORTEST_UNSTABLE,
+    SORT,
     SORTED,
     VALUES_SORTED,
-    code,
     short_lines_are_stable,
     sort_into,
 )
@@ -41,7 +41,7 @@ from framesmith_backends.native_ops.sorts.render import GROUP
 from framesmith_backends.native_ops.sorts.rewrite import with_sorts
 from framesmith_backends.target import Processor
 
-OURS = (SORTED, VALUES_SORTED, PLACES_SORTED)
+OURS = (SORTED, VALUES_SORTED, INDICES_SORTED)
 TYPES = sorted(NUMBERS, key=str)
 FLOATS = [dtype for dtype in TYPES if dtype.is_floating_point]
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -51,8 +51,8 @@ SPECIAL = (math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 1e-42
 
 @pytest.fixture
 def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors are sorted by our own code, too."""
-    for name in ("FEWEST", "FEWEST_LOOSE", "SHORTEST_LOOSE"):
+    """Small tensors are sorted by the native operators, too."""
+    for name in ("FEWEST", "FEWEST_UNSTABLE", "SHORTEST_UNSTABLE"):
         monkeypatch.setattr(sorts, name, 1)
 
 
@@ -95,11 +95,11 @@ def check(x: torch.Tensor, dim: int) -> None:
             given_ = (x, dim, descending, stable)
             same(SORTED(*given_), wanted)
             same(VALUES_SORTED(*given_), wanted.values)
-            same(PLACES_SORTED(*given_), wanted.indices)
+            same(INDICES_SORTED(*given_), wanted.indices)
 
 
 def lines_of_aten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many elements are sorted by ATen from now on, one number for each call."""
+    """The numbers of elements that ATen sorts from now on, one for each call."""
     found: list[int] = []
     by_aten = sorts._by_aten
 
@@ -206,7 +206,7 @@ def test_ties_where_no_stable_sort_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     x[7, 5] = x[7, 900]
     x[31, ::2] = 0
     check(x, 1)
-    assert by_aten == [2000] * 4  # with the places, in both directions; values alone are the same
+    assert by_aten == [2000] * 4  # with the indices, in both directions; values alone are the same
     by_aten.clear()
     check(x.t(), 0)
     assert by_aten == [2000] * 4
@@ -235,9 +235,9 @@ def test_nothing_else_is_written(shape: tuple[int, ...], dtype: torch.dtype) -> 
     size, before = math.prod(shape), 64
     x = numbers(shape, dtype)
     frames = [torch.full((size + 2 * before,), 7, dtype=one) for one in (dtype, torch.int64)]
-    values, places = (frame[before : size + before].view(shape) for frame in frames)
+    values, indices = (frame[before : size + before].view(shape) for frame in frames)
     for dim in range(len(shape)):
-        sort_into(x, dim, False, values, places)
+        sort_into(x, dim, False, values, indices)
         assert all((frame[:before] == 7).all() and (frame[size + before :] == 7).all() for frame in frames)
 
 
@@ -254,9 +254,9 @@ def test_nothing_else_is_read(shape: tuple[int, ...]) -> None:
     for start in (page, page + whole - size):
         x = torch.frombuffer(pages, dtype=torch.float32, count=math.prod(shape), offset=start).view(shape)
         x.fill_(1)
-        values, places = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
+        values, indices = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
         for dim in range(len(shape)):
-            sort_into(x, dim, False, values, places)
+            sort_into(x, dim, False, values, indices)
 
 
 @pytest.mark.parametrize(
@@ -264,9 +264,9 @@ def test_nothing_else_is_read(shape: tuple[int, ...]) -> None:
     a_part(itertools.product([(40_001,), (2, 20_000), (600, 130), (70, 100, 9), (3000, 12)], TYPES), 3),
 )
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few lines, all threads sort pieces."""
-    monkeypatch.setattr(sorts, "SHORTEST_CUT", 10_000)
-    monkeypatch.setattr(sorts, "FEWEST_DEALT_BY_ATEN", 1 << 40)
+    """Of few lines, all threads sort chunks."""
+    monkeypatch.setattr(sorts, "SHORTEST_SPLIT", 10_000)
+    monkeypatch.setattr(sorts, "FEWEST_RADIX_OF_ATEN", 1 << 40)
     for dim in range(len(shape)):
         for scale in (3.0, 1e5):
             x = numbers(shape, dtype, dim, scale)
@@ -274,7 +274,7 @@ def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype, monke
                 wanted = torch.sort(x, dim=dim, descending=descending, stable=True)
                 same(SORTED(x, dim, descending, True), wanted)
                 same(VALUES_SORTED(x, dim, descending, True), wanted.values)
-                same(PLACES_SORTED(x, dim, descending, True), wanted.indices)
+                same(INDICES_SORTED(x, dim, descending, True), wanted.indices)
                 same(VALUES_SORTED(x, dim, descending, False), torch.sort(x, dim=dim, descending=descending).values)
     same(SORTED(torch.ones(shape), 0, False, True), torch.ones(shape).sort(dim=0, stable=True))
 
@@ -282,10 +282,10 @@ def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype, monke
 GRAPHS: dict[str, tuple[set[Any], Callable[..., Any]]] = {
     "both": ({SORTED}, lambda x: tuple((x * 2).sort(dim=1, stable=True))),
     "values": ({VALUES_SORTED}, lambda x: (x.sort(-1).values + 1, x.msort())),
-    "places": ({PLACES_SORTED}, lambda x: (x.argsort(0), x.argsort(dim=1, descending=True, stable=True) * 2)),
-    "turned": ({SORTED}, lambda x: tuple(x.t().sort(dim=0, descending=True, stable=True))),
+    "indices": ({INDICES_SORTED}, lambda x: (x.argsort(0), x.argsort(dim=1, descending=True, stable=True) * 2)),
+    "transposed": ({SORTED}, lambda x: tuple(x.t().sort(dim=0, descending=True, stable=True))),
     "gathered": ({SORTED}, lambda x: ((y := x.sort(dim=0, stable=True)).values, x.gather(0, y.indices))),
-    "twice": ({VALUES_SORTED, PLACES_SORTED}, lambda x: (x.sort(1).values, x.sort(stable=True).indices)),
+    "twice": ({VALUES_SORTED, INDICES_SORTED}, lambda x: (x.sort(1).values, x.sort(stable=True).indices)),
 }
 
 
@@ -304,7 +304,7 @@ def test_graphs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_graphs_of_sizes_that_change(name: str) -> None:
+def test_graphs_of_dynamic_shapes(name: str) -> None:
     targets, function = GRAPHS[name]
     x = numbers((40, 70), torch.float32)
     gm = trace_symbolic(function, [x])
@@ -315,7 +315,7 @@ def test_graphs_of_sizes_that_change(name: str) -> None:
         same(tuple(call([x])), function(x))
 
 
-def test_results_that_nobody_reads_apart() -> None:
+def test_results_that_are_not_read_alone() -> None:
     gm = trace(lambda x: x.sort(dim=1, stable=True).values, [x := numbers((60, 200), torch.float32)])
     [call] = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.stable)
     with gm.graph.inserting_after(next(iter(call.users))):
@@ -326,11 +326,11 @@ def test_results_that_nobody_reads_apart() -> None:
 
 def test_what_stays_with_aten() -> None:
     x = numbers((100, 90), torch.float32)
-    long = torch.arange(FEWEST_DEALT_BY_ATEN)
+    long = torch.arange(FEWEST_RADIX_OF_ATEN)
     for function, given_ in (
         (lambda x: x.sort(stable=True), x.flatten()[: FEWEST - 1]),
         (lambda x: x.sort(1), x[:40]),
-        (lambda x: x.sort(1), x.view(-1, SHORTEST_LOOSE - 1)),
+        (lambda x: x.sort(1), x.view(-1, SHORTEST_UNSTABLE - 1)),
         (lambda x: x.sort(1), x.bfloat16()),
         (lambda x: x.sort(1), x.int()),
         (lambda x: x.sort(), torch.randn(MOST_WITH_FEW_TIES + 1)),
@@ -372,17 +372,17 @@ def test_other_processors(name: str, width: int, monkeypatch: pytest.MonkeyPatch
     known = native.machine()
     other = native.Machine(Processor(name, "", width, width > 16), known.llvm, known.bytes_to_handle)
     monkeypatch.setattr(native, "machine", lambda: other)
-    code.cache_clear()
+    SORT.clear()
     try:
         for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
             for shape in ((19, 37), (2, 9, 21), (300,), (MOST_RANKED[dtype.itemsize], 3)):
                 for dim in range(len(shape)):
                     check(numbers(shape, dtype), dim)
     finally:
-        code.cache_clear()
+        SORT.clear()
 
 
-def test_few_long_lines_side_by_side_take_no_more_scratch_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_long_lines_side_by_side_take_no_more_scratch_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1 << 19, 2, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     asked = []
     empty = torch.empty
@@ -393,10 +393,10 @@ def test_few_long_lines_side_by_side_take_no_more_scratch_than_is_told(monkeypat
         return made
 
     monkeypatch.setattr(torch, "empty", counting)
-    values, places = torch.ops.framesmith_backends.sorted(x, 0, False, True)
+    values, indices = torch.ops.framesmith_backends.sorted(x, 0, False, True)
     monkeypatch.undo()
     wanted = torch.sort(x, dim=0, stable=True)
-    assert torch.equal(values, wanted.values) and torch.equal(places, wanted.indices)
+    assert torch.equal(values, wanted.values) and torch.equal(indices, wanted.indices)
     assert max(asked, default=0) <= 1 << 26
 
 
@@ -404,6 +404,6 @@ def test_under_another_default_device() -> None:
     sorts.short_lines_are_stable.cache_clear()
     x = torch.randn(2000, 8)
     with torch.device("meta"):
-        values, places = torch.ops.framesmith_backends.sorted(x, 1, False, False)
+        values, indices = torch.ops.framesmith_backends.sorted(x, 1, False, False)
     wanted = torch.sort(x, 1)
-    assert torch.equal(values, wanted.values) and torch.equal(places, wanted.indices)
+    assert torch.equal(values, wanted.values) and torch.equal(indices, wanted.indices)

@@ -1,13 +1,13 @@
-"""Machine code is made while the program goes on, and waited for where it is first called.
+"""Machine code is made while the program goes on, and waited for at a launcher's first call.
 
-Note [In the background]: LLVM takes a third of a first call, and no interpreter lock. Meanwhile the rest of the graph
-is lowered, its guards are written, the graph of its gradients is compiled. A launcher begins with the code of `_begin`,
-which waits, puts in the entries and leaves the launcher with its own code: later calls cost what they would otherwise.
-What fails in the background is told there, before anything of the graph has run, and the graph runs in another way.
-LLVM itself works for one thread at a time: llvmlite holds a lock of its own in every call.
+Note [In the background]: LLVM takes a third of a first call, without the interpreter's lock. Meanwhile the rest of the
+graph is lowered, its guards are written, the graph of its gradients is compiled. A launcher starts with the code of
+`_begin`, which waits, sets the entries and leaves the launcher with its own code: later calls have no overhead. A
+failure in the background is reported there, before anything of the graph has run, and the graph runs in another way.
+LLVM works for one thread at a time: llvmlite holds a lock of its own in every call.
 
-A process that forks waits until nobody is at work, and nobody begins meanwhile: the child would have LLVM's locks as
-they are, and nobody to open them.
+A process that forks waits until no thread makes machine code, and none starts meanwhile: the child would have LLVM's
+locks in their state, and no thread to release them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 
 
 class _Work:
-    """What is at work on machine code, and by which threads; `changed` is held by a process that forks."""
+    """The number of threads that make machine code; a process that forks holds `changed`."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -40,8 +40,8 @@ class _Work:
 
     def before_fork(self) -> None:
         self.changed.acquire()
-        own = getattr(self.mine, "count", 0)
-        self.changed.wait_for(lambda: self.count <= own)
+        mine = getattr(self.mine, "count", 0)
+        self.changed.wait_for(lambda: self.count <= mine)
 
     def after_fork(self) -> None:
         self.changed.release()
@@ -55,7 +55,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """While this thread makes machine code, no process is forked by another one."""
+    """Mark this thread as making machine code: no other thread forks meanwhile."""
     _work.add(1)
     _work.mine.count = getattr(_work.mine, "count", 0) + 1
     try:
@@ -66,7 +66,7 @@ def at_work() -> Iterator[None]:
 
 
 def begin(make: Callable[[], Made]) -> Future[Made]:
-    """What `make` gives, or raises, in a thread of its own; at once where there can be none."""
+    """The result of `make`, or what it raises, from a new thread; at once where none can be started."""
     future: Future[Made] = Future()
 
     def work() -> None:
@@ -86,7 +86,7 @@ def begin(make: Callable[[], Made]) -> Future[Made]:
 
 
 def made(value: Made) -> Future[Made]:
-    """What is there already."""
+    """A future that is done."""
     future: Future[Made] = Future()
     future.set_result(value)
     return future
@@ -98,19 +98,19 @@ def waiting(
     needed: Sequence[Future[Any]],
     otherwise: Callable[[Exception], BoxedFn],
 ) -> BoxedFn:
-    """The launcher, a plain function, whose first call waits for its entries, and for what else its calls need.
+    """The launcher, a plain function, whose first call waits for its entries and for the other futures.
 
-    `otherwise` is told what failed, and gives what runs instead; it may raise.
+    `otherwise` takes the error of one that failed, and returns a replacement for the launcher; it may raise.
     """
     function = launcher
     assert isinstance(function, FunctionType)
-    own, space, lock = function.__code__, function.__globals__, threading.RLock()
+    code, space, lock = function.__code__, function.__globals__, threading.RLock()
 
     def settle() -> None:
         for one in needed:
             one.result()
         space.update(entries.result())
-        function.__code__ = own
+        function.__code__ = code
         space["_begin_call"] = launcher  # for threads that are in `_begin` at this moment
 
     def begin_call(args: list[Any]) -> Sequence[Any]:
@@ -124,7 +124,7 @@ def waiting(
         return call(args)
 
     def settle_early(future: Future[Mapping[str, object]]) -> None:
-        """Without a call, too: what runs otherwise need not be kept for it."""
+        """Without a call, too, so that `otherwise` is freed."""
         if all(one.done() and one.exception() is None for one in (entries, *needed)):
             settle()
 
@@ -134,7 +134,7 @@ def waiting(
     return launcher
 
 
-#: Of the globals of a launcher that waits, which the following code runs with.
+#: One of the globals of a launcher that waits, with which `_begin` runs.
 _begin_call: BoxedFn
 
 

@@ -1,4 +1,4 @@
-"""What is made once in a process, also where several threads ask for it at the same time."""
+"""A cache whose values are made once, also for threads that ask at the same time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,6 @@ class once(Generic[Made]):
                 if given not in self._made:
                     self._made[given] = self._make(*given)
         return self._made[given]
-
-    def forget(self, *given: Hashable) -> None:
-        """What was made of these, so that it is made again."""
-        with self._lock:
-            self._made.pop(given, None)
 
     def cache_clear(self) -> None:
         """Forget all of it."""

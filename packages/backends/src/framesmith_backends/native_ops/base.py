@@ -1,31 +1,112 @@
-"""Operators of our own, in torch's namespace `framesmith_backends`: what plans call where ATen has no such call."""
+"""The base of operators of our own: registration, machine code, threads, and the fallback to ATen.
+
+An operator's folder has a rewrite that writes its calls into graphs, the renderer of its modules, its floors (sizes
+below which ATen is faster), and launchers, which decline with `None` what ATen is to compute.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import torch
 
+from framesmith_backends.launch.background import at_work, begin
+from framesmith_backends.target import Processor
 from framesmith_guards.torch_adapter import OpOverload
 
+Spec = TypeVar("Spec", bound=Hashable)
+
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+#: The numbers that an entry takes behind its job: the extent that threads divide among them, and how many they are.
+EXTENT, THREADS = ctypes.c_int64, ctypes.c_int32
+
+
+class Code:
+    """Machine code of one module, begun in the background; its entries run without the interpreter's lock."""
+
+    def __init__(self, name: str, render: Callable[[], str], entries: Mapping[str, Sequence[Any]]) -> None:
+        from framesmith_backends.launch.llvm.engine import engine_of
+
+        self.name, self._entries = name, entries
+        self.engine: Future[Any] = begin(lambda: engine_of(name, render()))
+
+    @functools.cached_property
+    def entries(self) -> dict[str, Callable[..., None]]:
+        """The entries by name, functions of a job and their numbers; waits for the code where it is not there yet."""
+        address = self.engine.result().get_function_address
+        return {
+            name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, *numbers)(address(name))
+            for name, numbers in self._entries.items()
+        }
+
+    @functools.cached_property
+    def run(self) -> Callable[..., None]:
+        """The first entry."""
+        return next(iter(self.entries.values()))
+
+
+class NativeOp(dict[Spec, Code]):
+    """The machine code of one kind of operator, by the specification of a module: begun where it is first asked for.
+
+    `entries` are the functions of a module, and what they take behind a job; `name` is that of files of machine code.
+    Code that could not be made is not kept.
+    """
+
+    def __init__(
+        self, name: str, render: Callable[[Spec, Processor], str], entries: Mapping[str, Sequence[Any]]
+    ) -> None:
+        super().__init__()
+        self.name, self._render, self._entries = name, render, entries
+        self._lock = threading.RLock()
+
+    def __missing__(self, spec: Spec) -> Code:
+        from framesmith_backends.launch.llvm.engine import machine
+
+        with at_work(), self._lock:
+            if spec in self:
+                return self[spec]
+            target = machine().target
+            code = self[spec] = Code(self.name, lambda: self._render(spec, target), self._entries)
+            code.engine.add_done_callback(lambda done: self._forget(spec) if done.exception() is not None else None)
+        return code
+
+    def _forget(self, spec: Spec) -> None:
+        with self._lock:
+            self.pop(spec, None)
+
+
+def threads_for(work: int, grain: int, most: int = 1 << 16) -> int:
+    """The number of threads for so much work, if each is to have about a `grain` of it; at most torch's."""
+    return max(1, min(torch.get_num_threads(), most, -(-work // grain)))
 
 
 def operator(
     schema: str,
     run: Callable[..., Any],
     shape: Callable[..., Any] | None = None,
+    aten: Callable[..., Any] | None = None,
     key: str = "CPU",
     tags: Sequence[torch.Tag] = (),
 ) -> OpOverload:
-    """The operator of this schema, which begins with its name: `run` where the dispatcher meets the key.
+    """Register the operator of a schema, which begins with its name, under a dispatch key.
 
-    `shape` gives results like its without their numbers; an operator without one cannot be traced.
+    `run` computes it; where it returns None, `aten` does. `shape` gives results for tensors without elements; an
+    operator without one cannot be traced.
     """
     name = schema.partition("(")[0]
+
+    def either(*args: Any) -> Any:
+        found = run(*args)
+        return aten(*args) if found is None and aten is not None else found
+
     _library.define(schema, tags=tags)  # type: ignore[no-untyped-call]
-    _library.impl(name, run, key)  # type: ignore[no-untyped-call]
+    _library.impl(name, run if aten is None else either, key)  # type: ignore[no-untyped-call]
     if shape is not None:
         _library.impl(name, shape, "Meta")  # type: ignore[no-untyped-call]
     made: OpOverload = getattr(torch.ops.framesmith_backends, name).default

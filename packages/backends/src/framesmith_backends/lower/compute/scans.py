@@ -1,4 +1,4 @@
-"""Lowering of running sums, products, extremes and logarithms of sums, for kernels that may scan."""
+"""Lowering of cumulative sums, products, extremes and log-sum-exps, for targets whose kernels scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framesmith_backends.lower.tensor import Tensor, element, point
 
 #: Fewer lines of more elements leave a GPU idle: ATen's kernel for one line works across blocks.
 FEW_LINES, MANY_ELEMENTS = 4, 1 << 15
-#: Places along shorter dimensions are scanned in 32 bits.
+#: Indices along shorter dimensions are scanned in 32 bits.
 MOST_IN_32_BITS = (1 << 31) - 1
 
 
@@ -55,7 +55,7 @@ def _dim(s: Scope, x: Tensor, dim: int) -> int:
 
 
 def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
-    """Elements are of the result's type before they are scanned, in a wider one if that is a low-precision type."""
+    """Elements are of the result's type before they are scanned, in float32 if that is a low-precision type."""
     dim, inner, dtype = _dim(s, x, dim), compute_type(s.result.dtype), s.result.dtype
     if x.dtype != dtype != inner:
         x = stored(s, x, dtype)
@@ -63,16 +63,16 @@ def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
 
 
 def _extremes(s: Scope, kind: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The extremes, and where they are: the last place so far that is as extreme as what is up to it, or NaN."""
+    """The extremes, and the index of the last element so far that is one, or NaN."""
     dim, inner = _dim(s, x, dim), compute_type(x.dtype)
     extremes = s.scan(kind, x, dim, inner)
     where = point(x.shape)
     narrow = bool(x.shape) and isinstance(x.shape[dim], int) and hint(x.shape[dim]) <= MOST_IN_32_BITS
-    kept = "i32" if narrow else "i64"
+    integer = "i32" if narrow else "i64"
     value, here = element(x, where, x.shape, inner), Index(where[dim] if x.shape else index.ZERO)
     best: Expr = Op("eq", value, extremes.at(where))
     if is_float(inner):
         best = Op("or", best, Op("isnan", value))
-    place = Op("where", best, cast(here, kept), cast(Index(index.ZERO), kept))
-    places = s.scan("max", s.elementwise(x.shape, place), dim, kept)
-    return stored(s, extremes, x.dtype), stored(s, places, "i64")
+    last = Op("where", best, cast(here, integer), cast(Index(index.ZERO), integer))
+    indices = s.scan("max", s.elementwise(x.shape, last), dim, integer)
+    return stored(s, extremes, x.dtype), stored(s, indices, "i64")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from framesmith_backends.native_ops.attention.block import BLOCK, FINISH, block, finish, spread
-from framesmith_backends.native_ops.attention.calls import call, is_null
 from framesmith_backends.native_ops.attention.row import ROW, row
-from framesmith_backends.native_ops.attention.shape import JOB, POINTERS, Shape, shape_of
+from framesmith_backends.native_ops.attention.shape import JOB, Shape, shape_of
 from framesmith_backends.native_ops.attention.softmax import softmax
 from framesmith_backends.native_ops.attention.tiles import scores_tile, values_tile
+from framesmith_backends.native_ops.job import entry, module
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.scratch import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.target import Processor
 
 
-def render_attention(target: Processor, widths: tuple[int, ...]) -> str:
-    """A module with `i32 fs_attention(ptr job, i64 tasks, i32 threads, float scale)`; 1 for want of memory.
+def render_attention(widths: tuple[int, ...], target: Processor) -> str:
+    """A module with `void fs_attention(ptr job, i64 tasks, i32 threads)`.
 
-    Tasks are blocks of queries, of which `blocks_of` says how many there are. `widths` are those that `widths_of` gives
-    of the queries, for which alone there is code: all of it takes 0.3 s to compile.
+    Tasks are blocks of queries (`blocks_of`). There is code for these `widths` alone (`widths_of`): all of it takes
+    0.3 s to compile.
     """
     shape, declarations = shape_of(target), dict[str, None]()
 
@@ -34,27 +33,23 @@ def render_attention(target: Processor, widths: tuple[int, ...]) -> str:
         parts += [values_tile(writer(), shape, vectors, rows) for rows in heights]
         parts += [softmax(writer(), shape, vectors), block(writer(), shape, vectors)]
     parts += [spread(writer(), shape), finish(writer(), shape)] if widths else [row(writer(), shape)]
-    parts += [_part(writer(), shape, widths), _entry()]
-    return "\n\n".join([*declarations, RUNTIME, SCRATCH, *parts, attributes(target)])
+    parts += [_part(writer(), shape, widths), entry("fs_attention", {"fs.part": "tasks"})]
+    return module(target, declarations, SCRATCH, *parts)
 
 
 def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
     """Some of the tasks, by one thread."""
-    words = Value("%job", "ptr")
-    job = {}
-    for k, name in enumerate(JOB):
-        kind = "ptr" if k < POINTERS else "float" if name == "scale" else "i64"
-        job[name] = w.load(w.at(words, k, "i64"), kind, align=8)
-    memory = w.emit(f"call ptr @fs.take(i64 {-(-shape.places['end'] * 4 // 4096) * 4096})", "ptr")
-    missing = is_null(w, memory)
+    job = JOB.load(w)
+    memory = w.emit(f"call ptr @fs.take(i64 {-(-shape.offsets['end'] * 4 // 4096) * 4096})", "ptr")
+    missing = w.is_null(memory)
     with w.when(missing):
-        w.store(constant(1, "i64"), w.at(words, JOB.index("failed"), "i64"), 8)
+        w.store(constant(1, "i64"), JOB.at(w, "failed"), 8)
     vectors = w.binary("udiv", w.add(job["queries"], shape.lanes - 1), shape.lanes)
     blocks = w.binary("udiv", w.add(vectors, shape.most - 1), shape.most) if widths else job["queries"]
     end = w.select(missing, Value("%begin", "i64"), Value("%end", "i64"))
     with w.loop(Value("%begin", "i64"), end) as task:
         line, turn = w.binary("udiv", task, blocks), w.binary("urem", task, blocks)
-        # From both ends by turns: where later queries see more keys, threads have as much to do.
+        # From both ends in turn: causal queries see more keys the later they are, and threads get equal work.
         half, odd = w.binary("lshr", turn, 1), w.binary("and", turn, 1)
         which = w.select(w.compare("ne", odd, 0), w.sub(w.sub(blocks, 1), half), half)
         here = {**job, **_of_head(w, job, line), "memory": memory}
@@ -62,17 +57,13 @@ def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
             _block_of_queries(w, shape, widths, here, which, (vectors, blocks))
         else:
             _one_query(w, here, which)
-    with w.when(_not(w, missing)):
-        call(w, "@fs.give", memory)
+    with w.when(w.negated(missing)):
+        w.call("@fs.give", memory)
     return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
 
 
-def _not(w: Writer, condition: Value) -> Value:
-    return w.binary("xor", condition, constant(True, "i1"))
-
-
 def _of_head(w: Writer, job: dict[str, Value], line: Value) -> dict[str, Value]:
-    """Where the operands and results of one head begin."""
+    """The addresses of the operands and results of one head."""
     batch, head = w.binary("udiv", line, job["heads"]), w.binary("urem", line, job["heads"])
     shared = w.binary("udiv", head, job["times"])
     heads = {"query": head, "key": shared, "value": shared, "mask": head, "out": head, "lse": head}
@@ -84,12 +75,12 @@ def _of_head(w: Writer, job: dict[str, Value], line: Value) -> dict[str, Value]:
 
 
 def _moved(w: Writer, place: Value, offset: Value) -> Value:
-    """An address so many floats further on, null if it is null."""
-    return w.select(is_null(w, place), place, w.at(place, offset))
+    """An address moved by so many floats, null if it is null."""
+    return w.select(w.is_null(place), place, w.at(place, offset))
 
 
 def _limit(w: Writer, here: dict[str, Value], end: Value) -> Value:
-    """How many keys are seen by queries before the `end`-th."""
+    """The number of keys that queries before the `end`-th see."""
     return w.select(w.compare("ne", here["causal"], 0), w.least(here["keys"], end), here["keys"])
 
 
@@ -97,12 +88,12 @@ def _one_query(w: Writer, here: dict[str, Value], which: Value) -> None:
     rows = ("query", "mask", "out", "lse")
     moved = {name: _moved(w, here[name], w.mul(which, here[f"{name}_row"])) for name in rows}
     given = {**here, **moved, "limit": _limit(w, here, w.add(which, 1))}
-    call(w, "@fs.row", *(given[name.split()[1]] for name in ROW))
+    w.call("@fs.row", *(given[name.split()[1]] for name in ROW))
 
 
 def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: dict[str, Value], which: Value,
                       cut: tuple[Value, Value]) -> None:  # fmt: skip
-    """The `which`-th of so many blocks, among which so many vectors are divided."""
+    """The `which`-th of the blocks that the vectors are divided among."""
     vectors, blocks = cut
     each, more = w.binary("udiv", vectors, blocks), w.binary("urem", vectors, blocks)
     first = w.mul(w.add(w.mul(which, each), w.least(which, more)), shape.lanes)
@@ -112,19 +103,6 @@ def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: di
     given = {**here, "first": first, "count": count, "limit": _limit(w, here, w.add(first, count)), "width": width}
     for size in widths:
         with w.when(w.compare("eq", wide, size)):
-            call(w, f"@fs.block.{size}", *(given[name.split()[1]] for name in BLOCK))
+            w.call(f"@fs.block.{size}", *(given[name.split()[1]] for name in BLOCK))
     given |= {name: w.at(here[name], w.mul(first, here[f"{name}_row"])) for name in ("out", "lse")}
-    call(w, "@fs.finish", *(given[name.split()[1]] for name in FINISH))
-
-
-def _entry() -> str:
-    failed, scale = JOB.index("failed"), JOB.index("scale")
-    return f"""define i32 @fs_attention(ptr %job, i64 %tasks, i32 %threads, float %scale) {{
-  %scale.at = getelementptr i64, ptr %job, i64 {scale}
-  store float %scale, ptr %scale.at
-  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %tasks, i32 %threads)
-  %failed.at = getelementptr i64, ptr %job, i64 {failed}
-  %failed = load i64, ptr %failed.at
-  %code = trunc i64 %failed to i32
-  ret i32 %code
-}}"""
+    w.call("@fs.finish", *(given[name.split()[1]] for name in FINISH))

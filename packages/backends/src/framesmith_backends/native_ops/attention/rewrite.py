@@ -1,6 +1,6 @@
-"""Attention of float32 on the CPU by our own code, see `native_ops/attention/operator`.
+"""Writes calls of the native attention into graphs of float32 tensors of the CPU.
 
-Other types, dropout, large heads and small tensors stay with ATen. Where sizes change, each call decides.
+Other types, dropout, large heads and small tensors stay with ATen. With dynamic shapes, each call decides.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from torch import fx
 from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.meta import Key
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
+from framesmith_backends.native_ops.pending import CODE
 from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.rewrite.replacing import Copies, replaced
 
 Args = tuple[Argument, ...]
-#: The machine code of a call of our attention, where it is known.
-CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")
 
 
 def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
@@ -31,11 +29,11 @@ def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
     nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
     found = {}
     for node in nodes:
-        made = _replaced(node)
-        if isinstance(made, Refusal):
-            note("native attention", node.name, made)
+        native = _native(node)
+        if isinstance(native, Refusal):
+            note("native attention", node.name, native)
         else:
-            found[node] = made
+            found[node] = native
     if not found:
         return gm
     from framesmith_backends.native_ops.attention.operator import ATTENTION
@@ -49,14 +47,9 @@ def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
     return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
 
 
-def codes_begun(gm: fx.GraphModule) -> list[Future[Any]]:
-    """The machine code that such calls of a graph need and that is known, perhaps still being made."""
-    return [code for node in gm.graph.nodes if (code := CODE.get(node)) is not None]
-
-
-def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
-    """The arguments of our own operator in place of this call of ATen's, and its code; why it stays, if it does."""
-    from framesmith_backends.native_ops.attention.operator import call_of, laid, why_not_ours
+def _native(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
+    """The arguments of the native operator in place of this call of ATen's, and its code; or why it stays."""
+    from framesmith_backends.native_ops.attention import operator
 
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     operands = [given[name] for name in ("query", "key", "value", "attn_mask")]
@@ -67,11 +60,13 @@ def _replaced(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
     if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
         return Refusal("tensors that are not dense, float32 and on the CPU")
-    if not any(map(has_symbols, tensors)):
-        places = laid(query), laid(key), laid(value), None if mask is None else laid(mask)
-        why = why_not_ours(*places)
-        call = call_of(*places, given["is_causal"]) if why is None else None
-        code = None if call is None else call.code.engine
+    code = None
+    if any(map(has_symbols, tensors)):
+        why = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None
     else:
-        why, code = "large heads" if isinstance(query.shape[-1], int) and query.shape[-1] > MOST_DEPTH else None, None
+        q, k, v = map(operator.layout, (query, key, value))
+        masked = None if mask is None else operator.layout(mask)
+        why = operator.why_aten(q, k, v, masked)
+        call = operator.call_of(q, k, v, masked, given["is_causal"]) if why is None else None
+        code = None if call is None else operator.CODE[call.widths].engine
     return Refusal(why) if why else ((*operands[:3], given["is_causal"], operands[3], given["scale"]), code)

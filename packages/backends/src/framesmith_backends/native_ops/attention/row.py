@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.native_ops.attention.calls import is_null, signature
 from framesmith_backends.native_ops.attention.shape import KEYS_OF_ROW, LOWEST, Shape
 from framesmith_backends.native_ops.attention.softmax import finite, larger, logarithm
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 ROW = (
     "ptr query", "ptr key", "ptr value", "ptr mask", "i64 limit", "i64 depth", "i64 key_row", "i64 value_row",
@@ -23,7 +22,7 @@ WIDE = 4
 def row(w: Writer, shape: Shape) -> str:
     """One query's result over the first `limit` keys: see Note [Few queries]."""
     p, lanes = parameters(*ROW), shape.lanes
-    scores, sums = (w.at(p["memory"], shape.places[name]) for name in ("row", "sums"))
+    scores, sums = (w.at(p["memory"], shape.offsets[name]) for name in ("row", "sums"))
     greatest, total = w.cell(constant(LOWEST, "float")), w.cell(constant(0.0, "float"))
     with w.loop(ZERO, p["limit"], KEYS_OF_ROW) as start:
         keys = w.least(w.sub(p["limit"], start), KEYS_OF_ROW)
@@ -57,7 +56,7 @@ def row(w: Writer, shape: Shape) -> str:
 
 
 def _joined(w: Writer, vector: Value, join: Callable[[Writer, Value, Value], Value]) -> Value:
-    """All lanes in one."""
+    """Reduce all lanes to one."""
     while vector.lanes > 2:
         half = vector.lanes // 2
         vector = join(w, w.pick(vector, range(half)), w.pick(vector, range(half, 2 * half)))
@@ -66,7 +65,7 @@ def _joined(w: Writer, vector: Value, join: Callable[[Writer, Value, Value], Val
 
 
 def _row_scores(w: Writer, p: dict[str, Value], lanes: int, first: Value, there: Value) -> Value:
-    """The query's scores with as many keys as there are lanes, -inf beyond the last key."""
+    """Scores of the query with as many keys as lanes, -inf beyond the last key."""
     last = w.sub(p["limit"], 1)
     keys = [w.at(p["key"], w.mul(w.least(w.add(first, k), last), p["key_row"])) for k in range(lanes)]
     sums = [w.cell(constant(0.0, "float", lanes)) for _ in range(lanes)]
@@ -84,12 +83,12 @@ def _row_scores(w: Writer, p: dict[str, Value], lanes: int, first: Value, there:
     while len(parts) > 1:
         parts = [w.add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     mask = w.cell(constant(0.0, "float", lanes))
-    with w.when(w.binary("xor", is_null(w, p["mask"]), constant(True, "i1"))):
+    with w.when(w.negated(w.is_null(p["mask"]))):
         start = w.at(p["mask"], w.mul(first, p["mask_column"]))
         beside = w.compare("eq", p["mask_column"], 1)
         with w.when(beside):
             w.store(w.masked_load(start, there), mask, 0)
-        with w.when(w.binary("xor", beside, constant(True, "i1"))):
+        with w.when(w.negated(beside)):
             steps = Value("<" + ", ".join(f"i64 {k}" for k in range(lanes)) + ">", "i64", lanes)
             offsets = w.mul(steps, w.splat(p["mask_column"], lanes))
             spots = w.emit(f"getelementptr float, {start.typed}, {offsets.typed}", "ptr", lanes)
@@ -99,7 +98,7 @@ def _row_scores(w: Writer, p: dict[str, Value], lanes: int, first: Value, there:
 
 
 def _row_values(w: Writer, p: dict[str, Value], lanes: int, given: tuple[Value, ...]) -> None:
-    """Values by the powers of one query's scores, added to `factor` of the sums of earlier blocks."""
+    """P·V for one query, added to `factor` times the sums of earlier blocks."""
     scores, keys, values, sums, factor, later = given
     wide = w.mul(w.binary("udiv", p["depth"], WIDE * lanes), WIDE * lanes)
     for first, last, vectors in ((ZERO, wide, WIDE), (wide, p["depth"], 1)):

@@ -1,28 +1,31 @@
-"""What attention is told, and how it is cut: tiles by the registers, blocks by the caches."""
+"""The job of an attention call, and its tiling: tiles by the registers, blocks by the caches."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from framesmith_backends.native_ops.job import Job
 from framesmith_backends.target import Processor
 
-#: What a call is told, in words. Steps count elements; elements of a head are contiguous. `times` queries' heads share
-#: a head of keys. A mask that is null is none. A thread that finds no memory sets `failed`. The last word is a float,
-#: which the entry puts there.
-JOB = (
-    "query", "key", "value", "mask", "out", "lse",
-    "heads", "times", "queries", "keys", "depth", "causal",
-    "query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head",
-    "value_row", "mask_batch", "mask_head", "mask_row", "mask_column", "out_batch", "out_head", "out_row",
-    "lse_batch", "lse_head", "lse_row", "failed", "scale",
+#: Strides count elements; the elements of a head are contiguous. `times` heads of queries share a head of keys. A null
+#: mask is none. A thread that finds no memory sets `failed`.
+JOB = Job(
+    *(f"ptr {name}" for name in ("query", "key", "value", "mask", "out", "lse")),
+    *(f"i64 {name}" for name in (
+        "heads", "times", "queries", "keys", "depth", "causal",
+        "query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row", "value_batch", "value_head",
+        "value_row", "mask_batch", "mask_head", "mask_row", "mask_column", "out_batch", "out_head", "out_row",
+        "lse_batch", "lse_head", "lse_row", "failed",
+    )),
+    "float scale",
 )  # fmt: skip
 POINTERS = 6
-#: The largest head, so that what a thread needs is known beforehand.
+#: The largest head size: scratch of a thread has room for it.
 MOST_DEPTH = 256
-#: Keys of a block, where lanes are queries, and where they are keys.
+#: Keys of a block where lanes are queries, and where they are keys.
 KEYS, KEYS_OF_ROW = 128, 512
-#: Up to so many queries are taken one by one: Note [Few queries].
+#: The most queries that are taken one by one: Note [Few queries].
 FEW = 4
 #: Vectors of queries -> heights of register tiles, the tallest first, by bytes of a vector.
 HEIGHTS: dict[int, dict[int, tuple[int, ...]]] = {
@@ -46,12 +49,12 @@ class Shape:
         return max(self.heights)
 
     @property
-    def places(self) -> dict[str, int]:
-        """Where in a thread's memory what begins, in floats; the end is called `end`."""
+    def offsets(self) -> dict[str, int]:
+        """The offsets of arrays in a thread's scratch, in floats; the end is called `end`."""
         width, at = self.most * self.lanes, 0
         found: dict[str, int] = {}
         sizes = {
-            "scores": (KEYS + 1) * width, "turned": (MOST_DEPTH + 1) * width, "sums": (MOST_DEPTH + 1) * width,
+            "scores": (KEYS + 1) * width, "queries": (MOST_DEPTH + 1) * width, "sums": (MOST_DEPTH + 1) * width,
             "greatest": width, "total": width, "factor": width, "row": KEYS_OF_ROW + self.lanes,
         }  # fmt: skip
         for name, size in sizes.items():
@@ -60,7 +63,7 @@ class Shape:
 
 
 def shape_of(target: Processor) -> Shape:
-    """The cut for a processor."""
+    """The tiling for a processor."""
     return Shape(target.float_lanes, HEIGHTS[target.bytes])
 
 
@@ -73,7 +76,7 @@ def blocks_of(shape: Shape, queries: int) -> int:
 
 
 def widths_of(shape: Shape, queries: int) -> tuple[int, ...]:
-    """Vectors of the blocks among which so many queries are divided, each once; none for few queries."""
+    """The widths of the blocks that so many queries are divided among, in vectors; none for few queries."""
     if queries <= FEW:
         return ()
     vectors, blocks = -(-queries // shape.lanes), blocks_of(shape, queries)

@@ -1,28 +1,27 @@
-"""Scores to weights: powers of e, their sums, and the largest score so far."""
+"""Scores to probabilities: powers of e, their sums, and the largest score so far."""
 
 from __future__ import annotations
 
 import math
 
-from framesmith_backends.native_ops.attention.calls import signature
 from framesmith_backends.native_ops.attention.shape import LOWEST, Shape
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 
 def larger(w: Writer, a: Value, b: Value) -> Value:
-    """Where one is NaN, either: a row with a NaN is NaN by its sum."""
+    """The larger; where one is NaN, either: a row with a NaN is NaN by its sum."""
     return w.select(w.compare("ogt", a, b), a, b)
 
 
 def finite(w: Writer, greatest: Value) -> Value:
-    """What scores are compared with: where all are -inf, zero, so that their powers are zero."""
+    """The score that is subtracted from others: zero where all are -inf, so that their powers are zero."""
     return w.select(w.compare("oeq", greatest, LOWEST), w.number(0.0, greatest), greatest)
 
 
 def logarithm(w: Writer, greatest: Value, total: Value) -> Value:
-    """Of the sum of powers, whose largest exponent is given: infinite where that is."""
+    """The logarithm of a sum of powers whose largest exponent is given; infinite where that is."""
     found = w.add(finite(w, greatest), functions.log(w, total))
     return w.select(w.compare("oeq", greatest, math.inf), greatest, found)
 

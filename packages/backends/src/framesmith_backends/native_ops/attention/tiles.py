@@ -1,20 +1,19 @@
-"""Register tiles: numbers that are the same for all lanes, times vectors of queries. See Note [Across queries]."""
+"""Register tiles: broadcast elements of keys or values times vectors of queries. See Note [Across queries]."""
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.attention.calls import signature
 from framesmith_backends.native_ops.attention.shape import Shape
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
-#: Keys that are taken between two jumps.
+#: Keys of one iteration.
 UNROLL = 2
 
 
 def _scores_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows: int) -> list[list[Value]]:
     """Of each key and vector of queries the sum over the elements of a head."""
     sums = [[w.cell(constant(0.0, "float", lanes)) for _ in range(vectors)] for _ in range(rows)]
-    keys, here = [p["key"]], w.cell(p["turned"])
+    keys, here = [p["key"]], w.cell(p["queries"])
     for _ in range(rows - 1):
         keys.append(w.at(keys[-1], p["key_row"]))
     with w.loop(ZERO, p["depth"]) as d:
@@ -49,11 +48,11 @@ def _step(w: Writer, lanes: int, sums: list[list[Value]], ones: list[Value], wid
             w.store(w.fma(number, part, w.read(cell, "float", lanes)), cell, 0)
 
 
-_SCORES = ("ptr turned", "ptr key", "i64 key_row", "i64 depth", "ptr scores", "float scale", "i1 masked")
+_SCORES = ("ptr queries", "ptr key", "i64 key_row", "i64 depth", "ptr scores", "float scale", "i1 masked")
 
 
 def scores_tile(w: Writer, shape: Shape, vectors: int, rows: int) -> str:
-    """Scores of so many keys, scaled, and added to what their places hold where there is a mask."""
+    """Scores of so many keys, scaled, and added to the mask that is in their place if there is one."""
     p, lanes = parameters(*_SCORES), shape.lanes
     sums = _scores_sums(w, p, lanes, vectors, rows)
     scale, masked = w.splat(p["scale"], lanes), w.splat(p["masked"], lanes)
@@ -68,7 +67,7 @@ _VALUES = ("ptr scores", "ptr value", "i64 value_row", "i64 keys", "ptr sums", "
 
 
 def values_tile(w: Writer, shape: Shape, vectors: int, rows: int) -> str:
-    """So many elements of the values, by the scores, added to `factor` of what is there from earlier blocks."""
+    """P·V for so many elements of the values, added to `factor` times the sums of earlier blocks."""
     p, lanes = parameters(*_VALUES), shape.lanes
     sums = _values_sums(w, p, lanes, vectors, rows)
     later = w.splat(p["later"], lanes)

@@ -1,1 +1,1 @@
-"""Matmuls of our own as LLVM IR: packing, register tiles, dot products, loops and threads around them."""
+"""Matmuls on the CPU: the native kernel, and the choice between it, ATen and oneDNN."""

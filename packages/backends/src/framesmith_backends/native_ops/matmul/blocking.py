@@ -1,4 +1,4 @@
-"""How a matmul is cut: register tiles by the processor's vectors, blocks by its caches."""
+"""The blocking of a matmul: register tiles by the processor's vectors, blocks by its caches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from framesmith_backends.target import Processor
 
-# Where a cache's size cannot be read.
+#: The sizes of caches that cannot be read.
 FIRST_LEVEL, SECOND_LEVEL = 32 << 10, 512 << 10
-# Elements that are added up one after another, whatever the caches hold: the error grows with the root. Chains of 512
-# are 3% faster, and their error is 1.6 times eager's.
+#: The longest chain of additions, whatever the caches hold: the error grows with its root. Chains of 512 are 3% faster,
+#: and their error is 1.6 times eager's.
 LONGEST_CHAIN = 384
 
 

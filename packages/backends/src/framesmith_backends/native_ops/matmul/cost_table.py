@@ -1,9 +1,8 @@
-"""Which provider multiplies matrices fastest on this machine: measured once for each class of matmul, kept on disk.
+"""The cost table of matmuls: the time of each provider for each class, measured once for the machine, stored on disk.
 
 A class is the layouts of the operands, their sizes to the nearest power of two, whether there is a bias, and the number
-of threads. The file's name tells the processor and the versions: nothing measured on another is believed. What was
-measured while something else ran is kept apart, and measured again by the next processes, but not for ever: on a
-machine that is never quiet, the best of a few of them has to do.
+of threads. The file's name holds the processor and the versions. Times measured while something else ran are stored in
+a file of their own, and measured again by the next processes; after some of those, the best of them are used.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from framesmith_backends.torch_adapter import mkldnn, unstable
 
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], object]
 
-# What another provider must save to be used, of ATen's time and in seconds: it is called from Python, between two runs
-# of kernels. (Measured on a Zen 4: 8 us; oneDNN saves 7 to 10% of matmuls of 128 rows and more, nothing below.)
+#: The time that another provider must save to be used, of ATen's time and in seconds: it is called from Python, between
+#: two runs of kernels. (On a Zen 4: 8 us; oneDNN saves 7 to 10% of matmuls of 128 rows and more, nothing below.)
 WORTHWHILE = 0.03
 CALL_SECONDS = 1e-5
-# And what it must save of ATen's time where the machine was too busy to tell exactly: this process alone believes it.
+#: The same part of ATen's time where the machine was too busy for exact times; only this process uses them.
 WORTHWHILE_IF_BUSY = 0.25
-# Matmuls are measured with fewer rows if they have more multiplications than this. (With a quarter of it, a Zen 4's
-# libraries are equal where at their full size one is 9% faster.)
+#: The most multiplications that are measured; larger matmuls get fewer rows. (With a quarter of it, a Zen 4's libraries
+#: are equal where at full size one is 9% faster.)
 LARGEST_TRIAL = 1 << 26
-# How much longer than its fastest run a provider's middle one may take, and how often the process may have had to make
-# room for others: on a busy machine threads wait for each other, and every run may take the same few slices of time.
+#: On a quiet machine, the largest ratio of a provider's median run to its fastest, and the most preemptions: threads
+#: that wait for each other may take the same few time slices in every run.
 STEADY = 1.5
 MOST_PREEMPTIONS = 2.0
-# Processes that measure a class on a busy machine before the best runs of all of them are believed without measuring.
+#: The number of processes that measure a class on a busy machine before the best times of all of them are used.
 MOST_BUSY = 3
-# Matmuls of more rows are not tried with our own kernel: the libraries are within 5% of it there, and its compilation,
-# 0.2 s once for the machine, would be part of a program's first call.
-MOST_ROWS_OF_OWN = 32
+#: The most rows of matmuls that the native kernel is measured for: beyond, libraries are within 5% of it, and its
+#: compilation, 0.2 s once for the machine, would be part of a program's first call.
+MOST_ROWS_OF_NATIVE = 32
 ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulClass:
-    """`form`: for each operand n (contiguous) or t (the transposed view of one)."""
+    """`layouts`: for each operand n (contiguous) or t (the transposed view of one)."""
 
-    form: str
+    layouts: str
     m: int
     n: int
     k: int
@@ -61,11 +60,11 @@ class MatmulClass:
 
     @property
     def key(self) -> str:
-        return f"f32 {self.form} {self.m}x{self.k}x{self.n}{' bias' if self.biased else ''} threads {self.threads}"
+        return f"f32 {self.layouts} {self.m}x{self.k}x{self.n}{' bias' if self.biased else ''} threads {self.threads}"
 
 
-def class_of(form: str, m: int, n: int, k: int, biased: bool) -> MatmulClass:
-    return MatmulClass(form, _rounded(m), _rounded(n), _rounded(k), biased, torch.get_num_threads())
+def class_of(layouts: str, m: int, n: int, k: int, biased: bool) -> MatmulClass:
+    return MatmulClass(layouts, _rounded(m), _rounded(n), _rounded(k), biased, torch.get_num_threads())
 
 
 def _rounded(size: int) -> int:
@@ -82,13 +81,13 @@ def _by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> o
     return mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
 
 
-def _by_own(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
+def _by_native(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> object:
     from framesmith_backends.native_ops.matmul.operator import OPERATOR
 
     return OPERATOR(a, b, bias)
 
 
-PROVIDERS: dict[str, Multiply] = {"aten": _by_aten, "onednn": _by_onednn, "own": _by_own}
+PROVIDERS: dict[str, Multiply] = {"aten": _by_aten, "onednn": _by_onednn, "native": _by_native}
 
 
 def why_not(provider: str) -> str | None:
@@ -97,15 +96,15 @@ def why_not(provider: str) -> str | None:
         available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             return "this torch has no oneDNN"
-    if provider == "own" and importlib.util.find_spec("llvmlite") is None:
+    if provider == "native" and importlib.util.find_spec("llvmlite") is None:
         return "llvmlite is not installed"
     return None
 
 
 def candidates(one: MatmulClass) -> list[str]:
     """The providers that are tried for a class of matmuls."""
-    few_rows = one.m <= MOST_ROWS_OF_OWN
-    return [name for name in PROVIDERS if (few_rows or name != "own") and why_not(name) is None]
+    few_rows = one.m <= MOST_ROWS_OF_NATIVE
+    return [name for name in PROVIDERS if (few_rows or name != "native") and why_not(name) is None]
 
 
 class CostTable:
@@ -114,7 +113,7 @@ class CostTable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.seconds: dict[str, dict[str, float]] = _loaded(file_name())
-        #: What this process believes of those that were never measured on a quiet machine.
+        #: The times that this process uses of classes that were never measured on a quiet machine.
         self.of_busy = {key: row for key, (row, times) in _loaded_busy().items() if times >= MOST_BUSY}
 
     def fastest(self, one: MatmulClass) -> str:
@@ -130,7 +129,7 @@ class CostTable:
                     self.seconds = {**_loaded(file_name()), **self.seconds}
                     storage.write(file_name(), json.dumps(self.seconds, indent=1, sort_keys=True).encode())
                 else:
-                    found = self.of_busy[one.key] = _kept_busy(one.key, found)
+                    found = self.of_busy[one.key] = _stored_busy(one.key, found)
             least = WORTHWHILE_IF_BUSY if one.key in self.of_busy else WORTHWHILE
         best = min(found, key=lambda provider: found[provider])
         return best if found["aten"] - found[best] > max(least * found["aten"], CALL_SECONDS) else "aten"
@@ -149,23 +148,23 @@ def file_name() -> str:
 
 
 def busy_file_name() -> str:
-    """The file of what was measured while something else ran."""
+    """The file of times measured while something else ran."""
     return file_name().replace("matmuls-", "matmuls-busy-")
 
 
-def _kept_busy(key: str, row: dict[str, float]) -> dict[str, float]:
-    """The best of what processes have measured on a busy machine, this one's row among them."""
-    kept = _loaded_busy()
-    before, times = kept.get(key, ({}, 0))
+def _stored_busy(key: str, row: dict[str, float]) -> dict[str, float]:
+    """Store a row measured on a busy machine; returns the best times of all processes."""
+    rows = _loaded_busy()
+    before, times = rows.get(key, ({}, 0))
     best = {provider: min(seconds, before.get(provider, seconds)) for provider, seconds in row.items()}
-    kept[key] = best, times + 1
-    content = {name: {"seconds": seconds, "processes": count} for name, (seconds, count) in kept.items()}
+    rows[key] = best, times + 1
+    content = {name: {"seconds": seconds, "processes": count} for name, (seconds, count) in rows.items()}
     storage.write(busy_file_name(), json.dumps(content, indent=1, sort_keys=True).encode())
     return best
 
 
 def _loaded_busy() -> dict[str, tuple[dict[str, float], int]]:
-    """Of each class the best seconds, and how many processes have measured it."""
+    """The best seconds of each class, and the number of processes that measured it."""
     found: dict[str, tuple[dict[str, float], int]] = {}
     for key, row in _content(busy_file_name()).items():
         seconds, times = (row.get("seconds"), row.get("processes")) if isinstance(row, dict) else (None, None)
@@ -189,7 +188,7 @@ def _loaded(name: str) -> dict[str, dict[str, float]]:
 
 
 def _content(name: str) -> dict[str, Any]:
-    """What the file says, if it is a table at all."""
+    """The table in the file; empty if there is none."""
     content = storage.read(name)
     try:
         found = None if content is None else json.loads(content)
@@ -216,7 +215,7 @@ def measured(one: MatmulClass) -> tuple[dict[str, float], bool]:
 
 
 def preemptions() -> int:
-    """How often this process has been interrupted for another one; 0 on systems that do not count it."""
+    """The number of involuntary context switches of this process; 0 on systems that do not count them."""
     try:
         import resource
     except ImportError:
@@ -230,7 +229,7 @@ def _timed(one: MatmulClass, m: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in usable}
     # The graph may be compiled under a mode of fake tensors.
     with unstable.disable_current_modes(), torch.no_grad():
-        a, b = _ones(m, one.k, one.form[0]), _ones(one.k, one.n, one.form[1])
+        a, b = _ones(m, one.k, one.layouts[0]), _ones(one.k, one.n, one.layouts[1])
         bias = torch.ones(one.n, dtype=torch.float32, device="cpu") if one.biased else None
         for turn in range(ROUNDS + 1):
             for name, call in usable.items():
@@ -241,7 +240,7 @@ def _timed(one: MatmulClass, m: int) -> dict[str, list[float]]:
     return times
 
 
-def _ones(rows: int, columns: int, form: str) -> torch.Tensor:
-    shape = (rows, columns) if form == "n" else (columns, rows)
+def _ones(rows: int, columns: int, layout: str) -> torch.Tensor:
+    shape = (rows, columns) if layout == "n" else (columns, rows)
     found = torch.ones(shape, dtype=torch.float32, device="cpu")
-    return found if form == "n" else found.t()
+    return found if layout == "n" else found.t()

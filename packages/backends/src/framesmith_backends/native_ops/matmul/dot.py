@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_backends.native_ops.matmul.micro import Element
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 NAMES = ("ptr a", "ptr b", "ptr c", "ptr bias", "i64 m", "i64 n", "i64 k", "i64 a_row", "i64 b_col", "i64 c_row",
          "float alpha", "float beta")  # fmt: skip
@@ -48,8 +48,7 @@ def dot_kernel(w: Writer, lanes: int, rows: int, element: Element | None) -> str
             for r in range(rows):
                 with w.when(w.compare("ult", w.add(i, r), p["m"])):
                     _finish(w, p, total, (i, j, r), columns, element)
-    typed = ", ".join(f"{name.split()[0]} %{name.split()[1]}" for name in NAMES)
-    return w.function(f"define internal void {dot_name(rows)}({typed})")
+    return w.function(f"define internal void {dot_name(rows)}({signature(NAMES)})")
 
 
 def totals(w: Writer, lanes: int) -> str:
@@ -87,7 +86,7 @@ def _finish(
     inside = w.first_lanes(w.least(w.sub(p["n"], j), columns), lanes)
     nothing = constant(0, "i1", lanes)
     reads = w.select(w.splat(w.compare("une", p["beta"], 0.0), lanes), inside, nothing)
-    biased = w.compare("ne", w.emit(f"ptrtoint {p['bias'].typed} to i64", "i64"), 0)
+    biased = w.is_set(p["bias"])
     bias = w.masked_load(w.at(p["bias"], j), w.select(w.splat(biased, lanes), inside, nothing))
     place = w.at(w.at(p["c"], w.mul(w.add(i, r), p["c_row"])), j)
     scaled = w.fma(w.masked_load(place, reads), w.splat(p["beta"], lanes), bias)

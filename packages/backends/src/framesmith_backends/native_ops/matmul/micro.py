@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
-# What is done to each finished element, by vectors.
+#: The epilogue, applied to vectors of finished elements.
 Element = Callable[[Builder, Value], Value]
 UNROLL = 4
 # Tiles of few rows are wider where the second operand is read where it lies: more sums, longer reads.
@@ -57,18 +57,17 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
     totals = [[w.read(cell, "float", lanes) for cell in row] for row in sums]
     for j in range(vectors):
         finish(w, p, [row[j] for row in totals], j * lanes, element)
-    typed = ", ".join(f"{name.split()[0]} %{name.split()[1]}" for name in names)
-    return w.function(f"define internal void {micro_name(rows, vectors)}({typed})")
+    return w.function(f"define internal void {micro_name(rows, vectors)}({signature(names)})")
 
 
 def finish(w: Writer, p: dict[str, Value], totals: list[Value], column: int, element: Element | None) -> None:
-    """Write one column of vectors, the rows `c_step` apart."""
+    """Write one column of vectors, the rows with stride `c_step`."""
     lanes = totals[0].lanes
     left = w.sub(w.most(p["cols"], column), column)
     inside = w.first_lanes(left, lanes)
     nothing = constant(0, "i1", lanes)
     reads = w.select(w.splat(w.compare("une", p["beta"], 0.0), lanes), inside, nothing)
-    biased = w.compare("ne", w.emit(f"ptrtoint {p['bias'].typed} to i64", "i64"), 0)
+    biased = w.is_set(p["bias"])
     bias = w.masked_load(w.at(p["bias"], column), w.select(w.splat(biased, lanes), inside, nothing))
     alpha, beta = w.splat(p["alpha"], lanes), w.splat(p["beta"], lanes)
     row = p["c"]

@@ -1,31 +1,26 @@
-"""Our own matrix matmul in this process: machine code made once and kept on disk, called with raw pointers.
+"""The native matmul: machine code made once and stored on disk, called with addresses.
 
 `framesmith_backends::matmul(a, b, bias)` is the operator that plans written in Python call.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
-from framesmith_backends.launch.llvm.engine import engine_of, machine
-from framesmith_backends.native_ops.base import operator
-from framesmith_backends.native_ops.matmul.kernel import NAMES, render_matmuls
+from framesmith_backends.native_ops.base import NativeOp, operator
+from framesmith_backends.native_ops.matmul.kernel import JOB, NO_MEMORY, render_matmuls
+from framesmith_backends.target import Processor
 
-_KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "float": ctypes.c_float}
+_DOTS = JOB.index["dots"]
 
 
 class NativeMatmul:
-    """Machine code of `fs_matmul`; `address` is the function's, valid while this object lives."""
+    """A module of matmuls, called with tensors."""
 
-    def __init__(self, text: str) -> None:
-        self.engine = engine_of("matmul", text)
-        self.address = self.engine.get_function_address("fs_matmul")
-        kinds = [_KINDS[name.split()[0]] for name in NAMES]
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self.address)
+    def __init__(self, render: Callable[[Processor], str] = render_matmuls) -> None:
+        self._op: NativeOp[None] = NativeOp("matmul", lambda _, target: render(target), {"fs_matmul": ()})
 
     def __call__(
         self,
@@ -38,20 +33,18 @@ class NativeMatmul:
     ) -> torch.Tensor:
         """c = alpha * (a @ b) + beta * c + bias, of float32 matrices or of batches of them; c's rows are contiguous."""
         batches, steps = (1, (0, 0, 0)) if a.dim() == 2 else (a.shape[0], (a.stride(0), b.stride(0), c.stride(0)))
-        failed = self.call(
-            a.data_ptr(), b.data_ptr(), c.data_ptr(), None if bias is None else bias.data_ptr(),
+        job = JOB.ordered(
+            a.data_ptr(), b.data_ptr(), c.data_ptr(), 0 if bias is None else bias.data_ptr(),
             a.shape[-2], b.shape[-1], a.shape[-1], a.stride(-2), a.stride(-1), b.stride(-2), b.stride(-1),
-            c.stride(-2), alpha, beta, batches, *steps,
+            c.stride(-2), alpha, beta, batches, *steps, 0, 0, 0,
         )  # fmt: skip
-        if failed:
+        self._op[None].run(job)
+        if job[_DOTS] == NO_MEMORY:
             raise MemoryError("a matrix matmul found no memory for its packed operands")
         return c
 
 
-@functools.cache
-def native_matmul() -> NativeMatmul:
-    """Made at its first use."""
-    return NativeMatmul(render_matmuls(machine().target))
+NATIVE_MATMUL = NativeMatmul()
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -65,12 +58,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch
         raise ValueError(f"framesmith_backends::matmul: expected shapes [m, k], [k, n] and a bias of [n], got {shapes}")
     if bias is not None and bias.stride() != (1,):
         bias = bias.contiguous()
-    return native_matmul()(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
+    return NATIVE_MATMUL(a, b, a.new_empty((a.shape[0], b.shape[1])), bias)
 
 
-def matmul_shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What `matmul` gives, without its numbers."""
+def _shape(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
-OPERATOR = operator("matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor", matmul, matmul_shape)
+OPERATOR = operator("matmul(Tensor a, Tensor b, Tensor? bias) -> Tensor", matmul, _shape)

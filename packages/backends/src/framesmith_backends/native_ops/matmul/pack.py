@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 
 def pack(w: Writer, lanes: int) -> str:
     """to[k * width + i] = source[i * i_step + k * k_step] for i < count, in steps of whole vectors along i.
 
-    Beyond `count`, up to whole vectors, `to` has what is never stored; it must have room for one vector more.
+    Beyond `count`, `to` has undefined numbers up to whole vectors; it must have room for one vector more.
     """
     names = ("ptr source", "i64 i_step", "i64 k_step", "i64 count", "i64 depth", "ptr to", "i64 width")
     p = parameters(*names)
@@ -20,17 +20,16 @@ def pack(w: Writer, lanes: int) -> str:
     _copied(w, p, lanes)
     w.line("ret void")
     w.line("ask:")
-    w.line(f"br i1 {down.text}, label %turn, label %single")
-    w.line("turn:")
-    _turned(w, p, lanes)
+    w.line(f"br i1 {down.text}, label %across, label %single")
+    w.line("across:")
+    _transposed(w, p, lanes)
     w.line("ret void")
     w.line("single:")
     with w.loop(ZERO, p["depth"]) as k:
         row, goal = w.at(p["source"], w.mul(k, p["k_step"])), w.at(p["to"], w.mul(k, p["width"]))
         with w.loop(ZERO, p["count"]) as i:
             w.store(w.load(w.at(row, w.mul(i, p["i_step"])), "float"), w.at(goal, i))
-    typed = ", ".join(f"{name.split()[0]} %{name.split()[1]}" for name in names)
-    return w.function(f"define internal void @fs.pack({typed})")
+    return w.function(f"define internal void @fs.pack({signature(names)})")
 
 
 def _copied(w: Writer, p: dict[str, Value], lanes: int) -> None:
@@ -45,7 +44,7 @@ def _copied(w: Writer, p: dict[str, Value], lanes: int) -> None:
             w.store(w.masked_load(w.at(row, i), mask), w.at(goal, i))
 
 
-def _turned(w: Writer, p: dict[str, Value], lanes: int) -> None:
+def _transposed(w: Writer, p: dict[str, Value], lanes: int) -> None:
     """Across contiguous memory: square blocks transposed in registers. The last block lies over the one before."""
     final = w.sub(p["depth"], lanes)
     most = w.sub(p["count"], 1)
@@ -66,17 +65,17 @@ def _shuffled(w: Writer, a: Value, b: Value, picks: list[int]) -> Value:
 
 
 def transposed(w: Writer, rows: list[Value]) -> list[Value]:
-    """A square of vectors, turned: first within parts of four lanes, which is cheap, then those parts."""
+    """A square of vectors, transposed: first within parts of four lanes, which is cheap, then those parts."""
     lanes = rows[0].lanes
-    quads = [_turned_quads(w, rows[g : g + 4]) for g in range(0, lanes, 4)]
+    quads = [_transposed_quads(w, rows[g : g + 4]) for g in range(0, lanes, 4)]
     found: list[Value] = [constant(0.0, "float", lanes)] * lanes
     for j in range(4):
-        for block, value in enumerate(_turned_parts(w, [q[j] for q in quads])):
+        for block, value in enumerate(_transposed_parts(w, [q[j] for q in quads])):
             found[4 * block + j] = value
     return found
 
 
-def _turned_quads(w: Writer, rows: list[Value]) -> list[Value]:
+def _transposed_quads(w: Writer, rows: list[Value]) -> list[Value]:
     lanes = rows[0].lanes
 
     def unpack(a: Value, b: Value, high: int, size: int) -> Value:
@@ -95,7 +94,7 @@ def _turned_quads(w: Writer, rows: list[Value]) -> list[Value]:
     ]  # fmt: skip
 
 
-def _turned_parts(w: Writer, vectors: list[Value]) -> list[Value]:
+def _transposed_parts(w: Writer, vectors: list[Value]) -> list[Value]:
     """As many vectors as they have parts of four lanes: part b of vector g becomes part g of vector b."""
     lanes, count = vectors[0].lanes, len(vectors)
     span = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from framesmith_backends.native_ops.matmul.blocking import Blocking
 from framesmith_backends.native_ops.matmul.micro import WIDE, micro_name
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
+from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
 NAMES = ("ptr a", "ptr b", "ptr c", "ptr bias", "i64 m", "i64 n", "i64 k", "i64 a_row", "i64 a_col", "i64 b_row",
          "i64 b_col", "i64 c_row", "float alpha", "float beta", "ptr scratch")  # fmt: skip
@@ -43,14 +43,12 @@ def rectangle(w: Writer, cut: Blocking) -> str:
             with w.loop(start, end, rows) as i:
                 _panel(w, p, here, cut, i, rows)
             start = end
-    typed = ", ".join(f"{name.split()[0]} %{name.split()[1]}" for name in NAMES)
-    return w.function(f"define internal void @fs.rectangle({typed})")
+    return w.function(f"define internal void @fs.rectangle({signature(NAMES)})")
 
 
 def _bias(w: Writer, bias: Value, j: Value, first: Value) -> Value:
     """The bias of these columns, which is added with the first block; null where there is none."""
-    address = w.emit(f"ptrtoint {bias.typed} to i64", "i64")
-    wanted = w.binary("and", first, w.compare("ne", address, 0))
+    wanted = w.binary("and", first, w.is_set(bias))
     return w.select(wanted, w.at(bias, j), Value("null", "ptr"))
 
 
@@ -60,7 +58,7 @@ def _pack_block(w: Writer, p: dict[str, Value], here: dict[str, Value], cut: Blo
         count = w.least(w.sub(here["columns"], j), cut.width)
         whole = w.compare("eq", count, cut.width)
         skipped = w.binary("and", here["direct"], whole)
-        with w.when(w.binary("xor", skipped, constant(1, "i1"))):
+        with w.when(w.negated(skipped)):
             source, to = w.at(here["b"], w.mul(j, p["b_col"])), w.at(p["scratch"], w.mul(j, cut.depth))
             w.line(
                 f"call void @fs.pack({source.typed}, {p['b_col'].typed}, {p['b_row'].typed}, {count.typed}, "
@@ -78,13 +76,13 @@ def _panel(w: Writer, p: dict[str, Value], here: dict[str, Value], cut: Blocking
     panel = here["panel"]
     if rows == 1:
         lies = w.compare("eq", p["a_col"], 1)
-        with w.when(w.binary("xor", lies, constant(1, "i1"))):
+        with w.when(w.negated(lies)):
             w.line(packed)
         panel = w.select(lies, source, panel)
     else:
         w.line(packed)
     c = w.at(w.at(p["c"], w.mul(i, p["c_row"])), here["j"])
-    biased = w.compare("ne", w.emit(f"ptrtoint {here['bias'].typed} to i64", "i64"), 0)
+    biased = w.is_set(here["bias"])
     start = ZERO
     if rows in WIDE:
         wide = WIDE[rows] * cut.lanes
@@ -104,7 +102,7 @@ def _panel(w: Writer, p: dict[str, Value], here: dict[str, Value], cut: Blocking
             narrow = w.compare("ule", left, cut.lanes)
             with w.when(narrow):
                 _tile(w, p, here, (panel, b, step), place, columns, (rows, 1))
-            with w.when(w.binary("xor", narrow, constant(1, "i1"))):
+            with w.when(w.negated(narrow)):
                 _tile(w, p, here, (panel, b, step), place, columns, (rows, cut.vectors))
 
 

@@ -1,7 +1,7 @@
 """Rewrites of matmuls to another provider: a table of (ATen operator, operands) rows on the FX graph.
 
 float32 matmuls go to the provider that `cost_table.py` has as the fastest for their class on
-this machine: ATen's library, oneDNN, or our own kernel.
+this machine: ATen's library, oneDNN, or the native kernel.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
 from framesmith_backends.torch_adapter import mkldnn
 from framesmith_guards.torch_adapter import aten
 
-# Below this many multiplications the call itself costs more than there is to gain.
+#: Below this many multiplications the call itself costs more than there is to gain.
 SMALLEST_MATMUL = 1 << 23
-# Matmuls a @ b by operand: n for a contiguous matrix, t for the transposed view of one.
-FORMS = ("nt", "nn", "tn")
+#: The layouts of a and b of matmuls a @ b: n for a contiguous matrix, t for the transposed view of one.
+LAYOUTS = ("nt", "nn", "tn")
 
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
     """bias + a @ b; `weight` is b's matrix before it was transposed, if it was."""
 
-    form: str
+    layouts: str
     a: fx.Node
     b: fx.Node
     weight: fx.Node | None
@@ -59,11 +59,11 @@ def _matmul(a: object, b: object, bias: fx.Node | None) -> Matmul | None:
         return None
     letters = ""
     for operand in (a, b):
-        turned = _before_transposing(operand) is not None
-        if not turned and not is_plain(operand, 2):
+        transposed = _before_transposing(operand) is not None
+        if not transposed and not is_plain(operand, 2):
             return None
-        letters += "t" if turned else "n"
-    return Matmul(letters, a, b, _before_transposing(b), bias) if letters in FORMS else None
+        letters += "t" if transposed else "n"
+    return Matmul(letters, a, b, _before_transposing(b), bias) if letters in LAYOUTS else None
 
 
 def _addmm(node: fx.Node) -> Matmul | None:
@@ -94,17 +94,17 @@ def _match(node: fx.Node) -> Matmul | None:
 
 def matmul_class(match: Matmul) -> MatmulClass:
     (m, k), n = match.a.meta["val"].shape, match.b.meta["val"].shape[1]
-    return class_of(match.form, m, n, k, match.bias is not None)
+    return class_of(match.layouts, m, n, k, match.bias is not None)
 
 
-def use_onednn(gm: fx.GraphModule, forms: frozenset[str] = frozenset(FORMS)) -> fx.GraphModule:
-    """The graph with its large matmuls of these forms as oneDNN calls; the same graph if it has none."""
-    return _moved(gm, lambda match: "onednn" if match.form in forms else "aten")
+def use_onednn(gm: fx.GraphModule, layouts: frozenset[str] = frozenset(LAYOUTS)) -> fx.GraphModule:
+    """The graph with its large matmuls of these layouts as oneDNN calls; the same graph if it has none."""
+    return _moved(gm, lambda match: "onednn" if match.layouts in layouts else "aten")
 
 
-def use_own(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its large matmuls as calls of our own kernel; the same graph if it has none."""
-    return _moved(gm, lambda match: "own")
+def use_native(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its large matmuls as calls of the native kernel; the same graph if it has none."""
+    return _moved(gm, lambda match: "native")
 
 
 def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
@@ -146,13 +146,13 @@ def _onednn(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
     return graph.call_function(mkldnn._linear_pointwise.default, args)
 
 
-def _own(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
-    """Our own kernel's operator, which takes operands of any strides."""
+def _native(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:
+    """The native operator, which takes operands of any strides."""
     from framesmith_backends.native_ops.matmul.operator import OPERATOR
 
     bias = None if match.bias is None else copies[match.bias]
     return graph.call_function(OPERATOR, (copies[match.a], copies[match.b], bias))
 
 
-# How the call of each provider but ATen is written.
-WRITERS: dict[str, Callable[[fx.Graph, Matmul, Copies], fx.Node]] = {"onednn": _onednn, "own": _own}
+#: The writers of calls of each provider but ATen.
+WRITERS: dict[str, Callable[[fx.Graph, Matmul, Copies], fx.Node]] = {"onednn": _onednn, "native": _native}

@@ -1,9 +1,9 @@
-"""ATen's random numbers on the CPU in machine code: the Mersenne Twister, many words at a time.
+"""The Mersenne Twister of ATen's CPU generator as LLVM IR, many words at a time.
 
-Note [Twister]: the generator's 624 words are renewed all at once, each from two that stand behind it and one 397 places
-on, of the old words or of the new ones. None is closer than a vector to where it is written, so vectors of 16 may be
-renewed in place, in order. (The first is repeated behind the last, where vectors reach across the end.) What is drawn
-are tempered words: one for a float of 24 bits, two for a double of 53, the first of them the high one.
+Note [Twister]: the 624 words of the state are renewed together, each from the two after it and one 397 further on, of
+the old words or the new ones. None is closer than a vector to where it is written, so vectors of 16 may be renewed in
+place, in order. (The first is repeated after the last, where vectors reach across the end.) A draw takes tempered
+words: one for a float of 24 bits, two for a double of 53, the high one first.
 
 Source: M. Matsumoto, T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform pseudo-random number
 generator", ACM TOMACS 8 (1998).
@@ -11,6 +11,7 @@ generator", ACM TOMACS 8 (1998).
 
 from __future__ import annotations
 
+from framesmith_backends.native_ops.job import Job
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
@@ -23,16 +24,16 @@ TEMPERING = ((11, True, 0xFFFFFFFF), (7, False, 0x9D2C5680), (15, False, 0xEFC60
 #: Bits of a double and of a float that are drawn.
 DOUBLE_BITS, FLOAT_BITS = 53, 24
 
-#: Where a generator's state, as `torch.Generator.get_state` gives it, has what: in bytes.
+#: Offsets in the state of `torch.Generator.get_state`, in bytes.
 LEFT_AT, NEXT_AT, WORDS_AT = 8, 16, 24
 
-#: What the functions take, in order. `threshold` is of the whole numbers of 53 bits below which an element is true.
-MASK_NAMES = ("ptr state", "ptr out", "i64 n", "i64 threshold")
-FLOAT_NAMES = ("ptr state", "ptr out", "i64 n")
+#: An element of a mask is true where its integer of 53 bits is below `threshold`.
+JOB = Job("ptr state", "ptr out", "i64 n", "i64 threshold")
+MASK, FLOATS = "fs_draw_mask", "fs_draw_floats"
 
 
-def render_draws(target: Processor) -> str:
-    """A module with `void fs_draw_mask(...)` and `void fs_draw_floats(...)`, which advance the state they are given."""
+def render_draws(_: None, target: Processor) -> str:
+    """A module with `void fs_draw_mask(ptr job)` and `void fs_draw_floats(ptr job)`, which advance the state."""
     declarations: dict[str, None] = {}
 
     def writer() -> Writer:
@@ -54,7 +55,7 @@ def _tempered(w: Writer, y: Value) -> Value:
 
 
 def _temper(w: Writer) -> str:
-    """The words as they are drawn."""
+    """Temper all words."""
     p = parameters("ptr words", "ptr drawn")
     with w.loop(ZERO, constant(WORDS, "i64"), LANES) as i:
         words = w.load(w.at(p["words"], i, "i32"), "i32", LANES)
@@ -63,7 +64,7 @@ def _temper(w: Writer) -> str:
 
 
 def _renew(w: Writer) -> str:
-    """New words in place of those that have been drawn; see Note [Twister]."""
+    """Renew the words in place: see Note [Twister]."""
     p = parameters("ptr words", "ptr drawn")
 
     def renewed(i: Value, ahead: int) -> None:
@@ -86,39 +87,39 @@ def _renew(w: Writer) -> str:
 
 
 def _take(w: Writer) -> str:
-    """A state's words and their tempered form; how many have been drawn."""
+    """Read a state's words, and temper them; returns the index of the next one."""
     p = parameters("ptr state", "ptr words", "ptr drawn")
-    kept = w.at(p["state"], WORDS_AT, "i8")
+    stored = w.at(p["state"], WORDS_AT, "i8")
     with w.loop(ZERO, constant(WORDS, "i64"), LANES) as i:
-        wide = w.load(w.at(kept, i, "i64"), "i64", LANES, 8)
+        wide = w.load(w.at(stored, i, "i64"), "i64", LANES, 8)
         w.store(w.convert("trunc", wide, "i32"), w.at(p["words"], i, "i32"))
     w.line("call void @fs.temper(ptr %words, ptr %drawn)")
     left = w.convert("zext", w.load(w.at(p["state"], LEFT_AT, "i8"), "i32"), "i64")
-    place = w.sub(constant(WORDS + 1, "i64"), left)
-    return w.function("define internal i64 @fs.take(ptr %state, ptr %words, ptr %drawn)", f"ret {place.typed}")
+    index = w.sub(constant(WORDS + 1, "i64"), left)
+    return w.function("define internal i64 @fs.take(ptr %state, ptr %words, ptr %drawn)", f"ret {index.typed}")
 
 
 def _give(w: Writer) -> str:
-    """The words back to the state, of which `place` have been drawn."""
-    p = parameters("ptr state", "ptr words", "i64 place")
-    kept = w.at(p["state"], WORDS_AT, "i8")
+    """Write the words back to the state, with the index of the next one."""
+    p = parameters("ptr state", "ptr words", "i64 index")
+    stored = w.at(p["state"], WORDS_AT, "i8")
     with w.loop(ZERO, constant(WORDS, "i64"), LANES) as i:
         words = w.load(w.at(p["words"], i, "i32"), "i32", LANES)
-        w.store(w.convert("zext", words, "i64"), w.at(kept, i, "i64"), 8)
-    left = w.convert("trunc", w.sub(constant(WORDS + 1, "i64"), p["place"]), "i32")
+        w.store(w.convert("zext", words, "i64"), w.at(stored, i, "i64"), 8)
+    left = w.convert("trunc", w.sub(constant(WORDS + 1, "i64"), p["index"]), "i32")
     w.store(left, w.at(p["state"], LEFT_AT, "i8"))
-    w.store(p["place"], w.at(p["state"], NEXT_AT, "i8"), 8)
-    return w.function("define internal void @fs.give(ptr %state, ptr %words, i64 %place)")
+    w.store(p["index"], w.at(p["state"], NEXT_AT, "i8"), 8)
+    return w.function("define internal void @fs.give(ptr %state, ptr %words, i64 %index)")
 
 
 class _Drawing:
-    """The words of one call, and what has been done with them."""
+    """The words of one call, the index of the next one, and the number of elements drawn."""
 
     def __init__(self, w: Writer, state: Value) -> None:
         self.w, self.state = w, state
         self.words, self.drawn = (self._array() for _ in range(2))
         start = w.emit(f"call i64 @fs.take({state.typed}, {self.words.typed}, {self.drawn.typed})", "i64")
-        self.place = w.cell(start)
+        self.index = w.cell(start)
         self.done = w.cell(ZERO)
 
     def _array(self) -> Value:
@@ -128,69 +129,65 @@ class _Drawing:
 
     def renew(self) -> None:
         self.w.line(f"call void @fs.renew({self.words.typed}, {self.drawn.typed})")
-        self.w.store(ZERO, self.place, 0)
+        self.w.store(ZERO, self.index, 0)
 
-    def renew_if_all_are_drawn(self) -> Value:
-        """The place of the next word."""
-        with self.w.when(self.w.compare("eq", self.w.read(self.place, "i64"), WORDS)):
+    def renewed(self) -> Value:
+        """The index of the next word, after renewing the words if all are drawn."""
+        with self.w.when(self.w.compare("eq", self.w.read(self.index, "i64"), WORDS)):
             self.renew()
-        return self.w.read(self.place, "i64")
+        return self.w.read(self.index, "i64")
 
-    def load(self, place: Value, kind: str = "i32", lanes: int = 1) -> Value:
-        return self.w.load(self.w.at(self.drawn, place, "i32"), kind, lanes)
+    def load(self, index: Value, kind: str = "i32", lanes: int = 1) -> Value:
+        return self.w.load(self.w.at(self.drawn, index, "i32"), kind, lanes)
 
     def advance(self, words: Value | int, elements: Value | int) -> None:
         w = self.w
-        w.store(w.add(w.read(self.place, "i64"), words), self.place, 0)
+        w.store(w.add(w.read(self.index, "i64"), words), self.index, 0)
         w.store(w.add(w.read(self.done, "i64"), elements), self.done, 0)
 
-    def finish(self, head: str) -> str:
-        place = self.w.read(self.place, "i64")
-        self.w.line(f"call void @fs.give({self.state.typed}, {self.words.typed}, {place.typed})")
-        return self.w.function(head)
-
-
-def _head(name: str, names: tuple[str, ...]) -> str:
-    return f"define void @{name}({', '.join(f'{kind} %{short}' for kind, short in map(str.split, names))})"
+    def finish(self, name: str) -> str:
+        index = self.w.read(self.index, "i64")
+        self.w.line(f"call void @fs.give({self.state.typed}, {self.words.typed}, {index.typed})")
+        return self.w.function(f"define void @{name}(ptr %job)")
 
 
 def _below(w: Writer, high_and_low: Value, threshold: Value) -> Value:
-    """Whether doubles, whose two words lie one behind the other, the high one first, are below the threshold; bytes."""
+    """Whether doubles, pairs of words with the high one first, are below the threshold; bytes."""
     numbers = w.binary("and", w.intrinsic("fshl", high_and_low, high_and_low, w.number(32, high_and_low)),
                        w.number((1 << DOUBLE_BITS) - 1, high_and_low))  # fmt: skip
     return w.convert("zext", w.compare("ult", numbers, threshold), "i8")
 
 
 def _mask(w: Writer) -> str:
-    """A byte for each element: whether a double that is drawn for it is below the threshold."""
-    p = parameters(*MASK_NAMES)
+    """A byte for each element: whether the double drawn for it is below the threshold."""
+    p = JOB.load(w)
     d = _Drawing(w, p["state"])
     lanes = LANES // 2
     with w.repeat(lambda: w.compare("ult", w.read(d.done, "i64"), p["n"])):
-        place, done = d.renew_if_all_are_drawn(), w.read(d.done, "i64")
-        pairs = w.least(w.binary("lshr", w.sub(constant(WORDS, "i64"), place), 1), w.sub(p["n"], done))
+        index, done = d.renewed(), w.read(d.done, "i64")
+        pairs = w.least(w.binary("lshr", w.sub(constant(WORDS, "i64"), index), 1), w.sub(p["n"], done))
         out = w.at(p["out"], done, "i8")
         whole = w.binary("and", pairs, -lanes)
         with w.loop(ZERO, whole, lanes) as j:
-            both = d.load(w.add(place, w.mul(j, 2)), "i64", lanes)
+            both = d.load(w.add(index, w.mul(j, 2)), "i64", lanes)
             w.store(_below(w, both, p["threshold"]), w.at(out, j, "i8"), 1)
         with w.loop(whole, pairs) as j:
-            both = d.load(w.add(place, w.mul(j, 2)), "i64")
+            both = d.load(w.add(index, w.mul(j, 2)), "i64")
             w.store(_below(w, both, p["threshold"]), w.at(out, j, "i8"), 1)
         d.advance(w.mul(pairs, 2), pairs)
-        with w.when(w.compare("eq", pairs, 0)):  # one word is left: the other is the first of the next
-            high = w.convert("zext", d.load(place), "i64")
+        with w.when(w.compare("eq", pairs, 0)):  # one word is left: the low one is the first after renewing
+            high = w.convert("zext", d.load(index), "i64")
             d.renew()
             low = w.convert("zext", d.load(ZERO), "i64")
             both = w.binary("or", w.binary("shl", low, 32), high)
             w.store(_below(w, both, p["threshold"]), out, 1)
             d.advance(1, 1)
-    return d.finish(_head("fs_draw_mask", MASK_NAMES))
+    return d.finish(MASK)
 
 
 def _floats(w: Writer) -> str:
     """Floats from 0 to below 1, of 24 bits."""
-    p = parameters(*FLOAT_NAMES)
+    p = JOB.load(w)
     d = _Drawing(w, p["state"])
 
     def of(words: Value) -> Value:
@@ -198,13 +195,13 @@ def _floats(w: Writer) -> str:
         return w.mul(w.convert("sitofp", bits, "float"), 2.0**-FLOAT_BITS)
 
     with w.repeat(lambda: w.compare("ult", w.read(d.done, "i64"), p["n"])):
-        place, done = d.renew_if_all_are_drawn(), w.read(d.done, "i64")
-        count = w.least(w.sub(constant(WORDS, "i64"), place), w.sub(p["n"], done))
+        index, done = d.renewed(), w.read(d.done, "i64")
+        count = w.least(w.sub(constant(WORDS, "i64"), index), w.sub(p["n"], done))
         out = w.at(p["out"], done)
         whole = w.binary("and", count, -LANES)
         with w.loop(ZERO, whole, LANES) as j:
-            w.store(of(d.load(w.add(place, j), "i32", LANES)), w.at(out, j))
+            w.store(of(d.load(w.add(index, j), "i32", LANES)), w.at(out, j))
         with w.loop(whole, count) as j:
-            w.store(of(d.load(w.add(place, j))), w.at(out, j))
+            w.store(of(d.load(w.add(index, j))), w.at(out, j))
         d.advance(count, count)
-    return d.finish(_head("fs_draw_floats", FLOAT_NAMES))
+    return d.finish(FLOATS)

@@ -1,11 +1,11 @@
-"""Random numbers of the CPU's generator, drawn many at a time: those that ATen draws one by one.
+"""Random numbers of the CPU's Mersenne Twister, drawn many at a time where ATen draws them one by one.
 
 `framesmith_backends::drawn_mask(like, p)` and `::drawn_uniform(size)` are the operators that plans call.
 
-Note [Drawing]: the generator's state is taken, advanced by machine code, and put back. Another thread may draw from it
-meanwhile by ATen, and would draw the same numbers: so it is looked at again before, and where it has moved on all is
-drawn anew. ATen draws like this on processors for which it has no library that does (AMD's, ARM's): whether it is so
-here is found out once, by drawing. See docs/design/kernels/0020-rng-streams.md.
+Note [Drawing]: the generator's state is copied, advanced by machine code, and put back. Another thread may draw by ATen
+meanwhile, and would draw the same numbers: so the state is compared before it is put back, and if it has changed all is
+drawn again. ATen draws this stream on processors without a library for it (AMD's, ARM's): whether it does so here is
+found by drawing, once. See docs/design/kernels/0020-rng-streams.md.
 """
 
 from __future__ import annotations
@@ -20,52 +20,31 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.native_ops.base import operator
-from framesmith_backends.native_ops.random_numbers.mersenne import DOUBLE_BITS, FLOAT_NAMES, MASK_NAMES, render_draws
+from framesmith_backends.native_ops.base import NativeOp, operator
+from framesmith_backends.native_ops.random_numbers.mersenne import DOUBLE_BITS, FLOATS, JOB, MASK, render_draws
 
-#: Below this many elements ATen's call takes less time than taking the state and putting it back.
+#: Elements below which ATen takes less time than copying the state twice.
 FEWEST = 2048
-#: How often all is drawn anew where other threads draw, before it is left to ATen.
+#: Draws that other threads disturbed before ATen draws.
 TRIALS = 3
 
-_KINDS: dict[str, Any] = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64}
-
-
-class Draws:
-    """Machine code of `render_draws`; it is called without the interpreter's lock."""
-
-    def __init__(self) -> None:
-        from framesmith_backends.launch.llvm.engine import engine_of, machine
-
-        self.engine = engine_of("draws", render_draws(machine().target))
-        self.mask = self._function("fs_draw_mask", MASK_NAMES)
-        self.floats = self._function("fs_draw_floats", FLOAT_NAMES)
-
-    def _function(self, name: str, names: Sequence[str]) -> Callable[..., None]:
-        kinds = [_KINDS[one.split()[0]] for one in names]
-        return ctypes.CFUNCTYPE(None, *kinds)(self.engine.get_function_address(name))
-
-
-@functools.cache
-def draws() -> Draws:
-    """Made at its first use."""
-    return Draws()
+DRAWS: NativeOp[None] = NativeOp("draws", render_draws, {MASK: (), FLOATS: ()})
 
 
 def fill_mask(state: torch.Tensor, out: torch.Tensor, p: float) -> None:
     """Bools that are true with probability `p`, 0 <= p <= 1; the state, a generator's, is advanced."""
     threshold = math.ceil(p * 2.0**DOUBLE_BITS)
-    draws().mask(state.data_ptr(), out.data_ptr(), out.numel(), threshold)
+    DRAWS[None].entries[MASK](JOB.ordered(state.data_ptr(), out.data_ptr(), out.numel(), threshold))
 
 
 def fill_uniform(state: torch.Tensor, out: torch.Tensor) -> None:
     """Float32 numbers from 0 to below 1; the state, a generator's, is advanced."""
-    draws().floats(state.data_ptr(), out.data_ptr(), out.numel())
+    DRAWS[None].entries[FLOATS](JOB.ordered(state.data_ptr(), out.data_ptr(), out.numel(), 0))
 
 
 @functools.cache
-def are_atens() -> bool:
-    """Whether these are the numbers that ATen draws in this process."""
+def matches_aten() -> bool:
+    """Whether ATen draws the same numbers in this process."""
     generator = torch.Generator("cpu").manual_seed(20)
     new: Any = functools.partial(torch.empty, 1501, device="cpu")
     new(dtype=torch.float32).uniform_(generator=generator)  # an odd number
@@ -81,7 +60,7 @@ _drawing = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A lock that another thread held stays held in the child, where that thread is not."""
+    """Replace the lock: another thread's would stay held in the child."""
     global _drawing
     _drawing = threading.Lock()
 
@@ -108,24 +87,29 @@ def _bytes(state: torch.Tensor) -> bytes:
     return ctypes.string_at(state.data_ptr(), state.numel())
 
 
-def drawn_mask(like: torch.Tensor, p: float) -> torch.Tensor:
-    """Contiguous bools of the tensor's shape: where `torch.bernoulli` of that probability would give 1."""
+def drawn_mask(like: torch.Tensor, p: float) -> torch.Tensor | None:
+    """Return contiguous bools of the tensor's shape: where `torch.bernoulli` of that probability would return 1."""
+    if like.numel() < FEWEST or not 0.0 <= p <= 1.0:
+        return None
     out = torch.empty(like.shape, dtype=torch.bool, device="cpu")
-    if out.numel() >= FEWEST and 0.0 <= p <= 1.0 and _drawn(lambda state: fill_mask(state, out, p)):
-        return out
-    return out.bernoulli_(p)
+    return out if _drawn(lambda state: fill_mask(state, out, p)) else None
 
 
-def drawn_uniform(size: Sequence[int]) -> torch.Tensor:
-    """What `torch.rand` gives in float32."""
+def drawn_uniform(size: Sequence[int]) -> torch.Tensor | None:
+    """Return the numbers of `torch.rand` in float32."""
+    if math.prod(size) < FEWEST:
+        return None
     out = torch.empty(size, dtype=torch.float32, device="cpu")
-    if out.numel() >= FEWEST and _drawn(lambda state: fill_uniform(state, out)):
-        return out
-    return out.uniform_()
+    return out if _drawn(lambda state: fill_uniform(state, out)) else None
 
 
 _SEEDED = (torch.Tag.nondeterministic_seeded,)
-MASK = operator("drawn_mask(Tensor like, float p) -> Tensor", drawn_mask, tags=_SEEDED)
-UNIFORM = operator(
-    "drawn_uniform(SymInt[] size) -> Tensor", drawn_uniform, key="CompositeExplicitAutograd", tags=_SEEDED
-)
+DRAWN_MASK = operator(
+    "drawn_mask(Tensor like, float p) -> Tensor", drawn_mask,
+    aten=lambda like, p: torch.empty(like.shape, dtype=torch.bool, device="cpu").bernoulli_(p), tags=_SEEDED,
+)  # fmt: skip
+DRAWN_UNIFORM = operator(
+    "drawn_uniform(SymInt[] size) -> Tensor", drawn_uniform,
+    aten=lambda size: torch.empty(size, dtype=torch.float32, device="cpu").uniform_(),
+    key="CompositeExplicitAutograd", tags=_SEEDED,
+)  # fmt: skip

@@ -1,8 +1,8 @@
-"""Random numbers of the CPU's generator by machine code of our own, where it draws the same ones as ATen.
+"""Writes draws of the native generator into graphs of the CPU, where it draws the same numbers as ATen.
 
-What draws zeros and ones (dropout) gives bools, a byte each, and what compares them with 0 reads these. `torch.rand`
-and `rand_like` of float32 give what they gave. Other distributions, other generators than the default one and results
-that are not contiguous stay with ATen.
+Dropout's zeros and ones become bools, a byte each, read by what compares them with 0. `torch.rand` and `rand_like` of
+float32 keep their numbers. Other distributions, other generators than the default one and results that are not
+contiguous stay with ATen.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from framesmith_guards.torch_adapter import aten
 
 
 def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with such numbers drawn by our own code; the same graph if it has none, or if ATen draws others."""
+    """The graph with such draws; the same graph if it has none, or if ATen draws other numbers."""
     found = [node for target in _WRITERS for node in gm.graph.find_nodes(op="call_function", target=target)]
     if not found:
         return gm
-    from framesmith_backends.native_ops.random_numbers.operator import FEWEST, are_atens
+    from framesmith_backends.native_ops.random_numbers.operator import FEWEST, matches_aten
 
     found = [node for node in found if _is_drawn(node, FEWEST)]
-    if not found or not are_atens():
+    if not found or not matches_aten():
         return gm
     graph = replaced(gm.graph, {node: _WRITERS[node.target] for node in found})
     erase_unread(graph, lambda node: node.target is aten.empty_like.default)
@@ -35,7 +35,7 @@ def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_drawn(node: fx.Node, fewest: int) -> bool:
-    """Whether our own code may draw what the node gives, and gains by it: by so many elements at least."""
+    """Whether the native generator draws the node's numbers, and faster: at least `fewest` of them."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
@@ -50,13 +50,13 @@ def _is_drawn(node: fx.Node, fewest: int) -> bool:
 
 
 def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
-    """Bools, and numbers made of them for what reads more than whether they are 0."""
-    from framesmith_backends.native_ops.random_numbers.operator import MASK
+    """Bools, and numbers made of them for readers other than comparisons with 0."""
+    from framesmith_backends.native_ops.random_numbers.operator import DRAWN_MASK
 
     given = arguments(aten.bernoulli.p, node.args, node.kwargs)
     like = copies[_shape_of(node.args[0])]  # type: ignore[arg-type]
     p = copies[given["p"]] if isinstance(given["p"], fx.Node) else given["p"]
-    mask = graph.call_function(MASK, (like, p))
+    mask = graph.call_function(DRAWN_MASK, (like, p))
     mask.meta = dict(node.meta)
     mask.meta["val"] = node.meta["val"].ne(0)
     comparisons = [reader for reader in node.users if reader.target is aten.ne.Scalar and reader.args[1] == 0]
@@ -69,7 +69,7 @@ def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
 
 
 def _shape_of(node: fx.Node) -> fx.Node:
-    """A tensor of the same shape that is there anyway: what is drawn into is none."""
+    """A tensor of the same shape: that of which an empty one is made for the draw."""
     if node.target is not aten.empty_like.default:
         return node
     source = node.args[0]
@@ -78,9 +78,9 @@ def _shape_of(node: fx.Node) -> fx.Node:
 
 
 def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
-    from framesmith_backends.native_ops.random_numbers.operator import UNIFORM
+    from framesmith_backends.native_ops.random_numbers.operator import DRAWN_UNIFORM
 
-    drawn = graph.call_function(UNIFORM, (list(node.meta["val"].shape),))
+    drawn = graph.call_function(DRAWN_UNIFORM, (list(node.meta["val"].shape),))
     drawn.meta = dict(node.meta)
     return drawn
 

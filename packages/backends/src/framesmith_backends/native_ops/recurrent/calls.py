@@ -1,4 +1,4 @@
-"""Calls of operators that tensors are given to, or nodes of them: what both do is written once."""
+"""Calls of operators with tensors, or with the nodes of a graph: code for both is written once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Operand = Any
 
 
 class Calls:
-    """Calls operators with tensors, at once; `rewrite.recurrent` writes such calls into a graph."""
+    """Calls operators with tensors, at once; `rewrite.py` writes such calls into a graph."""
 
     def call(self, target: OpOverload, *args: Any, **kwargs: Any) -> Operand:
         return target(*args, **kwargs)
@@ -34,7 +34,7 @@ class Calls:
             x = self.call(aten.clone.default, x, memory_format=torch.contiguous_format)
         return self.call(aten.view.default, x, [-1, self.size(x, 2)])
 
-    def turned(self, x: Operand) -> Operand:
+    def transposed(self, x: Operand) -> Operand:
         return self.call(aten.permute.default, x, [1, 0])
 
     def size(self, x: Operand, dim: int) -> Operand:

@@ -1,7 +1,7 @@
-"""Recurrent layers by machine code of our own: the loop over time is one call, and what is no loop is the graph's.
+"""Writes calls of the native recurrent layers into graphs: the loop over time is one call.
 
-What inputs give to the gates is a matmul of all steps at once, and so are the gradients of weights and inputs: they
-are written as such, so that they go where the graph's other matmuls go, and what nobody reads is not computed.
+The matmul of the inputs of all steps, and the gradients of weights and inputs, are written as matmuls of the graph:
+they go to the provider of its other matmuls, and unread ones are not computed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from framesmith_aten.operators import OWN_NAMESPACE, arguments
 from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
+from framesmith_backends.native_ops.pending import CODE
 from framesmith_backends.native_ops.recurrent.calls import Calls
 from framesmith_backends.rewrite.replacing import Copies, replaced
 from framesmith_guards.torch_adapter import OpOverload
 
 #: aten::mkldnn_rnn_layer's number for an LSTM.
 LSTM_MODE = 2
-#: Where nothing is kept for gradients, oneDNN takes LSTMs of more rows and more units than these in 0.9 of our time
-#: (measured on a Zen 4): its matmuls are of more rows at once.
+#: OneDNN computes LSTMs of more rows and more units than these in 0.9 of the time, if nothing is saved for gradients
+#: (measured on a Zen 4): its matmuls have more rows.
 MOST_UNITS, MOST_ROWS = 96, 16
 
 Node = Any
@@ -35,7 +36,7 @@ Written = Mapping[int, Node] | Node
 def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
     if not any(map(_may_be_recurrent, gm.graph.nodes)):
-        return gm  # the operators are not even defined for it
+        return gm  # before operators are defined
     rows = _rows()
     found = {node: rows[node.target] for node in gm.graph.nodes if node.target in rows and _is_plain(node)}
     if not found:
@@ -44,7 +45,7 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
         made = found[node](_Writing(graph, copies), node)
         if isinstance(made, fx.Node):
-            made.meta = dict(node.meta)
+            made.meta = node.meta | made.meta
             return made
         parts = (part for part in node.users if part.target is operator.getitem)
         copies.update({part: made[part.args[1]] for part in parts})  # type: ignore[index]
@@ -59,7 +60,7 @@ def _may_be_recurrent(node: fx.Node) -> bool:
 
 
 def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
-    """Operators, and what writes their calls."""
+    """Operators, and the writers of their calls."""
     return {
         lstm_layers.LAYER: _lstm, lstm_layers.layer(): _lstm, lstm_layers.derivative(): _lstm_backward,
         **dict.fromkeys(_kinds(), _states), recurrent_loops.gru_backward(): _loop("gru", "GRU_BACKWARD"),
@@ -68,13 +69,13 @@ def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
 
 
 def _kinds() -> dict[OpOverload, str]:
-    """Layers whose states are all that goes on, and their kinds of cells."""
+    """Layers without cell states, and their kinds of cells."""
     found = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
     return {**found, recurrent_loops.gru_with_gates(): "gru"}
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Whether our own code may give what the node gives, and gains by it."""
+    """Whether the native layer computes the node's results, and faster."""
     tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     floats = [one for one in tensors if one.dtype != torch.uint8]  # beside a workspace
     if any(x.dtype != torch.float32 or x.device.type != "cpu" or x.layout != torch.strided for x in floats):
@@ -99,7 +100,7 @@ def _fits(given: Mapping[str, Any]) -> bool:
         weights = [given[name] for name in ("weight0", "weight1", "weight2", "weight3", "weight4") if name in given]
         states, rank = [given["hx_"], given["cx_"] if "cx_" in given else given["cx_tmp"]], 2
     else:
-        return True  # a loop backwards, of what the forward pass had
+        return True  # a backward loop, whose operands are the forward pass's
     first, second, *biases = (one.meta["val"].shape for one in weights)
     if len(second) != 2 or not all(isinstance(size, int) for size in second):
         return False
@@ -119,17 +120,19 @@ def _is_small(state: object) -> bool:
 
 
 def _parts_of(node: fx.Node) -> set[object]:
-    """Which of a call's results somebody reads."""
+    """The numbers of a call's results that are read."""
     return {user.args[1] for user in node.users if user.target is operator.getitem}
 
 
-def _made(kind: str, backward: bool, weight: Node) -> None:
-    """Make the machine code now, where a failure is one of the compiler's, and not at the first call."""
-    from framesmith_backends.native_ops.recurrent.operator import code
+def _with_code(call: fx.Node, kind: str, backward: bool, weight: Node) -> fx.Node:
+    """The call, with its machine code begun where the number of units is known."""
+    from framesmith_backends.native_ops.recurrent.operator import CODE as LAYERS
+    from framesmith_backends.native_ops.recurrent.operator import layer_of
 
     hidden = weight.meta["val"].shape[1]
     if isinstance(hidden, int):
-        code(kind, backward, hidden)
+        CODE.set(call, LAYERS[layer_of(kind, backward, hidden)].engine)
+    return call
 
 
 class _Writing(Calls):
@@ -139,7 +142,7 @@ class _Writing(Calls):
         self.graph, self.copies = graph, copies
 
     def of(self, node: Node) -> Node:
-        """What stands for an operand."""
+        """The copy of an operand."""
         return self.copies[node] if isinstance(node, fx.Node) else node
 
     def call(self, target: OpOverload, *args: Any, **kwargs: Any) -> Node:
@@ -158,29 +161,28 @@ class _Writing(Calls):
 
 
 def _loop(kind: str, name: str) -> Callable[[_Writing, fx.Node], Node]:
-    """Our own operator of that name for a loop backwards, with the operands of the one it stands for."""
+    """The writer of the native operator of that name, with the operands of the backward loop it replaces."""
 
     def write(w: _Writing, node: fx.Node) -> Node:
         from framesmith_backends.native_ops.recurrent import operator as recurrent
 
-        _made(kind, True, node.args[-1])
-        return w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
+        call = w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
+        return _with_code(call, kind, True, node.args[-1])
 
     return write
 
 
 def _lstm(w: _Writing, node: fx.Node) -> Node:
-    """Of steps in front; with a workspace for the derivative where the operator has one."""
+    """Write the layer, with a workspace for the derivative where the operator has one."""
     from framesmith_backends.native_ops.recurrent.operator import LSTM
 
     given = _named(w, node)
     first, second = (given["weight2"], given["weight3"]) if given["has_biases"] else (None, None)
-    gates = w.matmul(w.flat(given["input"]), w.turned(given["weight0"]), first)
+    gates = w.matmul(w.flat(given["input"]), w.transposed(given["weight0"]), first)
     keep = node.target is not lstm_layers.LAYER
-    _made("lstm", False, given["weight1"])
     met = given["input"] if keep and given["reverse"] else None
     operands = (gates, given["weight1"], second, given["hx_"], given["cx_"], given["reverse"], keep, met)
-    return w.graph.call_function(LSTM, operands)
+    return _with_code(w.graph.call_function(LSTM, operands), "lstm", False, given["weight1"])
 
 
 def _states(w: _Writing, node: fx.Node) -> Node:
@@ -189,24 +191,25 @@ def _states(w: _Writing, node: fx.Node) -> Node:
     given = _named(w, node)
     weights: Sequence[Node] = given["params"]
     first, second = weights[2:] if given["has_biases"] else (None, None)
-    gates = w.matmul(w.flat(given["input"]), w.turned(weights[0]), first)
+    gates = w.matmul(w.flat(given["input"]), w.transposed(weights[0]), first)
     kind = _kinds()[node.target]  # type: ignore[index]
     keep = node.target is recurrent_loops.gru_with_gates()
-    _made(kind, False, weights[1])
-    return w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"], keep))
+    call = w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"], keep))
+    return _with_code(call, kind, False, weights[1])
 
 
 def _named(w: _Writing, node: fx.Node) -> dict[str, Any]:
-    """A call's operands by their names in its schema, as they are in the graph that is written."""
+    """A call's operands in the new graph, by their names in its schema."""
     assert isinstance(node.target, OpOverload)
     given = arguments(node.target, node.args, node.kwargs)
     return {name: fx.node.map_arg(value, w.of) for name, value in given.items()}
 
 
 def _lstm_backward(w: _Writing, node: fx.Node) -> dict[int, Node]:
-    """The gradients that somebody reads."""
+    """The gradients that are read."""
     from framesmith_backends.native_ops.recurrent.operator import lstm_gradients
 
     given = _named(w, node)
-    _made("lstm", True, given["weight2"])
-    return lstm_gradients(w, given, _parts_of(node))
+    found = lstm_gradients(w, given, _parts_of(node))
+    _with_code(found[5].args[0], "lstm", True, given["weight2"])  # the loop, of which this is a part
+    return found

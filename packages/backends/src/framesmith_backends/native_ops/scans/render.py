@@ -1,12 +1,12 @@
-"""Running sums, products, extremes and logarithms of sums, in machine code of their own: a module for each `Scan`.
+"""Cumulative sums, products, extremes and log-sum-exps as LLVM IR: a module for each `Scan`.
 
 Note [Lines]: elements that are joined one after another form a line; the lanes of a vector are that many lines, each
-joined in the order of its elements. Lines side by side (`across`) are read as they lie, a tile of them at a time, whose
-states stay in the L1 cache between rows. Lines one behind the other are read in squares that are turned in registers,
-so that each cache line is read, and written, at once.
+joined in the order of its elements. Lines side by side (`across`) are read along rows, a tile of them at a time, whose
+states stay in the L1 cache between rows. Contiguous lines are read in squares that are transposed in registers, so that
+each cache line is read, and written, at once.
 
-Note [Pieces]: too few lines for the lanes are cut into pieces, which are lines again: first what each comes to is
-computed ("totals"), these are joined, and then each piece goes on from what stands before it ("rest").
+Note [Chunks]: too few lines for the lanes are split into chunks, which are lines again: the first pass computes the
+total of each ("totals"), these are joined, and then each chunk goes on from the total of those before it ("rest").
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
+from framesmith_backends.native_ops.job import Job, entry, module
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.transposed import transposed
 from framesmith_backends.render.llvm.math import float64 as double
 from framesmith_backends.render.llvm.ops import emit_cast, from_memory, to_memory
-from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
 
-#: The words of a job, which a function of a scan is given. In elements: `count` those of a line, `inner` the lines side
-#: by side, `outer` how many groups of such, or lines, there are, `apart` from the start of one line to that of the
-#: next, `width` of a tile; `first` is the place of the first element. `states` has `slots` of each part of a state.
-JOB = ("source", "values", "places", "states", "slots", "outer", "count", "inner", "apart", "width", "first")
-#: Of a tile, at most; the rows of it that are read between two visits of a state.
+#: In elements: `count` those of a line, `inner` the lines side by side, `outer` the number of groups of such, or of
+#: lines, `stride` from one line to the next, `width` of a tile; `first` is the index of the first element. `states` has
+#: `slots` of each part of a state.
+JOB = Job("ptr source", "ptr values", "ptr indices", "ptr states", "i64 slots", "i64 outer", "i64 count", "i64 inner",
+          "i64 stride", "i64 width", "i64 first")  # fmt: skip
+#: The largest width of a tile, in elements, and the rows of it that are read between two visits of a state.
 MOST_WIDTH, ROWS = 512, 4
-#: Bytes of a cache line; squares that are read at once to have whole ones, as registers allow.
+#: Bytes of a cache line, and the most squares that are read at once to have whole ones.
 LINE, MOST_SQUARES = 64, 2
-#: Elements of a line that memory is asked for before they are read.
+#: Elements by which a line is prefetched.
 AHEAD = 128
 #: Bytes of a part of a state in `states`.
 SLOT = 8
@@ -41,9 +43,8 @@ SLOT = 8
 State = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """`source` and `result` name types of `ir.dtypes`; backwards if `reverse`. See the notes for the rest."""
+class Scan(NamedTuple):
+    """`source` and `result` name types of `ir.dtypes`; from the end if `reverse`. See the notes for the rest."""
 
     kind: str
     source: str
@@ -54,21 +55,19 @@ class Scan:
 
 
 def held_kind(scan: Scan) -> str:
-    """The LLVM type that elements are joined in: ATen's, and double for logarithms."""
-    register = DTYPES[scan.result].register
-    if KINDS[scan.kind].has_places:
-        return register
-    return "double" if scan.result == "f32" or (scan.kind == "log_sum_exp") else register
+    """The LLVM type that elements are joined in: ATen's, and double for log-sum-exps."""
+    in_double = not KINDS[scan.kind].has_indices and (scan.result == "f32" or scan.kind == "logsumexp")
+    return "double" if in_double else DTYPES[scan.result].register
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How states are joined, of which the first stands before the second, and what there is before those of a type."""
+    """The state before the first element of a type, and the join of a state with a later one."""
 
     start: Callable[[str], tuple[float, ...]]
     joined: Callable[[Writer, State, State], State]
     value: Callable[[Writer, State], Value] = lambda w, state: state[0]
-    has_places: bool = False
+    has_indices: bool = False
     is_long: bool = False
 
 
@@ -88,27 +87,27 @@ def _extreme(floating: str, integer: str) -> Callable[[Writer, State, State], St
 
 def _joined_logarithms(w: Writer, before: State, after: State) -> State:
     """The larger exponent, and the sum of e to the others less it, so that a large one loses nothing beside it."""
-    apart = w.sub(after[0], before[0])
-    apart = w.select(w.compare("oeq", after[0], before[0]), w.number(0.0, apart), apart)  # also where both are infinite
-    e = double.exp(w, w.neg(w.intrinsic("fabs", apart)))
-    larger = w.compare("ugt", apart, 0.0)  # a NaN behind others is an exponent; one before others stays in the sums
+    gap = w.sub(after[0], before[0])
+    gap = w.select(w.compare("oeq", after[0], before[0]), w.number(0.0, gap), gap)  # also where both are infinite
+    e = double.exp(w, w.neg(w.intrinsic("fabs", gap)))
+    larger = w.compare("ugt", gap, 0.0)  # a NaN behind others is an exponent; one before others stays in the sums
     ahead = w.add(w.mul(w.add(before[1], 1.0), e), after[1])
     behind = w.add(w.mul(w.add(after[1], 1.0), e), before[1])
     return w.select(larger, after[0], before[0]), w.select(larger, ahead, behind)
 
 
 KINDS: dict[str, Kind] = {
-    "total": Kind(lambda dtype: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
-    "product": Kind(lambda dtype: (1,), lambda w, a, b: (w.mul(a[0], b[0]),)),
-    "greatest": Kind(lambda dtype: (extremes(dtype)[0], 0), _extreme("oge", "sge"), has_places=True),
-    "least": Kind(lambda dtype: (extremes(dtype)[1], 0), _extreme("ole", "sle"), has_places=True),
-    "log_sum_exp": Kind(lambda dtype: (-math.inf, 0.0), _joined_logarithms,
+    "sum": Kind(lambda dtype: (0,), lambda w, a, b: (w.add(a[0], b[0]),)),
+    "prod": Kind(lambda dtype: (1,), lambda w, a, b: (w.mul(a[0], b[0]),)),
+    "max": Kind(lambda dtype: (extremes(dtype)[0], 0), _extreme("oge", "sge"), has_indices=True),
+    "min": Kind(lambda dtype: (extremes(dtype)[1], 0), _extreme("ole", "sle"), has_indices=True),
+    "logsumexp": Kind(lambda dtype: (-math.inf, 0.0), _joined_logarithms,
                         lambda w, state: w.add(state[0], double.log1p(w, state[1])), is_long=True),
 }  # fmt: skip
 
 
 def lanes_of(scan: Scan, target: Processor) -> int:
-    """Lines joined at once: a register of those side by side, half as many of those that are turned: it costs less."""
+    """Lines joined at once: a register of those side by side, half of one of those that are transposed."""
     wide = DTYPES[scan.result].bits == 64 or not (scan.across or KINDS[scan.kind].is_long)
     return target.bytes // (8 if wide else 4)
 
@@ -116,17 +115,13 @@ def lanes_of(scan: Scan, target: Processor) -> int:
 def render_scan(scan: Scan, target: Processor) -> str:
     """A module with `void fs_scan(ptr job, i64 extent, i32 threads)`, whose points are tiles, or each `lanes` lines.
 
-    And with `void fs_join(ptr job)`, which puts what all lines before each come to in place of its total.
+    And with `void fs_join(ptr job)`, which replaces the total of each line by that of all lines before it.
     """
     declarations: dict[str, None] = {}
     scans = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), lanes_of(scan, target))
     body = scans.tiles() if scan.across else scans.lines()
     join = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), 1).join()
-    enter = (
-        "define void @fs_scan(ptr %job, i64 %extent, i32 %threads) {\n"
-        "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
-    )
-    return "\n\n".join([*declarations, RUNTIME, body, join, enter, attributes(target)])
+    return module(target, declarations, body, join, entry("fs_scan", {"fs.part": "extent"}))
 
 
 class _Scans:
@@ -140,49 +135,46 @@ class _Scans:
         self.starts = [
             constant(one, kind, lanes) for one, kind in zip(self.kind.start(scan.result), self.kinds, strict=True)
         ]
-        self.job = {
-            name: w.load(w.at(Value("%job", "ptr"), k, "i64"), "ptr" if k < 4 else "i64", align=8)
-            for k, name in enumerate(JOB)
-        }
+        self.job = JOB.load(w)
 
     @property
     def kinds(self) -> list[str]:
         """The LLVM types of a state's parts."""
         count = len(self.kind.start(self.scan.result))
-        return [self.held] if count == 1 else [self.held, "i32" if self.kind.has_places else self.held]
+        return [self.held] if count == 1 else [self.held, "i32" if self.kind.has_indices else self.held]
 
     # One vector of elements.
 
     def element(self, raw: Value) -> Value:
-        """What was loaded, as a result is held in registers."""
+        """A loaded element, converted to the result's type in registers."""
         return emit_cast(self.w, from_memory(self.w, raw, self.scan.source), self.scan.source, self.scan.result)
 
-    def step(self, state: State, element: Value, place: Value) -> tuple[State, list[Value]]:
-        """The next state, and the results there, in registers: the value, and its place."""
+    def step(self, state: State, element: Value, index: Value) -> tuple[State, list[Value]]:
+        """The next state, and the results there, in registers: the value, and its index."""
         w = self.w
         if element.kind != self.held:
             element = w.convert("fpext", element, self.held)
-        second = {1: (), 2: (place if self.kind.has_places else w.number(0.0, element),)}[len(self.kinds)]
+        second = {1: (), 2: (index if self.kind.has_indices else w.number(0.0, element),)}[len(self.kinds)]
         state = self.kind.joined(w, state, (element, *second))
         if self.scan.part == "totals":
             return state, []
         value = self.rounded(self.kind.value(w, state))
-        return state, [value, state[1]] if self.kind.has_places else [value]
+        return state, [value, state[1]] if self.kind.has_indices else [value]
 
     def rounded(self, value: Value) -> Value:
-        """A value of the type that states have, as one of the result's."""
+        """A value of the states' type, as one of the result's."""
         held = {"float": "f32", "double": "f64"}.get(value.kind)
         return value if held is None else emit_cast(self.w, value, held, self.scan.result)
 
     def stored(self, result: Value, which: int) -> Value:
-        """A result as it lies in memory."""
+        """A result as it is in memory."""
         if which:
             return self.w.convert("sext", result, "i64")
         return to_memory(self.w, result, self.scan.result)
 
     def where(self, which: int) -> tuple[Value, str]:
-        """Where results lie, and of which type."""
-        return (self.job["places"], "i64") if which else (self.job["values"], self.written)
+        """The address of results, and their type."""
+        return (self.job["indices"], "i64") if which else (self.job["values"], self.written)
 
     # Lines side by side.
 
@@ -232,16 +224,16 @@ class _Scans:
         state: State = tuple(w.load(spot, kind, lanes) for spot, kind in zip(spots, self.kinds, strict=True))
         elements = [self.vector(w.add(at, v), mask) for at in starts]
         for k, (at, raw) in enumerate(zip(starts, elements, strict=True)):
-            place = w.splat(w.convert("trunc", w.add(row, k), "i32"), lanes)
-            state, results = self.step(state, self.element(raw), place)
+            index = w.splat(w.convert("trunc", w.add(row, k), "i32"), lanes)
+            state, results = self.step(state, self.element(raw), index)
             for which, result in enumerate(results):
                 base, kind = self.where(which)
                 self.put(self.stored(result, which), w.at(base, w.add(at, v), kind), mask)
         for spot, value in zip(spots, state, strict=True):
             w.store(value, spot)
 
-    def vector(self, place: Value, mask: Value | None) -> Value:
-        spot = self.w.at(self.job["source"], place, self.read)
+    def vector(self, offset: Value, mask: Value | None) -> Value:
+        spot = self.w.at(self.job["source"], offset, self.read)
         if mask is not None:
             return self.w.masked_load(spot, mask, self.read)
         return self.w.load(spot, self.read, self.lanes, element_bytes(self.read))
@@ -252,33 +244,33 @@ class _Scans:
         else:
             self.w.store(value, spot, element_bytes(value.kind))
 
-    # Lines one behind the other.
+    # Contiguous lines.
 
     def lines(self) -> str:
         w, job, lanes = self.w, self.job, self.lanes
         with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as task:
             lines = [w.least(w.add(w.mul(task, lanes), k), w.sub(job["outer"], 1)) for k in range(lanes)]
-            starts = [w.mul(line, job["apart"]) for line in lines]
+            starts = [w.mul(line, job["stride"]) for line in lines]
             state = self.first_state(lines)
             cells = [w.cell(value) for value in state]
             first = w.splat(ZERO, lanes)
-            if self.scan.part != "whole" and self.kind.has_places:
+            if self.scan.part != "whole" and self.kind.has_indices:
                 first = self.gathered([w.add(start, job["first"]) for start in starts])
             whole = w.binary("and", job["count"], -lanes * self.squares)
             with w.when(w.compare("ne", whole, 0)):
                 self.whole_squares(starts, cells, first, whole)
             if self.scan.part != "totals":  # of which no state is asked for
-                with w.loop(whole, job["count"], lanes) as at, self.kept(cells) as states:
+                with w.loop(whole, job["count"], lanes) as at, self.carried(cells) as states:
                     self.last_square(starts, states, first, at)
             else:
-                with w.loop(whole, job["count"]) as at, self.kept(cells) as states:
+                with w.loop(whole, job["count"]) as at, self.carried(cells) as states:
                     self.column(starts, states, first, at)
                 self.put_states(lines, [w.read(cell, k, lanes) for cell, k in zip(cells, self.kinds, strict=True)])
         return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
 
     @contextmanager
-    def kept(self, cells: Sequence[Value]) -> Iterator[list[Value]]:
-        """The state in the cells, which what the list then holds is put back to."""
+    def carried(self, cells: Sequence[Value]) -> Iterator[list[Value]]:
+        """The state in the cells, as a list whose values are stored there at the end."""
         states = [self.w.read(cell, kind, self.lanes) for cell, kind in zip(cells, self.kinds, strict=True)]
         yield states
         for cell, value in zip(cells, states, strict=True):
@@ -297,35 +289,35 @@ class _Scans:
     def lane(self, value: Value, k: int) -> Value:
         return self.w.emit(f"extractelement {value.typed}, i64 {k}", value.kind) if value.lanes > 1 else value
 
-    def place_of(self, first: Value, at: Value) -> Value:
+    def index_of(self, first: Value, at: Value) -> Value:
         return self.w.convert("trunc", self.w.add(first, at), "i32")
 
     def whole_squares(self, starts: Sequence[Value], cells: Sequence[Value], first: Value, whole: Value) -> None:
-        """Cache lines of as many lines as there are lanes, and the next ones, up to the `whole`-th element.
+        """Cache lines of as many lines as there are lanes, one after another, up to the `whole`-th element.
 
-        Each is read before the one ahead of it is written: processors take a read of an address that ends with the same
-        12 bits as one just written for a read of that, and wait.
+        Each is read before the one ahead of it is written: a read of an address whose last 12 bits are those of one
+        just written waits for that write.
         """
         w, step = self.w, self.lanes * self.squares
         last = w.sub(whole, step)
         ahead = [w.cell(raw) for raw in self.read_squares(starts, ZERO)]
-        with w.loop(ZERO, whole, step) as at, self.kept(cells) as states:
+        with w.loop(ZERO, whole, step) as at, self.carried(cells) as states:
             raw = [w.read(cell, self.read, self.lanes) for cell in ahead]
             written = []
-            for k, place in enumerate(self.places(at)):
+            for k, start in enumerate(self.squares_at(at)):
                 columns = self.columns_of(raw[k * self.lanes : (k + 1) * self.lanes])
-                written.append(self.rows_of(self.joined(columns, states, first, place)))
+                written.append(self.rows_of(self.joined(columns, states, first, start)))
             for cell, one in zip(ahead, self.read_squares(starts, w.least(w.add(at, step), last)), strict=True):
                 w.store(one, cell, 0)
-            for rows, place in zip(written, self.places(at), strict=True):
-                self.write_square(rows, self.spots(starts, place))
+            for rows, start in zip(written, self.squares_at(at), strict=True):
+                self.write_square(rows, self.spots(starts, start))
 
-    def places(self, at: Value) -> list[Value]:
-        """Of the squares that are read at once, the elements they begin with, in the order in which they are joined."""
+    def squares_at(self, at: Value) -> list[Value]:
+        """The first element of each of the squares that are read at once, in the order in which they are joined."""
         return [self.w.add(at, k * self.lanes) for k in range(self.squares)]
 
     def last_square(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
-        """What is left. Elements that are not there are joined last: the state behind them is nobody's."""
+        """The rest of each line. Missing elements are joined last: the state behind them is not read."""
         w, spots = self.w, self.spots(starts, at)
         left = w.least(w.sub(self.job["count"], at), self.lanes)
         mask = w.first_lanes(left, self.lanes)
@@ -336,7 +328,7 @@ class _Scans:
         self.write_square(self.rows_of(self.joined(columns, states, first, at, left)), spots, mask)
 
     def spots(self, starts: Sequence[Value], at: Value) -> list[Value]:
-        """Where the rows of a square begin, which has the elements that are joined from the `at`-th on."""
+        """The start of each row of a square, which has the elements that are joined from the `at`-th on."""
         w = self.w
         from_start = w.sub(w.sub(self.job["count"], at), self.lanes) if self.scan.reverse else at
         return [w.add(start, from_start) for start in starts]
@@ -345,16 +337,16 @@ class _Scans:
         w, ahead = self.w, -AHEAD if self.scan.reverse else AHEAD
         for spot in self.spots(starts, at):
             w.prefetch(w.at(self.job["source"], w.add(spot, ahead), self.read))
-        return [self.vector(spot, None) for place in self.places(at) for spot in self.spots(starts, place)]
+        return [self.vector(spot, None) for start in self.squares_at(at) for spot in self.spots(starts, start)]
 
     def columns_of(self, raw: Sequence[Value]) -> list[Value]:
         return transposed(self.w, [self.element(one) for one in raw])
 
     def rows_of(self, results: Sequence[Sequence[Value]]) -> list[list[Value]]:
-        """Of each result that a step has, the rows as they lie in memory."""
+        """The rows of each result of a step, as they are in memory."""
         kinds = range(len(results[0]))
-        turned = [transposed(self.w, [column[which] for column in results]) for which in kinds]
-        return [[self.stored(row, which) for row in turned[which]] for which in kinds]
+        rows = [transposed(self.w, [column[which] for column in results]) for which in kinds]
+        return [[self.stored(row, which) for row in rows[which]] for which in kinds]
 
     def write_square(self, rows: Sequence[Sequence[Value]], spots: Sequence[Value], mask: Value | None = None) -> None:
         for which, lines in enumerate(rows):
@@ -373,21 +365,21 @@ class _Scans:
             return self.joined_by_loop(columns, states, constant(self.lanes, "i64") if left is None else left)
         found: list[list[Value]] = [[] for _ in columns]
         for k, column in enumerate(self.order()):
-            place = self.place_of(first, self.w.add(at, k))
-            states[:], found[column] = self.step(tuple(states), columns[column], place)
+            index = self.index_of(first, self.w.add(at, k))
+            states[:], found[column] = self.step(tuple(states), columns[column], index)
         return found
 
     def joined_by_loop(self, columns: Sequence[Value], states: list[Value], count: Value) -> list[list[Value]]:
-        """The same of the first ones, where a step is too long to be written for each column."""
+        """The same by a loop over the first `count` columns, for a step that is too long to be written for each."""
         w, lanes, kind = self.w, self.lanes, columns[0].kind
-        kept = Value(w.name(), "ptr")
-        w.entry.append(f"{kept.text} = alloca [{lanes * lanes} x {kind}], align 64")
-        spots = [w.at(kept, k * lanes, kind) for k in range(lanes)]
+        square = Value(w.name(), "ptr")
+        w.entry.append(f"{square.text} = alloca [{lanes * lanes} x {kind}], align 64")
+        spots = [w.at(square, k * lanes, kind) for k in range(lanes)]
         for spot, column in zip(spots, self.order(), strict=True):
             w.store(columns[column], spot)
         cells = [w.cell(value) for value in states]
-        with w.loop(ZERO, count) as k, self.kept(cells) as now:
-            spot = w.at(kept, w.mul(k, lanes), kind)
+        with w.loop(ZERO, count) as k, self.carried(cells) as now:
+            spot = w.at(square, w.mul(k, lanes), kind)
             now[:], results = self.step(tuple(now), w.load(spot, kind, lanes), k)
             for result in results:
                 w.store(result, spot)
@@ -398,14 +390,14 @@ class _Scans:
         return found
 
     def column(self, starts: Sequence[Value], states: list[Value], first: Value, at: Value) -> None:
-        """One element of each line, of which no result is stored."""
+        """Join one element of each line, without storing a result."""
         w = self.w
         from_start = w.sub(w.sub(self.job["count"], at), 1) if self.scan.reverse else at
         spots = [w.at(self.job["source"], w.add(start, from_start), self.read) for start in starts]
         raw = self.gathered([w.load(spot, self.read, 1, element_bytes(self.read)) for spot in spots])
-        states[:], _ = self.step(tuple(states), self.element(raw), self.place_of(first, at))
+        states[:], _ = self.step(tuple(states), self.element(raw), self.index_of(first, at))
 
-    # Pieces.
+    # Chunks.
 
     def spot(self, part: int, line: Value) -> Value:
         return self.w.at(self.job["states"], self.w.add(self.w.mul(self.job["slots"], part), line), "i64")
@@ -424,10 +416,10 @@ class _Scans:
                 self.w.store(self.lane(value, k), self.spot(part, line))
 
     def join(self) -> str:
-        """What stands before each line, and at last behind all of them."""
+        """Store the total of all lines before each, and at last of all of them."""
         w, job = self.w, self.job
         cells = [w.cell(value) for value in self.starts]
-        with w.loop(ZERO, job["outer"]) as turn, self.kept(cells) as states:
+        with w.loop(ZERO, job["outer"]) as turn, self.carried(cells) as states:
             line = w.sub(w.sub(job["outer"], turn), 1) if self.scan.reverse else turn
             total: State = tuple(w.load(self.spot(part, line), kind) for part, kind in enumerate(self.kinds))
             self.put_states([line], states)

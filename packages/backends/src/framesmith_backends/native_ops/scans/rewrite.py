@@ -1,7 +1,7 @@
-"""Running sums, products, extremes and logarithms of sums on the CPU by our own code, see `native_ops/scans/operator`.
+"""Writes calls of the native scans into graphs: `cumsum`, `cumprod`, `cummax`, `cummin`, `logcumsumexp` on the CPU.
 
-Complex numbers, results of few bits and small tensors stay with ATen. What is flipped, scanned and flipped back, the
-derivative of a running sum, is scanned from its end on.
+Complex numbers, results of few bits and small tensors stay with ATen. A flip, a scan and a flip back, as in the
+derivative of a cumulative sum, become a scan from the end.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
     from framesmith_backends.native_ops.scans.operator import ATENS
 
     kinds = {target: kind for kind, target in ATENS.items()}
-    found = {node: kind for node in gm.graph.nodes if (kind := kinds.get(node.target)) and _is_ours(node, kind)}
+    found = {node: kind for node in gm.graph.nodes if (kind := kinds.get(node.target)) and _is_native(node, kind)}
     if not found:
         return gm
-    backwards = {node: flips for node in found if (flips := _flips(node)) is not None}
-    flipped = {last: node for node, (_, last) in backwards.items()}
+    reversed_ = {node: flips for node in found if (flips := _flips(node)) is not None}
+    flipped = {last: node for node, (_, last) in reversed_.items()}
 
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
         scan = flipped.get(node)
         if scan is None:
             return _written(graph, node, found[node], copies)
-        call = _written(graph, scan, found[scan], copies, backwards[scan][0])
+        call = _written(graph, scan, found[scan], copies, reversed_[scan][0])
         call.meta = dict(node.meta)
         return call
 
-    instead = dict[fx.Node, Write].fromkeys((*found, *flipped), write)
-    graph = replaced(gm.graph, instead | dict.fromkeys(backwards, dropped))
+    writers = dict[fx.Node, Write].fromkeys((*found, *flipped), write)
+    graph = replaced(gm.graph, writers | dict.fromkeys(reversed_, dropped))
     erase_unread(graph, lambda node: node.target is aten.flip.default)
     return new_module(gm, graph)
 
 
-def _is_ours(node: fx.Node, kind: str) -> bool:
-    """Whether our own code may give what the node gives, and gains by it."""
-    from framesmith_backends.native_ops.scans.operator import is_scanned, is_worth_it
+def _is_native(node: fx.Node, kind: str) -> bool:
+    """Whether the native scan computes the node's results, and faster than ATen."""
+    from framesmith_backends.native_ops.scans.operator import is_faster, supports
 
     found = node.meta.get("val")
     value = found[0] if isinstance(found, (list, tuple)) else found
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
-    if not is_scanned(kind, value.dtype):
+    if not supports(kind, value.dtype):
         return False
-    return has_symbols(value) or (value.is_contiguous() and is_worth_it(value, _dim(node, value), kind))
+    return has_symbols(value) or (value.is_contiguous() and is_faster(value, _dim(node, value), kind))
 
 
 def _dim(node: fx.Node, value: torch.Tensor) -> int:
-    """Along which the node scans."""
+    """The dimension that the node scans."""
     return int(arguments(node.target, node.args, node.kwargs)["dim"]) % (value.dim() or 1)  # type: ignore[arg-type]
 
 
 def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """The flips before and behind a scan along the dimension that it goes along, or None."""
+    """The flips of the scanned dimension before and after a scan, or None."""
     first, last, value = scan.args[0], next(iter(scan.users), None), scan.meta["val"]
     if not isinstance(first, fx.Node) or last is None or len(scan.users) > 1 or not isinstance(value, torch.Tensor):
         return None
@@ -75,7 +75,7 @@ def _flips(scan: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Copies,
              flip: fx.Node | None = None) -> fx.Node:  # fmt: skip
-    """The call of our own; `flip` is what need not be flipped before, nor behind it."""
+    """The native call; with the `flip` before it, a scan from the end of what is flipped."""
     from framesmith_backends.native_ops.scans.operator import EXTREMES_SCANNED, SCANNED
 
     source, value = (node if flip is None else flip).args[0], node.meta["val"]

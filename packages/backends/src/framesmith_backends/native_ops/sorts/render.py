@@ -1,55 +1,52 @@
-"""Stable sorts in machine code of their own: a module for each `Sort`.
+"""Stable sorts as LLVM IR: a module for each `Sort`.
 
-Note [Keys]: an element is turned into an unsigned number, its key, that is ordered as elements are: floats by their
-bits, those of negative numbers inverted; both zeros have one key, and all NaNs the largest. Where the largest come
-first all bits are inverted: equal ones stay in their order. A key and the place of its element are an item.
+Note [Keys]: the key of an element is an unsigned integer, ordered as elements are: the bits of floats, those of
+negative numbers inverted; both zeros have one key, and all NaNs the largest. Descending, all bits are inverted, so that
+equal elements stay in their order. An item is a key and the index of its element.
 
-Note [Digits]: items are dealt out by one digit of their keys after the other, the lowest first, each time in the order
-in which they lie. How often each digit occurs is counted beforehand, of all digits at once; one that is the same in all
-keys is left out.
+Note [Digits]: a radix sort, least significant digit first; each pass is stable. The counts of all digits are taken
+beforehand; a digit that is the same in all keys is skipped.
 
-Note [Ranks]: a short line is not dealt out: an element's place among the sorted ones is how many keys are less, and how
-many of those before it are equal, counted for the lanes of a vector at once.
+Note [Ranks]: in a short line, the sorted position of an element is the number of lesser keys, and of equal ones before
+it, counted for the lanes of a vector at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
+from framesmith_backends.native_ops.job import Job, entry, module
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
-from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
 
-#: The words of a job, which a function of a sort is given. `tasks` are lines, or up to `GROUP` of the `inner` lines
-#: side by side, of `count` elements; the threads' `shares` of them have a block of `SLOTS` arrays in `scratch` each, of
-#: `room` bytes. `ties` has a byte for each line: whether equal ones can be told apart in what was written.
-JOB = ("source", "values", "places", "ties", "scratch", "tasks", "shares", "count", "inner", "room")
-POINTERS = 5
-#: Lines side by side that are sorted together, and arrays of 64-bit words: keys, where these are dealt to, the places
-#: of both, then elements, sorted ones and their places of lines that lie side by side in memory.
+#: `tasks` are lines, or up to `GROUP` of the `inner` lines side by side, of `count` elements; each of the threads'
+#: `shares` of them has a block of `SLOTS` arrays in `scratch`, of `room` bytes. `ties` has a byte for each line:
+#: whether the order of equal elements shows in the results.
+JOB = Job("ptr source", "ptr values", "ptr indices", "ptr ties", "ptr scratch", "i64 tasks", "i64 shares", "i64 count",
+          "i64 inner", "i64 room")  # fmt: skip
+#: Lines side by side that are sorted together. The arrays, of 64-bit words: keys, the output of a pass, the indices of
+#: both; then elements, sorted ones and their indices, for lines that are side by side in memory.
 GROUP = 8
 ITEMS = 4
 SLOTS = ITEMS + 3 * GROUP
 SLOT = 8
 #: Bits of a digit.
 BITS = 8
-#: So many more lines with ties than without are sorted in vain.
+#: After so many more lines with ties than without, the rest is left to ATen.
 MOST_TIES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
-    """Of elements of a type of `ir.dtypes`, of short lines if `ranks`; what is written. See the notes and `JOB`."""
+class Sort(NamedTuple):
+    """A sort of elements of a type of `ir.dtypes`, of short lines if `ranks`, and its results. See `JOB`."""
 
     source: str
     descending: bool
     values: bool
-    places: bool
+    indices: bool
     ties: bool
     across: bool
     ranks: bool
@@ -84,35 +81,28 @@ def render_sort(sort: Sort, target: Processor) -> str:
     declarations: dict[str, None] = {}
     lines = (Ranks if sort.ranks else Digits)(sort, Writer(declared=declarations), target)
     body = _Shares(lines).function()
-    enter = (
-        "define void @fs_sort(ptr %job, i64 %extent, i32 %threads) {\n"
-        "  call void @fs.parallel(ptr @fs.part, ptr %job, i64 %extent, i32 %threads)\n  ret void\n}"
-    )
-    return "\n\n".join([*declarations, RUNTIME, body, enter, attributes(target)])
+    return module(target, declarations, body, entry("fs_sort", {"fs.part": "extent"}))
 
 
-#: Where keys, or items that are one word, and the places of others lie.
+#: The addresses of keys, or of items that are one word, and of the indices of others.
 Items = tuple[Value, Value]
 
 
 class Line(NamedTuple):
-    """Where elements lie one behind the other, where they go to, and the line's number."""
+    """The addresses of contiguous elements and of their results, and the line's number."""
 
     source: Value
     values: Value
-    places: Value
+    indices: Value
     number: Value
 
 
 class Elements:
-    """Writes what both ways to sort a line do with its elements, in a function that has a job."""
+    """Writes the parts that sorts by digits and by ranks share, in a function that has a job."""
 
     def __init__(self, sort: Sort, w: Writer) -> None:
         self.sort, self.w = sort, w
-        self.job = {
-            name: w.load(w.at(Value("%job", "ptr"), k, "i64"), "ptr" if k < POINTERS else "i64", align=8)
-            for k, name in enumerate(JOB)
-        }
+        self.job = JOB.load(w)
         self.count = self.job["count"]
         self.scratch = ZERO
 
@@ -143,19 +133,19 @@ class Elements:
     def element(self, line: Line, at: Value, lanes: int = 1) -> Value:
         return self.w.load(self.w.at(line.source, at, self.sort.memory), self.sort.memory, lanes, 1)
 
-    # Items: one word, or a key and a place.
+    # Items: one word, or a key and an index.
 
-    def put(self, key: Value, place: Value, items: Items, at: Value) -> None:
+    def put(self, key: Value, index: Value, items: Items, at: Value) -> None:
         w = self.w
         if self.sort.is_word:
-            word = w.binary("or", w.binary("shl", w.convert("zext", key, "i64"), 32), w.convert("zext", place, "i64"))
+            word = w.binary("or", w.binary("shl", w.convert("zext", key, "i64"), 32), w.convert("zext", index, "i64"))
             w.store(word, w.at(items[0], at, "i64"), 8)
         else:
             w.store(key, w.at(items[0], at, self.sort.key), element_bytes(self.sort.key))
-            w.store(place, w.at(items[1], at, "i32"), 4)
+            w.store(index, w.at(items[1], at, "i32"), 4)
 
     def item(self, items: Items, at: Value) -> tuple[Value, Value]:
-        """A key and a place."""
+        """A key and an index."""
         w = self.w
         if self.sort.is_word:
             word = w.load(w.at(items[0], at, "i64"), "i64", align=8)
@@ -169,26 +159,26 @@ class Elements:
         """Write the results of sorted items."""
         w = self.w
         with w.loop(first, last) as at:
-            _, place = self.item(items, at)
-            self.write_one(line, w.convert("zext", place, "i64"), at)
+            _, index = self.item(items, at)
+            self.write_one(line, w.convert("zext", index, "i64"), at)
 
-    def write_one(self, line: Line, place: Value, at: Value) -> None:
-        """Write the results for the element of a place."""
+    def write_one(self, line: Line, index: Value, at: Value) -> None:
+        """Write the results of the element with this index."""
         w, sort = self.w, self.sort
         if sort.values:
-            w.store(self.element(line, place), w.at(line.values, at, sort.memory), 1)
-        if sort.places:
-            w.store(place, w.at(line.places, at, "i64"), 8)
+            w.store(self.element(line, index), w.at(line.values, at, sort.memory), 1)
+        if sort.indices:
+            w.store(index, w.at(line.indices, at, "i64"), 8)
 
-    def tell(self, line: Line, items: Items) -> Value:
-        """Whether two neighbours have one key, and can be told apart: by their places, or by their bits. A byte."""
+    def ties(self, line: Line, items: Items) -> Value:
+        """Store and return a byte: whether two neighbours with one key differ in what was written, index or bits."""
         w, sort = self.w, self.sort
         found = w.cell(constant(0, "i8"))
         with w.loop(ZERO, w.sub(self.count, 1)) as at:
-            (key, place), (next_key, next_place) = self.item(items, at), self.item(items, w.add(at, 1))
+            (key, index), (next_key, next_index) = self.item(items, at), self.item(items, w.add(at, 1))
             same = w.compare("eq", key, next_key)
-            if not sort.places:
-                one, other = (self.element(line, w.convert("zext", k, "i64")) for k in (place, next_place))
+            if not sort.indices:
+                one, other = (self.element(line, w.convert("zext", k, "i64")) for k in (index, next_index))
                 same = w.binary("and", same, w.compare("ne", one, other))
             w.store(w.binary("or", w.read(found, "i8"), w.convert("zext", same, "i8")), found, 0)
         tied = w.read(found, "i8")
@@ -216,33 +206,33 @@ class Digits(Elements):
         return self.w.at(self.counts, self.w.add(digit, base), "i32")
 
     def sort_line(self, line: Line) -> Value | None:
-        """One line; whether it has ties, where that is to be told."""
+        """Sort one line; returns its byte of ties if the sort has them."""
         w, sort = self.w, self.sort
         self.clear(self.counts, 4 * sort.digits << BITS)
         cells = [w.cell(self.slot(k)) for k in range(ITEMS)]
         self.take(line, (self.slot(0), self.slot(2)), ZERO, self.count)
         whole = (ZERO, self.count)
 
-        def lies() -> Items:
+        def items() -> Items:
             return w.read(cells[0], "ptr"), w.read(cells[2], "ptr")
 
         with w.loop(ZERO, constant(sort.digits if sort.ties else sort.digits - 1, "i64")) as which:
-            read, write = lies(), (w.read(cells[1], "ptr"), w.read(cells[3], "ptr"))
+            read, write = items(), (w.read(cells[1], "ptr"), w.read(cells[3], "ptr"))
             with w.when(self.differs(read, which)):
                 self.add_up(w.binary("shl", which, BITS))
                 self.deal(read, write, which, *whole)
                 for cell, value in zip(cells, (write[0], read[0], write[1], read[1]), strict=True):
                     w.store(value, cell, 0)
         if sort.ties:
-            self.write(line, lies(), *whole)
-            return self.tell(line, lies())
+            self.write(line, items(), *whole)
+            return self.ties(line, items())
         highest = constant(sort.digits - 1, "i64")
-        differs = self.differs(lies(), highest)
+        differs = self.differs(items(), highest)
         with w.when(differs):
             self.add_up(w.binary("shl", highest, BITS))
-            self.deal_out(line, lies(), highest, *whole)
-        with w.when(w.binary("xor", differs, True)):
-            self.write(line, lies(), *whole)
+            self.deal_out(line, items(), highest, *whole)
+        with w.when(w.negated(differs)):
+            self.write(line, items(), *whole)
         return None
 
     def differs(self, items: Items, which: Value) -> Value:
@@ -252,7 +242,7 @@ class Digits(Elements):
         return w.compare("ne", w.convert("zext", same, "i64"), self.count)
 
     def take(self, line: Line, items: Items, first: Value, last: Value) -> None:
-        """Make items of elements from the `first` one until before the `last`, and count all digits."""
+        """Make items of the elements from `first` to before `last`, and count all digits."""
         w, sort = self.w, self.sort
         with w.loop(first, last) as at:
             key = self.key_of(self.element(line, at))
@@ -261,34 +251,34 @@ class Digits(Elements):
                 self.count_one(constant(which << BITS, "i64"), self.digit(key, constant(which, "i64")))
 
     def count_one(self, base: Value, digit: Value) -> Value:
-        """How often the digit was counted before."""
+        """Count a digit; returns its count before."""
         counter = self.counter(base, digit)
         before = self.w.load(counter, "i32")
         self.w.store(self.w.add(before, 1), counter)
         return before
 
     def deal(self, read: Items, write: Items, which: Value, first: Value, last: Value) -> None:
-        """Deal items out by a digit."""
+        """One pass: distribute items by a digit."""
         w, base = self.w, self.w.binary("shl", which, BITS)
         with w.loop(first, last) as at:
-            key, place = self.item(read, at)
+            key, index = self.item(read, at)
             to = self.count_one(base, self.digit(key, which))
-            self.put(key, place, write, w.convert("zext", to, "i64"))
+            self.put(key, index, write, w.convert("zext", to, "i64"))
 
     def deal_out(self, line: Line, items: Items, which: Value, first: Value, last: Value) -> None:
-        """Deal by the last digit to where the results are."""
+        """The last pass, which writes results in place of items."""
         w, base = self.w, self.w.binary("shl", which, BITS)
         with w.loop(first, last) as at:
-            key, place = self.item(items, at)
+            key, index = self.item(items, at)
             to = self.count_one(base, self.digit(key, which))
-            self.write_one(line, w.convert("zext", place, "i64"), w.convert("zext", to, "i64"))
+            self.write_one(line, w.convert("zext", index, "i64"), w.convert("zext", to, "i64"))
 
-    def clear(self, place: Value, size: int) -> None:
+    def clear(self, address: Value, size: int) -> None:
         self.w.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-        self.w.line(f"call void @llvm.memset.p0.i64({place.typed}, i8 0, i64 {size}, i1 false)")
+        self.w.line(f"call void @llvm.memset.p0.i64({address.typed}, i8 0, i64 {size}, i1 false)")
 
     def add_up(self, base: Value) -> None:
-        """Of each digit, how many items have lower ones, in place of how many have it: a vector of digits at a time."""
+        """Replace the counts of digits by their exclusive sums, a vector at a time."""
         w, lanes = self.w, self.lanes
         total = w.cell(constant(0, "i32", lanes))
         with w.loop(ZERO, constant(1 << BITS, "i64"), lanes) as digit:
@@ -302,7 +292,7 @@ class Digits(Elements):
             w.store(w.add(before, self.moved(sums, [lanes - 1] * lanes)), total, 0)
 
     def moved(self, value: Value, lanes: Sequence[int]) -> Value:
-        """The value's lanes of those numbers, zeros for negative ones."""
+        """The value's lanes of these numbers, zeros for negative ones."""
         picks = ", ".join(f"i32 {value.lanes if k < 0 else k}" for k in lanes)
         text = f"shufflevector {value.typed}, {value.type} zeroinitializer, <{len(lanes)} x i32> <{picks}>"
         return self.w.emit(text, value.kind, len(lanes))
@@ -316,7 +306,7 @@ class Ranks(Elements):
         self.lanes = target.bytes // element_bytes(sort.key)
 
     def sort_line(self, line: Line) -> Value | None:
-        """One line; whether it has ties, where that is to be told."""
+        """Sort one line; returns its byte of ties if the sort has them."""
         w, sort, lanes, count = self.w, self.sort, self.lanes, self.count
         keys, ranks, size = self.slot(0), self.slot(1), element_bytes(sort.key)
         whole = w.binary("and", count, -lanes)
@@ -326,18 +316,18 @@ class Ranks(Elements):
             w.store(self.key_of(self.element(line, at)), w.at(keys, at, sort.key), size)
         steps = Value("<" + ", ".join(f"{sort.key} {k}" for k in range(lanes)) + ">", sort.key, lanes)
         with w.loop(ZERO, count, lanes) as first:
-            own = w.load(w.at(keys, first, sort.key), sort.key, lanes, size)
+            mine = w.load(w.at(keys, first, sort.key), sort.key, lanes, size)
             rank = w.cell(constant(0, sort.key, lanes))
             last = w.least(w.add(first, lanes), count)
             for begin, end, part in ((ZERO, first, "before"), (first, last, "within"), (last, count, "behind")):
                 with w.loop(begin, end) as other:
                     key = w.splat(w.load(w.at(keys, other, sort.key), sort.key, align=size), lanes)
-                    less = w.compare("ule" if part == "before" else "ult", key, own)
+                    less = w.compare("ule" if part == "before" else "ult", key, mine)
                     if part == "within":
                         step = w.sub(other, first)
                         step = step if sort.key == "i64" else w.convert("trunc", step, sort.key)
                         later = w.compare("ugt", steps, w.splat(step, lanes))
-                        less = w.binary("or", less, w.binary("and", later, w.compare("eq", key, own)))
+                        less = w.binary("or", less, w.binary("and", later, w.compare("eq", key, mine)))
                     now = w.read(rank, sort.key, lanes)
                     w.store(w.add(now, w.convert("zext", less, sort.key)), rank, 0)
             w.store(w.read(rank, sort.key, lanes), w.at(ranks, first, sort.key), size)
@@ -349,7 +339,7 @@ class Ranks(Elements):
                 key = w.load(w.at(keys, at, sort.key), sort.key, align=size)
                 self.put(key, w.convert("trunc", at, "i32"), sorted_items, rank)
             self.write_one(line, at, rank)
-        return self.tell(line, sorted_items) if sort.ties else None
+        return self.ties(line, sorted_items) if sort.ties else None
 
 
 class _Shares:
@@ -373,35 +363,35 @@ class _Shares:
                 else:
                     start = w.mul(task, self.count)
                     memory = (w.at(job["source"], start, sort.memory), w.at(job["values"], start, sort.memory))
-                    self.line(Line(*memory, w.at(job["places"], start, "i64"), task))
+                    self.line(Line(*memory, w.at(job["indices"], start, "i64"), task))
         return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
 
     def group(self, task: Value) -> None:
-        """Lines side by side, which are sorted one behind the other in scratch."""
+        """Lines side by side, each of which is contiguous in scratch."""
         w, job, sort = self.w, self.job, self.sort
         groups = w.binary("udiv", w.add(job["inner"], GROUP - 1), GROUP)
         first = w.mul(w.binary("urem", task, groups), GROUP)
         width = w.least(w.sub(job["inner"], first), GROUP)
         outer = w.mul(w.binary("udiv", task, groups), job["inner"])
         start = w.add(w.mul(outer, self.count), first)
-        with self.turned(start, width) as (lane, row, place):
-            element = w.load(w.at(job["source"], place, sort.memory), sort.memory, align=1)
+        with self.elements(start, width) as (lane, row, at):
+            element = w.load(w.at(job["source"], at, sort.memory), sort.memory, align=1)
             w.store(element, w.at(self.lane_of(0, lane), row, sort.memory), 1)
         with w.loop(ZERO, width) as lane:
             lanes = [self.lane_of(which, lane) for which in range(3)]
             self.line(Line(lanes[0], lanes[1], lanes[2], w.add(w.add(outer, first), lane)))
-        for which, name, kind, wanted in ((1, "values", sort.memory, sort.values), (2, "places", "i64", sort.places)):
+        for which, name, kind, wanted in ((1, "values", sort.memory, sort.values), (2, "indices", "i64", sort.indices)):
             if wanted:
-                with self.turned(start, width) as (lane, row, place):
+                with self.elements(start, width) as (lane, row, at):
                     found = w.load(w.at(self.lane_of(which, lane), row, kind), kind, align=1)
-                    w.store(found, w.at(job[name], place, kind), 1)
+                    w.store(found, w.at(job[name], at, kind), 1)
 
     def lane_of(self, which: int, lane: Value) -> Value:
         return self.lines.slot(self.w.add(lane, ITEMS + which * GROUP))
 
     @contextmanager
-    def turned(self, start: Value, width: Value) -> Iterator[tuple[Value, Value, Value]]:
-        """All elements of a group: their line in it, their place there, and in memory."""
+    def elements(self, start: Value, width: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """All elements of a group: the line in it, the index there, and the offset in memory."""
         w = self.w
         with w.loop(ZERO, self.count) as row:
             across = w.add(start, w.mul(row, self.job["inner"]))
@@ -409,7 +399,7 @@ class _Shares:
                 yield lane, row, w.add(across, lane)
 
     def line(self, line: Line) -> None:
-        """One line; where ties were told of most, the rest is left as it is, which is to be sorted again anyway."""
+        """One line; where most had ties, the rest is not sorted: ATen sorts it anyway."""
         w = self.w
         if not self.sort.ties:
             self.lines.sort_line(line)

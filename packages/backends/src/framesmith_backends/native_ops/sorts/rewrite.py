@@ -1,7 +1,4 @@
-"""Sorts on the CPU by our own code, see `native_ops/sorts/operator`.
-
-Where only the values or only the places are read, only these are computed.
-"""
+"""Writes calls of the native sorts into graphs of the CPU; of values or indices alone where only these are read."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ def with_sorts(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
     targets = (aten.sort.default, aten.sort.stable)
     found = [node for target in targets for node in gm.graph.find_nodes(op="call_function", target=target)]
-    ours = {node for node in found if _is_ours(node)}
-    if not ours:
+    native = {node for node in found if _is_native(node)}
+    if not native:
         return gm
-    parts = [part for node in ours for part in node.users if part.target is operator.getitem]
+    parts = [part for node in native for part in node.users if part.target is operator.getitem]
     unread = dict[fx.Node, Write].fromkeys((part for part in parts if not part.users), dropped)
-    return new_module(gm, replaced(gm.graph, unread | dict.fromkeys(ours, _write)))
+    return new_module(gm, replaced(gm.graph, unread | dict.fromkeys(native, _write)))
 
 
 def _parts(node: fx.Node) -> dict[int, list[fx.Node]] | None:
-    """The nodes that are the values, and the places; None if something reads both at once."""
+    """The nodes that are the values (0) and the indices (1); None if something reads both at once."""
     parts: dict[int, list[fx.Node]] = {}
     for reader in node.users:
         if reader.target is not operator.getitem:
@@ -42,14 +39,14 @@ def _parts(node: fx.Node) -> dict[int, list[fx.Node]] | None:
 
 
 def _call(node: fx.Node) -> tuple[int, bool, bool]:
-    """Along which dimension, whether the largest come first, and whether equal ones stay in their order."""
+    """The call's `dim`, `descending` and `stable`."""
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     return int(given["dim"]), bool(given["descending"]), bool(given.get("stable"))
 
 
-def _is_ours(node: fx.Node) -> bool:
-    """Whether our own code may give what the node gives, and gains by it."""
-    from framesmith_backends.native_ops.sorts.operator import is_ours
+def _is_native(node: fx.Node) -> bool:
+    """Whether the native sort computes the node's results, and faster than ATen."""
+    from framesmith_backends.native_ops.sorts.operator import is_faster
 
     value = node.meta["val"][0] if "val" in node.meta else None
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
@@ -58,12 +55,12 @@ def _is_ours(node: fx.Node) -> bool:
     if value.dtype not in NUMBERS or value.dim() == 0 or parts == {}:
         return False
     dim, descending, stable = _call(node)
-    return has_symbols(value) or is_ours(value, dim % value.dim(), descending, stable, parts is None or 1 in parts)
+    return has_symbols(value) or is_faster(value, dim % value.dim(), descending, stable, parts is None or 1 in parts)
 
 
 def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
-    """The call of our own, which stands for the one part of the results that is read, if it is one."""
-    from framesmith_backends.native_ops.sorts.operator import PLACES_SORTED, SORTED, VALUES_SORTED
+    """The native call, in place of the one result that is read where it is one."""
+    from framesmith_backends.native_ops.sorts.operator import INDICES_SORTED, SORTED, VALUES_SORTED
 
     source, parts = node.args[0], _parts(node)
     assert isinstance(source, fx.Node)
@@ -73,7 +70,7 @@ def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
         call.meta = dict(node.meta)
         return call
     [(which, readers)] = parts.items()
-    call = graph.call_function(PLACES_SORTED if which else VALUES_SORTED, given)
+    call = graph.call_function(INDICES_SORTED if which else VALUES_SORTED, given)
     call.meta = dict(readers[0].meta)
     copies.update(dict.fromkeys(readers, call))
     return None

@@ -1,18 +1,15 @@
-"""What modules have in common, as LLVM text.
-
-That is what entries call: declarations of what Python, OpenMP and torch give, and functions of our own; and `#0`.
-"""
+"""LLVM text that modules share: declarations of Python, OpenMP and torch, functions that entries call, and `#0`."""
 
 from __future__ import annotations
 
 from framesmith_backends.target import Processor
 
-# What entries that take numbers call.
+#: Declarations for entries that take numbers.
 NUMBERS = (
     "declare i64 @PyLong_AsLongLong(ptr)", "declare double @PyFloat_AsDouble(ptr)", "declare ptr @PyErr_Occurred()"
 )  # fmt: skip
 
-# What entries with arenas call: the address so many bytes into the arena, for each of the places behind its own.
+#: For entries with arenas: store an address into the arena for each of the slots after its own, by their offsets.
 INNER = """define internal void @fs.inner(ptr %slot, ptr %offsets, i64 %count) {
 entry:
   %arena = load ptr, ptr %slot
@@ -31,7 +28,7 @@ done:
   ret void
 }"""
 
-# What entries with checks call: whether one failed, of which there is then the exception.
+#: For entries with checks: raise the exception of the first that failed; returns whether there was one.
 FAILURES = (
     "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
     """define internal i1 @fs.raise(ptr %words, ptr %exceptions, ptr %messages, i64 %count) {
@@ -120,7 +117,7 @@ team:
 
 
 def attributes(target: Processor) -> str:
-    """`#0`: what functions are compiled for."""
+    """`#0`: the processor that functions are compiled for."""
     width = target.bytes * 8
     return (
         f'attributes #0 = {{ nounwind "target-cpu"="{target.name}" "prefer-vector-width"="{width}" '

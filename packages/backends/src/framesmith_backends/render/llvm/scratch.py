@@ -1,8 +1,8 @@
-"""Memory that a thread works in, kept between calls: what `fs.take` gives, all of a module's in one size."""
+"""Scratch memory of threads, pooled between calls; all of a module's blocks have one size."""
 
 from __future__ import annotations
 
-# Buffers that are kept between calls, one for each thread at work.
+#: The most blocks in the pool, one for each thread at work.
 POOL = 256
 #: Text of `ptr fs.take(i64 size)`, whose result may be null, and `void fs.give(ptr)`.
 SCRATCH = f"""declare ptr @aligned_alloc(i64, i64)

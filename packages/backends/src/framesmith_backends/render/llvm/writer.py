@@ -5,7 +5,7 @@ Variables are cells of the stack, which LLVM turns into registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,6 +64,20 @@ class Writer(Builder):
         self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 {int(written)}, i32 3, i32 1)")
 
+    def is_null(self, address: Value) -> Value:
+        return self.compare("eq", self.emit(f"ptrtoint {address.typed} to i64", "i64"), 0)
+
+    def is_set(self, address: Value) -> Value:
+        """Whether an address is not null."""
+        return self.compare("ne", self.emit(f"ptrtoint {address.typed} to i64", "i64"), 0)
+
+    def negated(self, condition: Value) -> Value:
+        return self.binary("xor", condition, constant(1, "i1"))
+
+    def call(self, name: str, *given: Value) -> None:
+        """Call a function of the module that returns nothing."""
+        self.line(f"call void {name}({', '.join(one.typed for one in given)})")
+
     def _label(self, hint: str) -> str:
         return f"{hint}{self.name()[2:]}"
 
@@ -107,3 +121,8 @@ def parameters(*names: str) -> dict[str, Value]:
     """Values named `kind name`, as the parameters of a function are written."""
     pairs = [name.split() for name in names]
     return {name: Value(f"%{name}", kind) for kind, name in pairs}
+
+
+def signature(names: Sequence[str]) -> str:
+    """The parameters of a function, named as for `parameters`."""
+    return ", ".join(name.replace(" ", " %") for name in names)

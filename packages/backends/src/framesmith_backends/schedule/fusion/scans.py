@@ -1,6 +1,6 @@
-"""Scans that are read from their end on, in the other direction: their readers are at the same point then.
+"""Reverses scans that are only read from their end on, so that readers and scan are at the same point.
 
-The derivative of a running sum is a flip, a running sum and a flip: one scan in reverse, all in one kernel.
+The derivative of a cumulative sum is a flip, a cumulative sum and a flip: one reversed scan, all in one kernel.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from framesmith_backends.ir.symbolic.index import Ix, Var
 
 
 def reverse_scans(program: Program) -> Program:
-    """The program with those scans turned that nobody reads but from their end on."""
+    """The program with those scans reversed that are only read from their end on."""
     read: dict[str, list[Load]] = {}
     for d in program.defs.values():
         for load in loads(d.body):
             read.setdefault(load.source, []).append(load)
-    turned = {
+    reverse = {
         d.name: d
         for d in program.defs.values()
         if d.scanned is not None
         and d.name not in program.kept | program.alone
         and _is_read_back(d, read.get(d.name, []))
     }
-    if not turned:
+    if not reverse:
         return program
-    return replace(program, defs={name: _turned(d, turned) for name, d in program.defs.items()})
+    return replace(program, defs={name: _reversed(d, reverse) for name, d in program.defs.items()})
 
 
 def _is_read_back(d: Def, read: list[Load]) -> bool:
-    """Whether each reader goes along what is scanned from its end on."""
+    """Whether each reader moves from the end of the scanned dimension on."""
     assert d.scanned is not None
     axis = d.axes.index(d.scanned)
     return bool(read) and all(_moves_back(load.index[axis], d.scanned) for load in read)
@@ -45,13 +45,13 @@ def _moves_back(ix: Ix, var: Var) -> bool:
 
 
 def _back(ix: Ix, var: Var) -> Ix:
-    """As far from the end as the place is from the start."""
+    """The index as far from the end as this one is from the start."""
     return index.total(((ix, -1),), var.size - 1)
 
 
-def _turned(d: Def, turned: Mapping[str, Def]) -> Def:
+def _reversed(d: Def, scans: Mapping[str, Def]) -> Def:
     def rule(e: Expr) -> Expr | None:
-        scan = turned.get(e.source) if isinstance(e, Load) else None
+        scan = scans.get(e.source) if isinstance(e, Load) else None
         if scan is None or scan.scanned is None or not isinstance(e, Load):
             return None
         axis = scan.axes.index(scan.scanned)
@@ -59,7 +59,7 @@ def _turned(d: Def, turned: Mapping[str, Def]) -> Def:
         return Load(e.source, where, e.dtype, e.guard)
 
     d = replace(d, body=transform(d.body, rule))
-    if d.name not in turned or d.scanned is None:
+    if d.name not in scans or d.scanned is None:
         return d
     return replace(
         d, body=substitute(d.body, {d.scanned: _back(index.of(d.scanned), d.scanned)}), reverse=not d.reverse

@@ -1,0 +1,66 @@
+"""A job: the 64-bit words that the entry of an operator's module takes, described once for renderer and launcher."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from framesmith_backends.render.llvm.builder import Value
+from framesmith_backends.render.llvm.runtime import RUNTIME, attributes
+from framesmith_backends.render.llvm.writer import Writer
+from framesmith_backends.target import Processor
+
+#: The parameter of functions of a module that read the job.
+POINTER = Value("%job", "ptr")
+
+
+class Job:
+    """The words in order, each written `kind name`: `ptr source`, `i64 count` or `float scale`."""
+
+    def __init__(self, *words: str) -> None:
+        self.kinds = {name: kind for kind, name in map(str.split, words)}
+        self.index = {name: k for k, name in enumerate(self.kinds)}
+        self._zeros = dict.fromkeys(self.kinds, 0)
+        self._pack = struct.Struct("".join("f4x" if kind == "float" else "q" for kind in self.kinds.values())).pack
+        self._array: Any = ctypes.c_int64 * len(self.kinds)
+
+    def __call__(self, **words: float) -> Any:
+        """The array of these words, zeros for others; struct.error for an unknown name, too."""
+        return self._array.from_buffer_copy(self._pack(*(self._zeros | words).values()))
+
+    def ordered(self, *words: float) -> Any:
+        """The same of all words, in order: faster."""
+        return self._array.from_buffer_copy(self._pack(*words))
+
+    def copy(self, words: bytes) -> Any:
+        """An array of words that were made before."""
+        return self._array.from_buffer_copy(words)
+
+    def set_float(self, job: Any, name: str, number: float) -> None:
+        """Change a word of an array to a float."""
+        struct.pack_into("f", job, 8 * self.index[name], number)
+
+    def load(self, w: Writer, job: Value = POINTER) -> dict[str, Value]:
+        """All words, read in a function of the module."""
+        return {name: w.load(self.at(w, name, job), kind, align=8) for name, kind in self.kinds.items()}
+
+    def at(self, w: Writer, name: str, job: Value = POINTER) -> Value:
+        """The address of one word."""
+        return w.at(job, self.index[name], "i64")
+
+
+def entry(name: str, extents: Mapping[str, str]) -> str:
+    """`void name(ptr job, i64 for each extent, i32 threads)`: functions of (job, begin, end), each over its extent."""
+    taken = "".join(f", i64 %{extent}" for extent in extents.values())
+    calls = "".join(
+        f"  call void @fs.parallel(ptr @{function}, ptr %job, i64 %{extent}, i32 %threads)\n"
+        for function, extent in extents.items()
+    )
+    return f"define void @{name}(ptr %job{taken}, i32 %threads) {{\n{calls}  ret void\n}}"
+
+
+def module(target: Processor, declarations: Iterable[str], *functions: str) -> str:
+    """The text of a module whose functions run in threads."""
+    return "\n\n".join([*declarations, RUNTIME, *functions, attributes(target)])
