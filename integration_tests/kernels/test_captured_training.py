@@ -134,10 +134,10 @@ def test_a_plain_training_loop_comes_to_replays_that_copy_no_activations() -> No
     same(plain_loop, backend, "cpu")
     assert len(backend.made) == 2
     for captured in backend.made:
-        assert captured.counts.recorded <= 4 and captured.counts.plain <= 3, captured.counts
-        (form,) = captured._forms.values()
-        assert len(form.recordings) <= 2
-        for capture in form.recordings:
+        assert captured.counts.captured <= 4 and captured.counts.plain <= 3, captured.counts
+        (variant,) = captured._variants.values()
+        assert len(variant.captures) <= 2
+        for capture in variant.captures:
             assert len(capture.copies.positions) <= 2  # the batch; in the backward pass also the gradient
 
 
@@ -221,4 +221,4 @@ def test_a_plain_training_loop_replays_on_a_real_device(monkeypatch: pytest.Monk
     same(plain_loop, "cuda", "cuda", mode="reduce-overhead")
     assert len(made) == 2 and all(isinstance(one, CapturedGraph) for one in made)
     for captured in made:
-        assert captured.counts.recorded <= 4 and captured.counts.replayed >= 8, captured.counts
+        assert captured.counts.captured <= 4 and captured.counts.replayed >= 8, captured.counts

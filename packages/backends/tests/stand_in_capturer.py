@@ -1,4 +1,4 @@
-"""A recorder for CPU tensors: it replays by running again, at the addresses that were recorded."""
+"""A capturer for CPU tensors: it replays by running again, at the addresses that were captured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 class StandIn:
-    """Records as a GPU does: nothing is computed while recording, and what a replay reads lies where it lay then."""
+    """Captures as a GPU does: nothing is computed while capturing, and what a replay reads lies where it lay then."""
 
     device = torch.device("cpu")
 
@@ -34,7 +34,7 @@ class StandIn:
         self.capturing = False
         self.error: Exception | None = None
         self.at_end: Exception | None = None
-        self.recorded = self.replayed = self.made_room = self.copied = 0
+        self.captured = self.replayed = self.made_room = self.copied = 0
         self.switch: object = None
 
     def busy(self) -> bool:
@@ -46,14 +46,14 @@ class StandIn:
     def make_room(self) -> None:
         self.made_room += 1
 
-    def record(self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]) -> tuple[Sequence[Any], Replay]:
-        self.recorded += 1
+    def capture(self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]) -> tuple[Sequence[Any], Replay]:
+        self.captured += 1
         self.copied += len(buffers)
         own = {buffer.data_ptr() for buffer in buffers}
         before = [(at_its_address(t), t.clone()) for t in inputs if isinstance(t, torch.Tensor) and dense(t)]
         seed = torch.get_rng_state()
         for buffer in buffers:
-            buffer.zero_()  # a GPU reads no places while it records
+            buffer.zero_()  # a GPU reads no places while it captures
         self.capturing = True
         try:
             results = run([*inputs])
@@ -84,9 +84,9 @@ def dense(tensor: torch.Tensor) -> bool:
 
 class Replay:
     def __init__(
-        self, recorder: StandIn, run: BoxedFn, taken: list[Any], fresh: list[tuple[int, torch.Tensor]]
+        self, capturer: StandIn, run: BoxedFn, taken: list[Any], fresh: list[tuple[int, torch.Tensor]]
     ) -> None:
-        self.recorder, self.run, self.taken, self.fresh = recorder, run, taken, fresh
+        self.capturer, self.run, self.taken, self.fresh = capturer, run, taken, fresh
         self.is_ready = False
 
     def ready(self) -> None:
@@ -95,7 +95,7 @@ class Replay:
     def replay(self) -> None:
         assert self.is_ready
         self.is_ready = False
-        self.recorder.replayed += 1
+        self.capturer.replayed += 1
         again = self.run([*self.taken])
         for at, result in self.fresh:
             result.copy_(again[at])

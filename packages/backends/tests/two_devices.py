@@ -88,7 +88,7 @@ def _random(like: torch.Tensor) -> torch.Tensor:
 
 
 def run_by_parts(gm: fx.GraphModule, parts: Sequence[Part]) -> tuple[BoxedFn, list[CapturedGraph]]:
-    """The graph by its parts, those that may be recorded by a recorder for CPU tensors."""
+    """The graph by its parts, those that may be captured by a capturer for CPU tensors."""
     made: list[CapturedGraph] = []
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):

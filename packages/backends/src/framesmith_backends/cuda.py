@@ -45,8 +45,8 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
     "layout": ("channels_last", "traced"),
     "verify_ir": (False, True),
 }
-#: Modes in which launches are recorded, and in which forms of matmuls and kernels are measured.
-RECORDING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
+#: Modes in which launches are captured, and in which forms of matmuls and kernels are measured.
+CAPTURING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
-    name. `recording` says whether launches are recorded as a CUDA graph, and why not; `matmuls` and `tiles` what of
+    name. `capture` says whether launches are captured as a CUDA graph, and why not; `matmuls` and `tiles` what of
     matmuls and of other kernels was chosen by measuring, with the times. Of a graph that is cut `parts` are what runs,
     each with stages of its own.
     """
@@ -65,7 +65,7 @@ class TritonStages:
     kernels: tuple[TritonKernel, ...]
     launches: Mapping[str, Sequence[Launch]]
     source: str
-    recording: str = "not asked for"
+    capture: str = "not asked for"
     matmuls: str = ""
     tiles: str = ""
     parts: tuple[TritonStages, ...] = ()
@@ -75,13 +75,13 @@ class TritonStages:
         """All stages, under headings; of a graph that is cut those of its parts, one part after another."""
         if self.parts:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
-            return "\n\n".join([f"# CUDA graph\n{self.recording}", *texts])
+            return "\n\n".join([f"# CUDA graph\n{self.capture}", *texts])
         plan = self.plan
         kernels = [*(k.text() for k in plan.kernels), *(p.text() for p in plan.fused_matmuls)]
         kernels += [attention.text() for attention in plan.attentions]
         notes = "\n".join(f"{name}: {why}" for name, why in {**self.lowering.notes, **self.refusals}.items())
         parts = (
-            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.recording),
+            ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.capture),
             ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
             ("plan", self.plan.text()),
             ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
@@ -97,7 +97,7 @@ class TritonStages:
 class CudaBackend:
     """Compiles graphs of CUDA tensors. With TRITON_INTERPRET=1 it takes CPU tensors, slowly, to check numerics.
 
-    Option `mode`: "reduce-overhead" records what a graph launches as a CUDA graph, in the second call with the same
+    Option `mode`: "reduce-overhead" captures what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
     measure on the device, while compiling, whether matmuls run faster as one kernel with what follows, and with what
     computes their operands, and in which of a few forms other kernels are fastest.
@@ -139,7 +139,7 @@ class CudaBackend:
             warn_once("backend='cuda': graphs of tensors on the CPU alone run as they are; 'auto' compiles them for it")
             return run_eagerly(gm)
         if not _is_lowered(gm):
-            return _recorded(run_eagerly(gm), gm, role, mode)
+            return _captured(run_eagerly(gm), gm, role, mode)
         with verifying(chosen):
             return self._compiled(gm, role, chosen, on_error)
 
@@ -150,8 +150,8 @@ class CudaBackend:
         laid_out = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen))
         graph, parts = _cut_or_told(laid_out, mode, on_error)
         if parts is not None:
-            return _recorded_in_parts(graph, parts, role, mode, on_error)
-        return _recorded(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
+            return _captured_in_parts(graph, parts, role, mode, on_error)
+        return _captured(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
 
     def why_not_here(self) -> str | None:
         """What this machine lacks, and what to install; or None."""
@@ -167,7 +167,7 @@ class CudaBackend:
         graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, "inference", chosen)), None
         if _is_lowered(graph):
             graph, parts = _cut(graph, mode)
-        stages = replace(_unmeasured_stages(graph, mode), recording=_recording_text(graph, parts, mode))
+        stages = replace(_unmeasured_stages(graph, mode), capture=_capture_text(graph, parts, mode))
         if parts is None:
             return stages
         kind = device_of(graph)
@@ -175,7 +175,7 @@ class CudaBackend:
 
 
 def _explained(part: Part, mode: str, device: str) -> TritonStages:
-    return replace(_unmeasured_stages(part.graph, mode, device), recording=part.text())
+    return replace(_unmeasured_stages(part.graph, mode, device), capture=part.text())
 
 
 def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
@@ -248,8 +248,8 @@ def _attends(dtype: str, device: str) -> bool:
 
 
 def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
-    """The graph, as it is to be recorded, and its parts; None where it is recorded as one, or not at all."""
-    if mode not in RECORDING or not launches_anything(gm):
+    """The graph, as it is to be captured, and its parts; None where it is captured as one, or not at all."""
+    if mode not in CAPTURING or not launches_anything(gm):
         return gm, None
     if why_no_cuda_graph(gm) is None and not takes_unbacked(gm):
         return gm, None
@@ -275,30 +275,30 @@ def _cut_or_told(gm: fx.GraphModule, mode: str, on_error: OnError | None) -> tup
         return gm, None
 
 
-def _recorded_in_parts(
+def _captured_in_parts(
     gm: fx.GraphModule, parts: Sequence[Part], role: Role, mode: str, on_error: OnError | None
 ) -> BoxedFn:
-    """The graph by its parts, each a launcher of its own, recorded or not."""
+    """The graph by its parts, each a launcher of its own, captured or not."""
     from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
     from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
     about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
-    PLANS.info("%s is recorded in parts\n%s", about, "\n".join(part.text() for part in parts))
+    PLANS.info("%s is captured in parts\n%s", about, "\n".join(part.text() for part in parts))
     kind, index = device_of(gm), device_index(gm)
-    recorder = CudaCapturer(index)
+    capturer = CudaCapturer(index)
     functions: list[BoxedFn] = []
     for at, part in enumerate(parts):
         run = launcher(_measured_stages(part.graph, on_error, mode, kind), index)
         if part.why is None:
             what = f"{about}, part {at + 1} of {len(parts)},"
-            run = CapturedGraph(run, parameters(part.graph), recorder, what)
+            run = CapturedGraph(run, parameters(part.graph), capturer, what)
         functions.append(run)
     return in_sequence(gm, parts, functions)
 
 
-def _recorded(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
-    """The function with its launches recorded, where they may be; the user is told of graphs where they may not."""
-    if mode not in RECORDING:
+def _captured(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
+    """The function with its launches captured, where they may be; the user is told of graphs where they may not."""
+    if mode not in CAPTURING:
         return run
     from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 
@@ -319,7 +319,7 @@ def _first_operator(gm: fx.GraphModule) -> str:
 
 
 def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
-    """Why what the graph launches is not recorded, or None."""
+    """Why what the graph launches is not captured, or None."""
     indices = _device_indices(gm)
     if len(indices) > 1:
         return f"its tensors are on {len(indices)} devices"
@@ -329,13 +329,13 @@ def why_no_cuda_graph(gm: fx.GraphModule) -> str | None:
     return why_not_captured(gm, torch.device("cuda", *indices))
 
 
-def _recording_text(graph: fx.GraphModule, parts: Sequence[Part] | None, mode: str) -> str:
-    if mode not in RECORDING:
+def _capture_text(graph: fx.GraphModule, parts: Sequence[Part] | None, mode: str) -> str:
+    if mode not in CAPTURING:
         return f"none: mode is {mode!r}"
     if parts is not None:
         return "\n".join(["in parts, each lowered by itself", *(part.text() for part in parts)])
     why = why_no_cuda_graph(graph) if launches_anything(graph) else "nothing is launched"
-    return "recorded in the second call with the same sizes" if why is None else f"none: {why}"
+    return "captured in the second call with the same sizes" if why is None else f"none: {why}"
 
 
 def _is_lowered(gm: fx.GraphModule) -> bool:

@@ -1,4 +1,4 @@
-"""Which graphs may be recorded, and what the `cuda` backend says of its mode."""
+"""Which graphs may be captured, and what the `cuda` backend says of its mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_plain_graphs_and_random_numbers_are_recorded() -> None:
+def test_plain_graphs_and_random_numbers_are_captured() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.softmax(x @ y, -1), 0.5, True) + torch.rand_like(x)
 
@@ -47,7 +47,7 @@ def test_plain_graphs_and_random_numbers_are_recorded() -> None:
     ],
     ids=["read at places", "written at places", "so many", "checked"],
 )
-def test_what_needs_nothing_of_the_device_is_recorded(function: Callable[..., Any]) -> None:
+def test_what_needs_nothing_of_the_device_is_captured(function: Callable[..., Any]) -> None:
     gm = make_fx(function, tracing_mode="symbolic")(torch.rand(3, 4)[:, 0])
     assert why_not_captured(gm, CPU) is None
 
@@ -63,16 +63,16 @@ def test_what_needs_nothing_of_the_device_is_recorded(function: Callable[..., An
         (lambda x: x * x.sum().item(), "reads a number from the device"),
         (lambda x: noted(x), "is not torch's own"),
         (lambda x: x.as_strided((2,), (1,), 1) + 1, "sees memory around its operand"),
-        (lambda x: x + torch.ones(3, device="meta").to("cpu", copy=True), "all that is recorded lies on cpu"),
+        (lambda x: x + torch.ones(3, device="meta").to("cpu", copy=True), "all that is captured lies on cpu"),
     ],
 )
-def test_what_a_replay_would_leave_out_is_not_recorded(function: Callable[..., Any], why: str) -> None:
+def test_what_a_replay_would_leave_out_is_not_captured(function: Callable[..., Any], why: str) -> None:
     gm = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(torch.rand(3))
     found = why_not_captured(gm, CPU)
     assert found is not None and why in found
 
 
-def test_what_draws_from_a_generator_of_its_own_is_not_recorded() -> None:
+def test_what_draws_from_a_generator_of_its_own_is_not_captured() -> None:
     gm = make_fx(lambda x: aten.bernoulli.default(x))(torch.rand(3))
     [node] = gm.graph.find_nodes(op="call_function", target=aten.bernoulli.default)
     assert why_not_captured(gm, CPU) is None
@@ -80,10 +80,10 @@ def test_what_draws_from_a_generator_of_its_own_is_not_recorded() -> None:
     assert "draws from a generator of its own" in str(why_not_captured(gm, CPU))
 
 
-def test_other_devices_are_not_recorded() -> None:
+def test_other_devices_are_not_captured() -> None:
     gm = trace(lambda x: x + 1, [torch.ones(3)])
     found = why_not_captured(gm, torch.device("cuda", 0))
-    assert found is not None and "on cpu, and all that is recorded lies on cuda:0" in found
+    assert found is not None and "on cpu, and all that is captured lies on cuda:0" in found
 
 
 def test_graphs_of_views_launch_nothing() -> None:
@@ -104,11 +104,11 @@ def test_what_graphs_take_and_write_to() -> None:
     assert 0 in {*symbolic.varying} and not symbolic.written
 
 
-def test_explain_says_whether_launches_are_recorded() -> None:
+def test_explain_says_whether_launches_are_captured() -> None:
     gm, cuda = trace(lambda x: x + 1, [torch.ones(3)]), CudaBackend()
     assert "# CUDA graph\nnone: mode is 'default'" in cuda.explain(gm).text()
     stages = cuda.explain(gm, {"mode": "reduce-overhead"})
-    assert stages.recording.endswith("is on cpu, and all that is recorded lies on cuda")
+    assert stages.capture.endswith("is on cpu, and all that is captured lies on cuda")
 
 
 def test_a_mode_is_checked() -> None:
@@ -133,8 +133,8 @@ def test_what_a_mode_does_not_do_is_told_once(
             run = CudaBackend().compile(gm, [], options={"mode": mode})
             assert torch.equal(run([torch.ones(3)])[0], torch.full((3,), 2.0))
     told = [record.getMessage() for record in caplog.records]
-    recording = [one for one in told if "runs without CUDA graphs" in one]
-    assert len(told) == len(recording) == int("no-cudagraphs" not in mode)
+    capture = [one for one in told if "runs without CUDA graphs" in one]
+    assert len(told) == len(capture) == int("no-cudagraphs" not in mode)
 
 
 def test_graphs_of_the_cpu_alone_run_as_they_are(

@@ -1,4 +1,4 @@
-"""Recorded launches: which calls are replayed, and that nobody can tell. A recorder for CPU tensors stands in."""
+"""Captured launches: which calls are replayed, and that nobody can tell. A capturer for CPU tensors stands in."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from framesmith_backends import reporting
 from framesmith_backends.cuda_graphs import capture, captured_graph
 from framesmith_backends.cuda_graphs.capturable import Parameters
 from framesmith_backends.cuda_graphs.capture import OF_CAPTURES
-from framesmith_backends.cuda_graphs.captured_graph import MOST_FORMS, MOST_RECORDINGS, CapturedGraph
+from framesmith_backends.cuda_graphs.captured_graph import MOST_CAPTURES, MOST_VARIANTS, CapturedGraph
 
 Function = Callable[..., Any]
 
 
-def graphed(
+def captured_graph_of(
     function: Function, tensors: int = 1, *, numbers: int = 0, varying: bool = False, written: tuple[int, ...] = ()
 ) -> tuple[CapturedGraph, StandIn]:
-    """The function of tensors and then numbers, recorded."""
+    """The function of tensors and then numbers, captured."""
 
     def run(args: list[Any]) -> Any:
         values = [*args]
@@ -39,8 +39,8 @@ def graphed(
     parameters = Parameters(
         places, tuple(range(tensors, tensors + numbers)), places if varying else (), frozenset(written)
     )
-    recorder = StandIn()
-    return CapturedGraph(run, parameters, recorder, "the graph"), recorder
+    capturer = StandIn()
+    return CapturedGraph(run, parameters, capturer, "the graph"), capturer
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,8 @@ def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
         yield caplog
 
 
-def test_the_first_call_runs_the_second_records_and_later_ones_replay() -> None:
-    call, recorder = graphed(lambda x: x * 2 + 1)
+def test_the_first_call_runs_the_second_captures_and_later_ones_replay() -> None:
+    call, capturer = captured_graph_of(lambda x: x * 2 + 1)
     x = torch.arange(5.0)
     for step in range(4):
         x.fill_(step)
@@ -59,12 +59,12 @@ def test_the_first_call_runs_the_second_records_and_later_ones_replay() -> None:
         (y,) = call(args)
         assert torch.equal(y, x * 2 + 1) and args == []
         del y
-    assert (recorder.recorded, recorder.replayed, recorder.copied) == (1, 3, 0)
-    assert (call.counts.recorded, call.counts.replayed, call.counts.plain) == (1, 3, 1)
+    assert (capturer.captured, capturer.replayed, capturer.copied) == (1, 3, 0)
+    assert (call.counts.captured, call.counts.replayed, call.counts.plain) == (1, 3, 1)
 
 
 def test_results_that_are_held_never_change() -> None:
-    call, recorder = graphed(lambda x: (x + 1, x[0] * 2))
+    call, capturer = captured_graph_of(lambda x: (x + 1, x[0] * 2))
     x, held, expected = torch.zeros(3), [], []
     for step in range(12):
         x.fill_(step)
@@ -72,10 +72,10 @@ def test_results_that_are_held_never_change() -> None:
         expected.append((x + 1, x[0] * 2))
     for given_out, right in zip(held, expected, strict=True):
         assert all(map(torch.equal, given_out, right))
-    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == 11
+    assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == 11
     held.clear()
     places = {call([x])[0].data_ptr() for _ in range(5)}
-    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == 16 and len(places) == 1
+    assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == 16 and len(places) == 1
 
 
 def test_copies_of_results_share_memory_as_the_results_do() -> None:
@@ -83,9 +83,9 @@ def test_copies_of_results_share_memory_as_the_results_do() -> None:
         total = torch.stack([x + 1, x * 2])
         return total, total[1], total.t()[1:], total.new_empty(0), x, total, x[1:], x.long()
 
-    call, recorder = graphed(function)
+    call, capturer = captured_graph_of(function)
     x, held = torch.arange(4.0), []
-    for step in range(MOST_RECORDINGS + 5):
+    for step in range(MOST_CAPTURES + 5):
         x.fill_(step)
         results, right = call([x]), function(x)
         tensors = list(zip(results, right, strict=True))
@@ -95,41 +95,41 @@ def test_copies_of_results_share_memory_as_the_results_do() -> None:
         results[1].fill_(step + 100)
         assert torch.equal(results[0][1], results[1]) and torch.equal(results[2][:, 1], results[1][1:])
         held.append(results)
-    assert recorder.recorded == MOST_RECORDINGS + 1 and recorder.replayed == len(held) - 1
+    assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == len(held) - 1
     assert all(one[1].eq(step + 100).all() for step, one in enumerate(held))
     held.append(results[0].untyped_storage().resize_(0))
     assert torch.equal(call([x])[0], function(x)[0])
 
 
 def test_copies_are_of_what_their_mode_makes() -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x, held = torch.ones(3), []
-    for inference in [True, False] * (MOST_RECORDINGS + 3):
+    for inference in [True, False] * (MOST_CAPTURES + 3):
         with torch.inference_mode(inference):
             held.append(call([x])[0])
             assert held[-1].is_inference() == inference
         assert torch.equal(held[-1], x + 1)
-    assert recorder.recorded == 2 * (MOST_RECORDINGS + 1) and call.counts.plain == 2
+    assert capturer.captured == 2 * (MOST_CAPTURES + 1) and call.counts.plain == 2
 
 
 def test_what_gives_copies_follows_a_parameter_that_moves() -> None:
-    call, recorder = graphed(lambda w: w * 2)
+    call, capturer = captured_graph_of(lambda w: w * 2)
     held: list[torch.Tensor] = []
     for value in (1.0, 2.0):
         w = torch.full((3,), value)
-        held += [w, *(call([w])[0] for _ in range(MOST_RECORDINGS + 4))]
+        held += [w, *(call([w])[0] for _ in range(MOST_CAPTURES + 4))]
         assert torch.equal(held[-1], w * 2)
-    assert recorder.copied == 0 and call.counts.plain <= 2 and recorder.recorded == 2 * (MOST_RECORDINGS + 1)
+    assert capturer.copied == 0 and call.counts.plain <= 2 and capturer.captured == 2 * (MOST_CAPTURES + 1)
 
 
 def test_it_is_told_once_that_results_are_held(
     monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(capture, "MOST_COPIED", 1 << 20)
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.zeros((1 << 18) + 1)
-    held = [call([x]) for _ in range(MOST_RECORDINGS + 5)]
-    assert recorder.recorded == recorder.replayed == MOST_RECORDINGS == len(held) - 5
+    held = [call([x]) for _ in range(MOST_CAPTURES + 5)]
+    assert capturer.captured == capturer.replayed == MOST_CAPTURES == len(held) - 5
     assert [record.getMessage() for record in notices.records] == [
         "the graph runs without CUDA graphs where results of its last 4 calls are still held, since they are more than "
         "1 MiB; drop them, or keep clones"
@@ -137,11 +137,11 @@ def test_it_is_told_once_that_results_are_held(
 
 
 def test_results_of_two_types_in_one_memory_are_not_copied(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(lambda x: ((total := x + 1), total.view(torch.int32)))
+    call, capturer = captured_graph_of(lambda x: ((total := x + 1), total.view(torch.int32)))
     x = torch.zeros(3)
-    held = [call([x]) for _ in range(MOST_RECORDINGS + 3)]
+    held = [call([x]) for _ in range(MOST_CAPTURES + 3)]
     assert all(torch.equal(one[0], x + 1) and one[1].data_ptr() == one[0].data_ptr() for one in held)
-    assert recorder.recorded == MOST_RECORDINGS and "of different types" in notices.text
+    assert capturer.captured == MOST_CAPTURES and "of different types" in notices.text
 
 
 @pytest.mark.sampled(2)
@@ -157,21 +157,21 @@ def test_results_of_two_types_in_one_memory_are_not_copied(notices: pytest.LogCa
     ids=["view", "storage", "alias", "history", "numpy"],
 )
 def test_whatever_holds_a_result_keeps_it(hold: Function) -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.zeros(3)
     call([x])
     held = hold(call([x])[0])
-    assert recorder.recorded == 1
+    assert capturer.captured == 1
     call([x])
-    assert recorder.recorded == 2
+    assert capturer.captured == 2
     del held
     gc.collect()
     first, second = call([x])[0], call([x])[0]
-    assert recorder.recorded == 2 and first.data_ptr() != second.data_ptr()
+    assert capturer.captured == 2 and first.data_ptr() != second.data_ptr()
 
 
 def test_what_the_user_does_to_a_result_is_the_users() -> None:
-    call, _ = graphed(lambda x: x + 1)
+    call, _ = captured_graph_of(lambda x: x + 1)
     x = torch.zeros(3)
     for _ in range(4):
         (y,) = call([x])
@@ -181,43 +181,43 @@ def test_what_the_user_does_to_a_result_is_the_users() -> None:
 
 
 def test_a_result_whose_memory_was_made_another_is_not_written_to() -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.zeros(3)
     call([x])
     (y,) = call([x])
     y.resize_(10_000)
     del y
     assert torch.equal(call([x])[0], torch.ones(3))
-    assert recorder.recorded == 2
+    assert capturer.captured == 2
 
 
 def test_an_input_at_changing_addresses_is_copied() -> None:
-    call, recorder = graphed(lambda w, x: w * x, 2)
+    call, capturer = captured_graph_of(lambda w, x: w * x, 2)
     w, kept = torch.full((3,), 2.0), []
     for step in range(6):
         x = torch.full((3,), float(step))
         kept.append(x)
         assert torch.equal(call([w, x])[0], w * x)
-    assert (recorder.recorded, recorder.copied, recorder.replayed) == (1, 1, 5)
+    assert (capturer.captured, capturer.copied, capturer.replayed) == (1, 1, 5)
 
 
 def test_a_parameter_that_moved_is_read_at_its_new_place() -> None:
-    call, recorder = graphed(lambda w, x: w * x, 2)
+    call, capturer = captured_graph_of(lambda w, x: w * x, 2)
     w, x = torch.full((3,), 2.0), torch.ones(3)
     for _ in range(3):
         call([w, x])
     moved = torch.full((3,), 3.0)
     for _ in range(4):
         assert torch.equal(call([moved, x])[0], moved)
-    assert (recorder.recorded, recorder.copied, call.counts.plain) == (2, 0, 2)
+    assert (capturer.captured, capturer.copied, call.counts.plain) == (2, 0, 2)
 
 
 def test_an_input_that_moves_for_ever_is_copied_in_the_end() -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     kept = [torch.full((3,), float(k)) for k in range(12)]
     for x in [kept[0]] * 3 + kept:
         assert torch.equal(call([x])[0], x + 1)
-    assert recorder.copied == 1 and recorder.recorded <= 3 and recorder.replayed >= 10
+    assert capturer.copied == 1 and capturer.captured <= 3 and capturer.replayed >= 10
 
 
 def add_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ def add_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("moving", [False, True])
 def test_inputs_are_written_to_wherever_they_are(moving: bool) -> None:
-    call, recorder = graphed(add_in_place, 2, written=(0,))
+    call, capturer = captured_graph_of(add_in_place, 2, written=(0,))
     x, y, kept = torch.ones(3), torch.ones(3), []
     for step in range(6):
         x = x.clone() if moving else x
@@ -236,7 +236,7 @@ def test_inputs_are_written_to_wherever_they_are(moving: bool) -> None:
         (total,) = call([x, y])
         assert torch.equal(x, torch.full((3,), 2.0 + step)) and torch.equal(total, x * 2)
         del total
-    assert (recorder.recorded, recorder.replayed, recorder.copied) == (1, 5, int(moving))
+    assert (capturer.captured, capturer.replayed, capturer.copied) == (1, 5, int(moving))
 
 
 @pytest.mark.parametrize("written", [0, 1])
@@ -247,7 +247,7 @@ def test_a_copy_of_memory_that_is_written_to_is_not_made(written: int) -> None:
         target[:1].copy_(total[:1])
         return total + other  # sees what was written where both show the same memory
 
-    call, _ = graphed(function, 2, written=(written,))
+    call, _ = captured_graph_of(function, 2, written=(written,))
     x = torch.ones(8)
     for at in (0, 1, 2, 3, 0, 1):
         expected = x.clone()
@@ -262,43 +262,43 @@ def test_a_copy_of_memory_that_is_written_to_is_not_made(written: int) -> None:
 
 
 def test_fixed_inputs_may_lie_over_each_other() -> None:
-    call, recorder = graphed(add_in_place, 2, written=(0,))
+    call, capturer = captured_graph_of(add_in_place, 2, written=(0,))
     x = torch.ones(6)
     for _ in range(4):
         expected = x.clone()
         right = add_in_place(expected[:4], expected[2:])
         assert torch.equal(call([x[:4], x[2:]])[0], right) and torch.equal(x, expected)
-    assert recorder.recorded == 1
+    assert capturer.captured == 1
 
 
 def test_expanded_inputs_are_copied_as_what_they_are() -> None:
-    call, recorder = graphed(lambda x: x + torch.arange(3.0))
+    call, capturer = captured_graph_of(lambda x: x + torch.arange(3.0))
     kept = [torch.tensor([[float(k)], [0.0]]) for k in range(5)]
     for x in kept:
         assert torch.equal(call([x.expand(2, 3)])[0], x + torch.arange(3.0))
-    assert recorder.recorded == 1 and recorder.copied == 1
+    assert capturer.captured == 1 and capturer.copied == 1
 
 
 def test_inputs_that_overlap_otherwise_are_not_copied(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     kept = [torch.arange(6.0) + k for k in range(4)]
     for x in kept:
         assert torch.equal(call([x.unfold(0, 3, 1)])[0], x.unfold(0, 3, 1) + 1)
-    assert recorder.recorded == 0 and "cannot be copied element by element" in notices.text
+    assert capturer.captured == 0 and "cannot be copied element by element" in notices.text
     x = kept[0].unfold(0, 3, 1)
-    other, recorder = graphed(lambda x: x + 1)
+    other, capturer = captured_graph_of(lambda x: x + 1)
     for _ in range(3):
         assert torch.equal(other([x])[0], x + 1)
-    assert recorder.replayed == 2
+    assert capturer.replayed == 2
 
 
 def test_strided_and_offset_inputs_keep_their_strides() -> None:
-    call, recorder = graphed(lambda x: torch.tensor(x.stride()) + x.sum().long())
+    call, capturer = captured_graph_of(lambda x: torch.tensor(x.stride()) + x.sum().long())
     kept = [torch.randint(9, (4, 6)).float() for _ in range(4)]
     for x in kept:
         part = x.t()[1::2, 1:]
         assert torch.equal(call([part])[0], torch.tensor(part.stride()) + part.sum().long())
-    assert recorder.replayed == 3
+    assert capturer.replayed == 3
 
 
 def test_results_of_every_kind() -> None:
@@ -307,7 +307,7 @@ def test_results_of_every_kind() -> None:
         return total, None, 7, x, total, y[1:3], total.view(2, 2), total.new_empty(0), y
 
     for moving in (False, True):
-        call, recorder = graphed(function, 2)
+        call, capturer = captured_graph_of(function, 2)
         x, y, kept = torch.arange(4.0), torch.ones(4), []
         for step in range(5):
             y = y.clone() if moving else y
@@ -323,34 +323,34 @@ def test_results_of_every_kind() -> None:
             assert y[1] == step + 1
             results[6].add_(1)
             assert torch.equal(results[0], right[0] + 1)
-        assert recorder.replayed == 4
+        assert capturer.replayed == 4
 
 
 def test_inputs_without_elements() -> None:
-    call, recorder = graphed(lambda x, y: (x * 2, y.sum()), 2)
+    call, capturer = captured_graph_of(lambda x, y: (x * 2, y.sum()), 2)
     for _ in range(3):
         empty, total = call([torch.empty(0, 3), torch.empty(0)])
         assert empty.shape == (0, 3) and total == 0
-    assert recorder.replayed == 2
+    assert capturer.replayed == 2
 
 
-def test_each_set_of_sizes_has_its_recordings_up_to_a_number(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(lambda x: x * 2, varying=True)
-    sizes = range(1, MOST_FORMS + 4)
+def test_each_set_of_sizes_has_its_captures_up_to_a_number(notices: pytest.LogCaptureFixture) -> None:
+    call, capturer = captured_graph_of(lambda x: x * 2, varying=True)
+    sizes = range(1, MOST_VARIANTS + 4)
     tensors = [torch.arange(float(size)) for size in sizes]
     for _ in range(4):
         for x in tensors:
             assert torch.equal(call([x])[0], x * 2)
-    assert recorder.recorded == MOST_FORMS and recorder.replayed == 3 * MOST_FORMS
+    assert capturer.captured == MOST_VARIANTS and capturer.replayed == 3 * MOST_VARIANTS
     assert [record.getMessage() for record in notices.records] == [
-        "the graph runs without CUDA graphs: it is recorded for 16 sets of sizes and numbers already; pad sizes to few "
+        "the graph runs without CUDA graphs: it is captured for 16 sets of sizes and numbers already; pad sizes to few "
         "lengths, and pass numbers that change as tensors"
     ]
 
 
 @torch.no_grad()
-def test_layers_that_share_a_graph_have_recordings_of_their_own() -> None:
-    call, recorder = graphed(lambda x, w, b: x @ w + b, 3)
+def test_layers_that_share_a_graph_have_captures_of_their_own() -> None:
+    call, capturer = captured_graph_of(lambda x, w, b: x @ w + b, 3)
     layers = [(torch.nn.Parameter(torch.randn(3, 3)), torch.nn.Parameter(torch.randn(3))) for _ in range(4)]
     for _ in range(5):
         x = torch.randn(2, 3)
@@ -360,13 +360,13 @@ def test_layers_that_share_a_graph_have_recordings_of_their_own() -> None:
         for w, b in layers:
             (x,) = call([x, w, b])
         torch.testing.assert_close(x, wanted)
-    assert recorder.copied <= 2 * 4 and call.counts.plain == 4  # the activation alone, where its address is another
-    assert recorder.replayed == 4 * 4 and not any({1, 2} & form.moving for form in call._forms.values())
+    assert capturer.copied <= 2 * 4 and call.counts.plain == 4  # the activation alone, where its address is another
+    assert capturer.replayed == 4 * 4 and not any({1, 2} & variant.moving for variant in call._variants.values())
 
 
 @torch.no_grad()
-def test_recordings_of_parameters_that_are_gone_go_too() -> None:
-    call, _ = graphed(lambda x, w: x * w, 2)
+def test_captures_of_parameters_that_are_gone_go_too() -> None:
+    call, _ = captured_graph_of(lambda x, w: x * w, 2)
     x = torch.ones(3)
     for step in range(20):
         w = torch.nn.Parameter(torch.full((3,), float(step)))
@@ -374,47 +374,47 @@ def test_recordings_of_parameters_that_are_gone_go_too() -> None:
             assert torch.equal(call([x, w])[0], w)
         w.data = torch.zeros(3)
         assert torch.equal(call([x, w])[0], w)
-        assert len(call._forms) <= 2
-    assert call.counts.recorded == 20
+        assert len(call._variants) <= 2
+    assert call.counts.captured == 20
 
 
 @torch.no_grad()
 def test_there_are_so_many_layers(monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(captured_graph, "MOST_LAYERS", 3)
-    call, recorder = graphed(lambda w: w * 2)
+    call, capturer = captured_graph_of(lambda w: w * 2)
     layers = [torch.nn.Parameter(torch.full((3,), float(layer))) for layer in range(5)]
     for _ in range(3):
         for w in [w for w in layers for _ in range(2)]:
             assert torch.equal(call([w])[0], (w * 2))
-    assert recorder.recorded == 3
+    assert capturer.captured == 3
     told = [record.getMessage() for record in notices.records]
-    assert told == ["the graph is not recorded for the parameters of more than 3 modules"]
+    assert told == ["the graph is not captured for the parameters of more than 3 modules"]
 
 
 def test_sizes_met_once_are_forgotten() -> None:
-    call, recorder = graphed(lambda x: x * 2, varying=True)
+    call, capturer = captured_graph_of(lambda x: x * 2, varying=True)
     for size in range(1000):
         call([torch.empty(size)])
-    assert len(call._forms) <= captured_graph.MOST_MET and recorder.recorded == 0
+    assert len(call._variants) <= captured_graph.MOST_MET and capturer.captured == 0
     x = torch.ones(3)
     for _ in range(3):
         call([x])
-    assert recorder.replayed == 2
+    assert capturer.replayed == 2
 
 
 def test_numbers_that_never_come_again_are_told_of(notices: pytest.LogCaptureFixture) -> None:
-    call, _ = graphed(lambda x, n: x * n, numbers=1)
+    call, _ = captured_graph_of(lambda x, n: x * n, numbers=1)
     x = torch.ones(3)
     for step in range(200):
         assert torch.equal(call([x, float(step)])[0], x * step)
-    assert call.counts.recorded == 0
+    assert call.counts.captured == 0
     (told,) = [record.getMessage() for record in notices.records]
     assert "pass numbers that change as tensors" in told
 
 
 @pytest.mark.parametrize("shown", [torch.Tensor.conj, lambda z: z.conj().imag, lambda z: z * 1 + z.conj()])
 def test_what_is_shown_conjugated_stays_so(shown: Function) -> None:
-    call, _ = graphed(lambda z: (shown(z), z * 2))
+    call, _ = captured_graph_of(lambda z: (shown(z), z * 2))
     z = torch.randn(4, dtype=torch.complex64)
     for _ in range(4):
         found, doubled = call([z])
@@ -423,90 +423,90 @@ def test_what_is_shown_conjugated_stays_so(shown: Function) -> None:
 
 
 def test_numbers_are_told_apart_by_their_bits() -> None:
-    call, recorder = graphed(lambda x, n: x / n, 1, numbers=1)
+    call, capturer = captured_graph_of(lambda x, n: x / n, 1, numbers=1)
     x = torch.ones(2)
     for _ in range(3):
         for number in (0.0, -0.0, 1, 1.0, True, float("nan")):
             assert torch.equal(call([x, number])[0].nan_to_num(5), (x / number).nan_to_num(5))
-    assert recorder.recorded == 6 and recorder.replayed == 12
+    assert capturer.captured == 6 and capturer.replayed == 12
 
 
-def test_what_fails_to_record_runs_as_before(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(add_in_place, 2, written=(0,))
-    recorder.error = RuntimeError("operation not permitted when stream is capturing\nand more")
+def test_what_fails_to_capture_runs_as_before(notices: pytest.LogCaptureFixture) -> None:
+    call, capturer = captured_graph_of(add_in_place, 2, written=(0,))
+    capturer.error = RuntimeError("operation not permitted when stream is capturing\nand more")
     x, y = torch.ones(3), torch.ones(3)
     for step in range(4):
         call([x, y])
         assert torch.equal(x, torch.full((3,), 2.0 + step))
-    assert recorder.recorded == 1
+    assert capturer.captured == 1
     assert [record.getMessage() for record in notices.records] == [
-        "the graph runs without CUDA graphs: recording failed: RuntimeError: operation not permitted when stream is "
+        "the graph runs without CUDA graphs: capture failed: RuntimeError: operation not permitted when stream is "
         "capturing"
     ]
 
 
-def test_what_fails_to_record_is_not_tried_for_other_sizes(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(lambda x: x + 1, varying=True)
-    recorder.error = RuntimeError("not permitted")
+def test_what_fails_to_capture_is_not_tried_for_other_sizes(notices: pytest.LogCaptureFixture) -> None:
+    call, capturer = captured_graph_of(lambda x: x + 1, varying=True)
+    capturer.error = RuntimeError("not permitted")
     for size in (2, 3, 2, 3):
         try:
             raise torch.OutOfMemoryError("handled by the user, who then calls")
         except torch.OutOfMemoryError:
             call([torch.ones(size)])
-    assert recorder.recorded == 1 and "recording failed: RuntimeError: not permitted" in notices.text
+    assert capturer.captured == 1 and "capture failed: RuntimeError: not permitted" in notices.text
 
 
 def test_huge_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(capture, "MOST_COPIED", 1 << 20)
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     kept = [torch.full((1 << 18,), float(k)) for k in range(3)]
     big = [torch.full(((1 << 18) + 1,), float(k)) for k in range(3)]
     for x in kept:
         assert torch.equal(call([x])[0], x + 1)
-    assert recorder.replayed == 2 and not notices.records
-    call, recorder = graphed(lambda x: x + 1)
+    assert capturer.replayed == 2 and not notices.records
+    call, capturer = captured_graph_of(lambda x: x + 1)
     for x in big:
         assert torch.equal(call([x])[0], x + 1)
-    assert recorder.replayed == 0 and "more than 1 MiB come at changing addresses" in notices.text
+    assert capturer.replayed == 0 and "more than 1 MiB come at changing addresses" in notices.text
 
 
 def test_memory_that_is_short_is_given_one_more_chance(notices: pytest.LogCaptureFixture) -> None:
-    call, recorder = graphed(lambda x: x + 1)
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.ones(3)
-    recorder.error = torch.OutOfMemoryError("CUDA out of memory")
+    capturer.error = torch.OutOfMemoryError("CUDA out of memory")
     call([x]), call([x])
-    assert recorder.made_room == 1 and not notices.records
-    recorder.error = None
+    assert capturer.made_room == 1 and not notices.records
+    capturer.error = None
     call([x]), call([x])
-    assert recorder.replayed == 2
-    other, recorder = graphed(lambda x: x + 1)
-    recorder.error = torch.OutOfMemoryError("CUDA out of memory")
-    recorder.at_end = RuntimeError("a capture that could not be ended")
+    assert capturer.replayed == 2
+    other, capturer = captured_graph_of(lambda x: x + 1)
+    capturer.error = torch.OutOfMemoryError("CUDA out of memory")
+    capturer.at_end = RuntimeError("a capture that could not be ended")
     for _ in range(5):
         assert torch.equal(other([x])[0], x + 1)
-    assert recorder.recorded == 2 and "not enough memory" in notices.text
+    assert capturer.captured == 2 and "not enough memory" in notices.text
 
 
-def test_what_the_user_records_is_the_users() -> None:
-    call, recorder = graphed(lambda x: x + 1)
+def test_what_the_user_captures_is_the_users() -> None:
+    call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.ones(3)
     call([x]), call([x])
-    recorder.capturing = True
+    capturer.capturing = True
     assert torch.equal(call([x])[0], x + 1)
-    assert recorder.replayed == 1
+    assert capturer.replayed == 1
 
 
 def test_switches_of_the_user_are_seen() -> None:
-    call, recorder = graphed(lambda x: x * (2 if recorder.switch else 3))
+    call, capturer = captured_graph_of(lambda x: x * (2 if capturer.switch else 3))
     x = torch.ones(3)
     for switch in (False, True, False, True, False):
-        recorder.switch = switch
+        capturer.switch = switch
         assert torch.equal(call([x])[0], x * (2 if switch else 3))
-    assert recorder.recorded == 2
+    assert capturer.captured == 2
 
 
 def test_results_of_inference_mode_stay_there() -> None:
-    call, _ = graphed(lambda x: x + 1)
+    call, _ = captured_graph_of(lambda x: x + 1)
     x = torch.ones(3)
     for inference in (True, True, False, False, True):
         with torch.inference_mode(inference):
@@ -514,18 +514,18 @@ def test_results_of_inference_mode_stay_there() -> None:
 
 
 def test_inputs_that_want_gradients_leave_no_history() -> None:
-    call, recorder = graphed(lambda w, x: w.detach() * x.detach(), 2)
+    call, capturer = captured_graph_of(lambda w, x: w.detach() * x.detach(), 2)
     w = torch.ones(3, requires_grad=True)
     kept = [torch.full((3,), float(k), requires_grad=True) for k in range(4)]
     for x in kept:
         (y,) = call([w, x])
         assert torch.equal(y, x) and not y.requires_grad and x._version == 0
         del y
-    assert recorder.copied == 1
+    assert capturer.copied == 1
 
 
 def test_random_numbers_are_those_of_eager_mode() -> None:
-    call, _ = graphed(lambda x: x + torch.rand(3))
+    call, _ = captured_graph_of(lambda x: x + torch.rand(3))
     x = torch.zeros(3)
     torch.manual_seed(0)
     found = [call([x])[0].clone() for _ in range(4)]
@@ -533,17 +533,17 @@ def test_random_numbers_are_those_of_eager_mode() -> None:
     assert all(torch.equal(one, torch.rand(3)) for one in found)
 
 
-def test_results_that_something_else_holds_are_not_recorded(notices: pytest.LogCaptureFixture) -> None:
+def test_results_that_something_else_holds_are_not_captured(notices: pytest.LogCaptureFixture) -> None:
     constant = torch.ones(3)
-    call, _ = graphed(lambda x: (x + 1, constant))
+    call, _ = captured_graph_of(lambda x: (x + 1, constant))
     for _ in range(3):
         assert call([torch.zeros(3)])[1] is constant
     assert "something else holds its results" in notices.text
 
 
-def test_activations_are_read_where_the_forward_recording_left_them() -> None:
-    forward, first = graphed(lambda x: (x.sin(), x.cos()))
-    backward, second = graphed(lambda cos, tangent: cos * tangent, 2)
+def test_activations_are_read_where_the_forward_capture_left_them() -> None:
+    forward, first = captured_graph_of(lambda x: (x.sin(), x.cos()))
+    backward, second = captured_graph_of(lambda cos, tangent: cos * tangent, 2)
     kept, gradient = [], None
     for step in range(12):
         x = torch.full((4,), float(step))
@@ -555,13 +555,13 @@ def test_activations_are_read_where_the_forward_recording_left_them() -> None:
         del cos
         (gradient,) = backward(args)
         assert torch.equal(y, x.sin()) and torch.equal(gradient, x.cos() * 2)
-    assert first.recorded == 2 and first.copied == 2  # x, in both
-    assert second.recorded <= 4 and second.copied == second.recorded  # the tangent alone
+    assert first.captured == 2 and first.copied == 2  # x, in both
+    assert second.captured <= 4 and second.copied == second.captured  # the tangent alone
     assert forward.counts.plain == 1 and backward.counts.plain <= 1
 
 
-def test_gradients_that_are_added_up_leave_a_recording_for_the_next_ones() -> None:
-    backward, recorder = graphed(lambda x: x * 2)
+def test_gradients_that_are_added_up_leave_a_capture_for_the_next_ones() -> None:
+    backward, capturer = captured_graph_of(lambda x: x * 2)
     x = torch.ones(4)
     for _ in range(3):
         total = backward([x])[0]
@@ -569,11 +569,11 @@ def test_gradients_that_are_added_up_leave_a_recording_for_the_next_ones() -> No
             total.add_(backward([x])[0])
         assert torch.equal(total, torch.full((4,), 8.0))
         del total
-    assert recorder.recorded == 2 and backward.counts.plain == 1
+    assert capturer.captured == 2 and backward.counts.plain == 1
 
 
 def test_threads_do_not_see_each_others_results() -> None:
-    call, _ = graphed(lambda x: (x * 2, x.sum()), varying=True)
+    call, _ = captured_graph_of(lambda x: (x * 2, x.sum()), varying=True)
     wrong: list[object] = []
 
     def work(number: int) -> None:
@@ -592,7 +592,7 @@ def test_threads_do_not_see_each_others_results() -> None:
 
 
 def test_results_outlive_the_function() -> None:
-    call, _ = graphed(lambda x: x + 1)
+    call, _ = captured_graph_of(lambda x: x + 1)
     x = torch.ones(3)
     call([x])
     (y,) = call([x])
@@ -603,12 +603,12 @@ def test_results_outlive_the_function() -> None:
     assert torch.equal(y, x + 1) and address not in OF_CAPTURES
 
 
-@pytest.mark.parametrize("most", [1, MOST_RECORDINGS], ids=["copies soon", "as it is"])
+@pytest.mark.parametrize("most", [1, MOST_CAPTURES], ids=["copies soon", "as it is"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_order_of_calls_gives_what_eager_gives(most: int, data: st.DataObject) -> None:
     """Two tensors and one that is written to, each at one of some addresses or a new one; results kept, changed."""
-    with mock.patch.object(captured_graph, "MOST_RECORDINGS", most):
+    with mock.patch.object(captured_graph, "MOST_CAPTURES", most):
         any_order_of_calls(data)
 
 
@@ -619,7 +619,7 @@ def any_order_of_calls(data: st.DataObject) -> None:
         return total + 1, total.flip(0), x
 
     torch.manual_seed(0)  # what fails fails again
-    call, _ = graphed(function, 3, varying=True, written=(2,))
+    call, _ = captured_graph_of(function, 3, varying=True, written=(2,))
     pools = {size: [torch.randn(size) for _ in range(4)] for size in (2, 3)}
     states = {size: [torch.zeros(size) for _ in range(2)] for size in (2, 3)}
     held: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -650,11 +650,11 @@ def any_order_of_calls(data: st.DataObject) -> None:
 
 
 def test_many_forward_passes_before_their_backward_passes() -> None:
-    """Activations of the first lie in recordings, those of later ones in copies."""
-    forward, first = graphed(lambda x: (x.sin(), x.cos()))
-    backward, second = graphed(lambda cos, tangent: cos * tangent, 2)
+    """Activations of the first lie in captures, those of later ones in copies."""
+    forward, first = captured_graph_of(lambda x: (x.sin(), x.cos()))
+    backward, second = captured_graph_of(lambda cos, tangent: cos * tangent, 2)
     tangent = torch.full((4,), 2.0)
-    passes = MOST_RECORDINGS + 4
+    passes = MOST_CAPTURES + 4
     for step in range(5):
         batches = [torch.full((4,), float(step * passes + k)) for k in range(passes)]
         made = [forward([x]) for x in batches]
@@ -665,5 +665,5 @@ def test_many_forward_passes_before_their_backward_passes() -> None:
             (gradient,) = backward(args)
             assert torch.equal(gradient, x.cos() * 2)
         del y, gradient
-    assert first.recorded == MOST_RECORDINGS + 1 and forward.counts.plain == 1
-    assert second.recorded == MOST_RECORDINGS + 2 and backward.counts.plain <= 4  # one gradient is held meanwhile
+    assert first.captured == MOST_CAPTURES + 1 and forward.counts.plain == 1
+    assert second.captured == MOST_CAPTURES + 2 and backward.counts.plain <= 4  # one gradient is held meanwhile

@@ -1,4 +1,4 @@
-"""CUDA graphs: the recorder's calls in their order, and on a real device, where there is one, everything."""
+"""CUDA graphs: the capturer's calls in their order, and on a real device, where there is one, everything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_nothing_of_cuda_is_loaded_by_the_backend() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-# The recorder, with a stand-in for torch.cuda
+# The capturer, with a stand-in for torch.cuda
 
 
 class Stream:
@@ -43,7 +43,7 @@ class Stream:
 
 
 class FakeCuda:
-    """The parts of torch.cuda that the recorder uses; it notes what happens."""
+    """The parts of torch.cuda that the capturer uses; it notes what happens."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -133,7 +133,7 @@ def test_a_capture_has_a_stream_a_pool_and_workspaces_of_its_own(fake: FakeCuda)
         fake.log.append("run")
         return inputs
 
-    results, capture = CudaCapturer(0).record(run, [1], [])
+    results, capture = CudaCapturer(0).capture(run, [1], [])
     assert results == [1] and enabled == [False] and gc.isenabled()
     assert fake.log == [
         "side waits for main", "handle", "clear", "begin pool thread_local on side", "run", "end", "clear",
@@ -146,7 +146,7 @@ def test_a_capture_has_a_stream_a_pool_and_workspaces_of_its_own(fake: FakeCuda)
     with fake.stream(fake.other):
         capture.ready()
         capture.replay()
-        another = CudaCapturer(0).record(run, [1], [])[1]
+        another = CudaCapturer(0).capture(run, [1], [])[1]
         fake.log.clear()
         another.ready()
     assert fake.log == []
@@ -161,7 +161,7 @@ def test_a_capture_that_fails_is_ended_everywhere(fake: FakeCuda) -> None:
         raise ValueError("operation not permitted")
 
     with pytest.raises(RuntimeError, match="previous error") as raised:
-        CudaCapturer(0).record(run, [], [])
+        CudaCapturer(0).capture(run, [], [])
     assert "operation not permitted" in captured_graph._first_line(captured_graph._first_raised(raised.value, None))
     assert fake.current is fake.main and gc.isenabled() and len(capturer._FAILED) == 1
     assert fake.log[3:] == [
@@ -175,7 +175,7 @@ def test_an_error_of_the_graph_leaves_nothing_to_recover(fake: FakeCuda) -> None
         raise ValueError("of the graph")
 
     with pytest.raises(ValueError, match="of the graph"):
-        CudaCapturer(0).record(run, [], [])
+        CudaCapturer(0).capture(run, [], [])
     assert fake.log[-3:] == ["begin pool thread_local on side", "end", "clear"] and not capturer._FAILED
 
 
@@ -213,7 +213,7 @@ def test_an_mlp_is_replayed_on_a_real_device() -> None:
         held.append((results, function(x, w, b)))
     for found, expected in held:
         close(found, expected)
-    assert run.counts.recorded == captured_graph.MOST_RECORDINGS + 1 and run.counts.plain == 1
+    assert run.counts.captured == captured_graph.MOST_CAPTURES + 1 and run.counts.plain == 1
     del held, found, results
     replayed = run.counts.replayed
     for _ in range(5):
@@ -270,7 +270,7 @@ def test_sizes_that_change_on_a_real_device() -> None:
             x = torch.randn(rows, 5, device="cuda")
             kept.append(x)
             close(run([x]), [torch.softmax(x * 2, -1)])
-    assert run.counts.recorded == 4 and run.counts.replayed == 12
+    assert run.counts.captured == 4 and run.counts.replayed == 12
 
 
 @real
@@ -319,7 +319,7 @@ def test_streams_wait_for_each_other_on_a_real_device() -> None:
     torch.cuda.synchronize()
     for total in sums:
         torch.testing.assert_close(total, (x.sin() * 2).sum(), rtol=1e-4, atol=0.1)
-    assert run.counts.recorded == 1
+    assert run.counts.captured == 1
 
 
 @real
@@ -374,7 +374,7 @@ def test_memory_comes_back_on_a_real_device() -> None:
     run = compiled(lambda x: x.sin().flip(0) * 2, [x])
     for _ in range(4):
         (y,) = run([x])
-    assert run.counts.recorded >= 1 and used() > before
+    assert run.counts.captured >= 1 and used() > before
     del run
     assert torch.allclose(y, x.sin().flip(0) * 2)  # results outlive the function
     del y
@@ -382,7 +382,7 @@ def test_memory_comes_back_on_a_real_device() -> None:
 
 
 @real
-def test_recordings_leave_each_others_results_on_a_real_device() -> None:
+def test_captures_leave_each_others_results_on_a_real_device() -> None:
     """Those of a graph, for two sizes, while results of the last calls are held."""
 
     def function(x: torch.Tensor) -> torch.Tensor:

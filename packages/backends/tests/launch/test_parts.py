@@ -1,4 +1,4 @@
-"""Graphs recorded in parts: where they are cut, and that nobody can tell."""
+"""Graphs captured in parts: where they are cut, and that nobody can tell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parts_of(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[Part]]:
 
 
 def kinds(parts: list[Part]) -> str:
-    """R for each part that is recorded, and P for each that runs plainly."""
+    """R for each part that is captured, and P for each that runs plainly."""
     return "".join("R" if part.why is None else "P" for part in parts)
 
 
@@ -95,10 +95,10 @@ def test_there_are_few_parts_and_results_are_the_same(function: Callable[..., An
         for found, right in held:
             torch.testing.assert_close(list(found), list(right))
         del held[:-3]
-    assert all(graphed.counts.replayed >= 9 for graphed in made)
+    assert all(one.counts.replayed >= 9 for one in made)
 
 
-def test_what_passes_between_recorded_parts_is_read_where_it_lies() -> None:
+def test_what_passes_between_captured_parts_is_read_where_it_lies() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> Any:
         y = layers(x, w)
         k = y.sum().item()
@@ -117,14 +117,14 @@ def test_what_passes_between_recorded_parts_is_read_where_it_lies() -> None:
         x, w = torch.randn(4, 4), torch.randn(4, 4)
         for _ in range(6):
             run([x, w])
-        assert made[0].counts.recorded == 1
-        copied = [recording.copies.positions for form in made[-1]._forms.values() for recording in form.recordings]
+        assert made[0].counts.captured == 1
+        copied = [capture.copies.positions for variant in made[-1]._variants.values() for capture in variant.captures]
         taken = parts[-1].takes
         direct = [taken.index(name) for name in taken if name in parts[0].gives]
         assert not any(at in positions for positions in copied for at in direct)
 
 
-def test_few_launches_are_not_recorded() -> None:
+def test_few_launches_are_not_captured() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = layers(x, w)
         y = (y * y.sum().item()).sin() @ w
@@ -139,7 +139,7 @@ def test_few_launches_are_not_recorded() -> None:
 
     gm = traced(few, [SQUARE, SQUARE])
     assert cuda._cut(gm, "reduce-overhead") == (gm, None)
-    assert CudaBackend().explain(gm, {"mode": "reduce-overhead"}).recording.startswith("none: ")
+    assert CudaBackend().explain(gm, {"mode": "reduce-overhead"}).capture.startswith("none: ")
     assert FEWEST_LAUNCHES > 2
 
 
@@ -205,20 +205,20 @@ def same_for_seeds(gm: fx.GraphModule, graph: fx.GraphModule, parts: list[Part],
         torch.testing.assert_close(*outcomes)
 
 
-def test_a_part_that_cannot_be_recorded_falls_back_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_that_cannot_be_captured_falls_back_alone(caplog: pytest.LogCaptureFixture) -> None:
     from framesmith_backends import reporting
 
     reporting.warn_once.cache_clear()
     graph, parts = parts_of(traced(read, [SQUARE, SQUARE]))
     run, made = run_by_parts(graph, parts)
-    made[1].recorder.error = RuntimeError("not permitted")  # type: ignore[attr-defined]
+    made[1].capturer.error = RuntimeError("not permitted")  # type: ignore[attr-defined]
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     with caplog.at_level("WARNING", "framesmith.plan"):
         for _ in range(4):
             torch.testing.assert_close(run([x, w])[0], layers(layers(x, w) * layers(x, w).sum(), w))
     assert made[0].counts.replayed == 3 and made[1].counts.replayed == 0
     assert [record.getMessage() for record in caplog.records if record.name == "framesmith.plan"] == [
-        "part 2 runs without CUDA graphs: recording failed: RuntimeError: not permitted"
+        "part 2 runs without CUDA graphs: capture failed: RuntimeError: not permitted"
     ]
 
 
@@ -310,7 +310,7 @@ def test_part_of_a_view_by_strides_is_not_guessed() -> None:
 def test_explain_lists_the_parts() -> None:
     text = CudaBackend().explain(traced(read, [SQUARE, SQUARE]), {"mode": "reduce-overhead"}).text()
     assert "# CUDA graph\nin parts, each lowered by itself\narg0_1, arg1_1 -> " in text
-    assert "2 nodes, not recorded: aten._local_scalar_dense.default reads a number from the device" in text
+    assert "2 nodes, not captured: aten._local_scalar_dense.default reads a number from the device" in text
 
 
 def test_explain_shows_what_runs() -> None:
@@ -318,7 +318,7 @@ def test_explain_shows_what_runs() -> None:
     gm = traced(read, [SQUARE, SQUARE])
     _graph, parts = parts_of(gm)
     stages = CudaBackend().explain(gm, {"mode": "reduce-overhead"})
-    assert [part.recording for part in stages.parts] == [part.text() for part in parts]
+    assert [part.capture for part in stages.parts] == [part.text() for part in parts]
     assert [targets(part) for part in parts] == [
         [str(node.target) for node in one.graph.graph.nodes if node.op == "call_function"] for one in stages.parts
     ]
@@ -330,7 +330,7 @@ def test_explain_shows_what_runs() -> None:
     )
     values = [node.meta.get("val") for node in one.graph.graph.nodes]
     assert not one.parts and not any(value is not None and value.device.type == "cpu" for value in values)
-    assert one.recording == "recorded in the second call with the same sizes"
+    assert one.capture == "captured in the second call with the same sizes"
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
@@ -343,13 +343,13 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
         sources.append(stages.source)
         return run_on_cpu(stages.graph)
 
-    def recorder(index: int) -> StandIn:
+    def capturer(index: int) -> StandIn:
         asked.append(index)
         return StandIn()
 
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", launcher)
-    monkeypatch.setattr(cuda_graphs, "CudaCapturer", recorder)
+    monkeypatch.setattr(cuda_graphs, "CudaCapturer", capturer)
 
     def function(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> Any:
         mask = torch.arange(4, dtype=torch.float32).remainder(2)

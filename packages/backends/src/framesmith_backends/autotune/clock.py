@@ -1,6 +1,6 @@
 """The device's clock: forms of matmuls and kernels launched on operands like the real ones, and timed by events.
 
-Each form is recorded as a CUDA graph of several launches, so that what the host does between them does not count, and
+Each form is captured as a CUDA graph of several launches, so that what the host does between them does not count, and
 the graphs are replayed in turns. Inputs of the graph that is compiled are read in other copies at each launch, as many
 as the cache does not hold: so a model's weights are met. What other kernels have just written is in the cache.
 """
@@ -35,7 +35,7 @@ from framesmith_backends.torch_adapter import unstable
 
 #: Rounds in which all forms are replayed, if these take no longer than the experiment may.
 ROUNDS = 7
-#: Launches of a recording, and the seconds that they should take.
+#: Launches of a capture, and the seconds that they should take.
 MOST_LAUNCHES, SPAN = 16, 2e-3
 #: Copies of inputs take no more bytes than this, and so much of the cache; all buffers this part of what is free.
 MOST_COPIED, BEYOND_CACHE, SHARE_OF_FREE = 512 << 20, 1.25, 4
@@ -202,7 +202,7 @@ def _timed(trial: Trial, one: Experiment, forms: dict[str, LaunchedForm], device
         with torch.cuda.stream(stream):
             agreeing = _agreeing(trial, one, forms, first)
             count = _count(agreeing[trial.present], first, copies)
-            graphs = {name: _recorded(form, sets, count) for name, form in agreeing.items()}
+            graphs = {name: _captured(form, sets, count) for name, form in agreeing.items()}
             found = _rounds(graphs, trial.present, one.seconds)
     finally:
         stream.synchronize()  # launches may be on their way whatever happened, and operands' memory is given away next
@@ -278,7 +278,7 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _count(form: LaunchedForm, buffers: dict[str, torch.Tensor], copies: int) -> int:
-    """How many launches a recording has."""
+    """How many launches a capture has."""
     start, end = _event(), _event()
     start.record()
     form(buffers)
@@ -292,7 +292,7 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _recorded(form: LaunchedForm, sets: Sequence[dict[str, torch.Tensor]], count: int) -> torch.cuda.CUDAGraph:
+def _captured(form: LaunchedForm, sets: Sequence[dict[str, torch.Tensor]], count: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:
@@ -304,7 +304,7 @@ def _recorded(form: LaunchedForm, sets: Sequence[dict[str, torch.Tensor]], count
 
 
 def _rounds(graphs: dict[str, torch.cuda.CUDAGraph], present: str, budget: float) -> dict[str, float]:
-    """The median seconds of each recording, all replayed in turns; of those that were far behind, what they took."""
+    """The median seconds of each capture, all replayed in turns; of those that were far behind, what they took."""
     start = time.perf_counter()
     found: dict[str, list[float]] = {name: [] for name in graphs}
     running = [*graphs]

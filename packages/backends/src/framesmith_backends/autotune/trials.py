@@ -1,7 +1,7 @@
 """What is chosen by measuring: forms of one computation, timed side by side, equal ones once, and kept on disk.
 
 A `Trial` is a computation with its forms, of which one is present: it stays where nothing is faster by a margin, where
-nothing could be timed, and while a CUDA graph is recorded. What times trials is a `Clock`.
+nothing could be timed, and while a CUDA graph is captured. What times trials is a `Clock`.
 """
 
 from __future__ import annotations

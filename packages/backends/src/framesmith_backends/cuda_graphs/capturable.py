@@ -1,4 +1,4 @@
-"""Which graphs may be recorded: what runs on the host, or for one call alone, would be missing from a replay."""
+"""Which graphs may be captured: what runs on the host, or for one call alone, would be missing from a replay."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from framesmith_aten.operators import (
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_guards.torch_adapter import OpOverload
 
-#: Of operators that cannot be recorded: what their tags say that they do.
+#: Of operators that cannot be captured: what their tags say that they do.
 ON_THE_HOST = {
     torch.Tag.data_dependent_output: "reads a number from the device",
-    torch.Tag.cudagraph_unsafe: "is not made to be recorded",
+    torch.Tag.cudagraph_unsafe: "is not safe to capture",
 }
 
 
@@ -53,7 +53,7 @@ class Parameters:
 
 
 def why_not_captured(gm: fx.GraphModule, device: torch.device) -> str | None:
-    """Why the graph's launches on the device cannot be recorded and replayed, or None."""
+    """Why the graph's launches on the device cannot be captured and replayed, or None."""
     return next((why for node in gm.graph.nodes if (why := _why_not_node(node, device)) is not None), None)
 
 
@@ -63,7 +63,7 @@ def takes_unbacked(gm: fx.GraphModule) -> bool:
 
 
 def why_not_by_itself(node: fx.Node, device: torch.device) -> str | None:
-    """Why the call cannot be recorded, whatever the rest of its graph is, or None."""
+    """Why the call cannot be captured, whatever the rest of its graph is, or None."""
     for operand in node.all_input_nodes:
         reason = _why_not_value(operand, device) or why_unbacked(operand)
         if reason is not None:
@@ -78,7 +78,7 @@ def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
 def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
     for tensor in tensors_in(node.meta.get("val")):
         if not _is_on(tensor, device):
-            return f"{node.name} is on {tensor.device}, and all that is recorded lies on {device}"
+            return f"{node.name} is on {tensor.device}, and all that is captured lies on {device}"
     return None
 
 
@@ -102,7 +102,7 @@ def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def why_not_call(node: fx.Node) -> str | None:
-    """Why such a call cannot be recorded wherever its tensors are, or None."""
+    """Why such a call cannot be captured wherever its tensors are, or None."""
     op = node.target
     if not isinstance(op, OpOverload):
         if op is operator.getitem or op in FUNCTIONS:

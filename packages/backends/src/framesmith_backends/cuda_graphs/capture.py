@@ -1,6 +1,6 @@
-"""One recording of a graph's launches: what it reads where it lies, what it copies, and what it gives.
+"""One capture of a graph's launches: what it reads where it lies, what it copies, and what it gives.
 
-Nothing here asks for a GPU: what records is a `Capturer`, and `cuda_graphs.py` has that of CUDA.
+Nothing here asks for a GPU: what captures is a `Capturer`, and `cuda_graphs.py` has that of CUDA.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from framesmith_backends.cuda_graphs.results import (
 from framesmith_backends.launch.source import below_autograd
 from framesmith_backends.torch_adapter import unstable
 
-#: Bytes of inputs, and of results, that a recording copies: beyond it, copying costs what replaying saves.
+#: Bytes of inputs, and of results, that a capture copies: beyond it, copying costs what replaying saves.
 MOST_COPIED = 256 << 20
-#: Addresses at which recordings have results, and how many recordings do.
+#: Addresses at which captures have results, and how many captures do.
 OF_CAPTURES: Counter[int] = Counter()
 
 
-class Recorded(Protocol):
+class Replayable(Protocol):
     """What was launched, to be done again."""
 
     def ready(self) -> None:
-        """Called before anything is written to what the recording reads: what still uses it is waited for."""
+        """Called before anything is written to what the capture reads: what still uses it is waited for."""
         ...
 
     def replay(self) -> None: ...
 
 
 class Capturer(Protocol):
-    """Records launches on one device."""
+    """Captures launches on one device."""
 
     @property
     def device(self) -> torch.device: ...
 
     def busy(self) -> bool:
-        """Whether somebody else records at present: what is launched then is to be part of that."""
+        """Whether somebody else captures at present: what is launched then is to be part of that."""
         ...
 
-    def record(
+    def capture(
         self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]
-    ) -> tuple[Sequence[Any], Recorded]:
+    ) -> tuple[Sequence[Any], Replayable]:
         """The results of `run` on these inputs and what it launches, without doing it.
 
-        The results have their contents after each replay; the recorder holds none of them. `buffers` are over those
+        The results have their contents after each replay; the capturer holds none of them. `buffers` are over those
         inputs that only it reads.
         """
         ...
@@ -72,7 +72,7 @@ class Capturer(Protocol):
         ...
 
     def make_room(self) -> None:
-        """Called when there was not enough memory to record."""
+        """Called when there was not enough memory to capture."""
         ...
 
 
@@ -101,7 +101,7 @@ class Copies:
 
 
 class Capture:
-    """One recording: what it takes where, and what it gives.
+    """One capture: what it takes where, and what it gives.
 
     `fixed` has the addresses of the tensors that it reads where they lie. One that `lends` hands out its own memory;
     the others give copies, and are always free.
@@ -109,14 +109,14 @@ class Capture:
 
     def __init__(
         self,
-        recorded: Recorded,
+        captured: Replayable,
         fixed: Mapping[int, int],
         copies: Copies,
         results: Results,
         writes: Writes | None,
         lends: bool,
     ) -> None:
-        self.recorded = recorded
+        self.replayable = captured
         self.fixed = dict(fixed)
         self.copies = copies
         self.results = results
@@ -150,15 +150,15 @@ class Capture:
         return self.memory.why_not_copied(MOST_COPIED)
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
-        self.recorded.ready()
+        self.replayable.ready()
         copies = self.copies
         if not copies.positions:
-            self.recorded.replay()
+            self.replayable.replay()
         else:
             with below_autograd():
                 sources = copies.sources(args)
                 unstable.foreach_copy_(copies.buffers, sources)
-                self.recorded.replay()
+                self.replayable.replay()
                 copies.bring_back(sources)
         return self.results.hand_out(args)
 
@@ -215,25 +215,25 @@ class _Places:
         return place[0] < place[1] and before > 0 and self.ends[before - 1] > place[0]
 
 
-def record(
+def capture_launches(
     run: BoxedFn,
-    recorder: Capturer,
+    capturer: Capturer,
     parameters: Parameters,
     args: Sequence[Any],
     addresses: Sequence[int],
     copied: Sequence[int],
     lends: bool,
 ) -> Capture:
-    """A recording that copies these tensors and reads all others where they lie. Raises NotCaptured."""
-    _check(args, recorder.device)
+    """A capture that copies these tensors and reads all others where they lie. Raises NotCaptured."""
+    _check(args, capturer.device)
     positions = tuple(parameters.tensors[place] for place in copied)
     copies, inputs = _copies(args, positions, parameters.written)
-    values, recorded = recorder.record(run, [*inputs], copies.buffers)
-    results = results_of(values, inputs, parameters.tensors, recorder.device)
+    values, captured = capturer.capture(run, [*inputs], copies.buffers)
+    results = results_of(values, inputs, parameters.tensors, capturer.device)
     del values  # a tensor that something else holds as well, a constant, is seen by that
     fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
     writes = Writes(args, parameters, positions) if parameters.written and copied else None
-    return Capture(recorded, fixed, copies, results, writes, lends)
+    return Capture(captured, fixed, copies, results, writes, lends)
 
 
 def _check(args: Sequence[Any], device: torch.device) -> None:

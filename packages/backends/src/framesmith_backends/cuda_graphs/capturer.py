@@ -1,4 +1,4 @@
-"""Records what is launched on a CUDA device as a CUDA graph: the capturer of `captured_graph.py`. Note [Capture]
+"""Captures what is launched on a CUDA device as a CUDA graph: the capturer of `captured_graph.py`. Note [Capture]
 
 Note [Capture]
 Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. In one that several shared,
@@ -13,7 +13,7 @@ somebody holds it. What else a capture needs:
 - An end, also where it fails. torch leaves its allocators and generators in the state of a capture then, which
   `_recover` ends; the graph object is kept for good, because the allocators may ask it still.
 
-A recording is replayed on whatever stream is current. Replays of one device come one after the other, on whatever
+A capture is replayed on whatever stream is current. Replays of one device come one after the other, on whatever
 streams: seeds and static inputs are shared, and what reads a result on the stream of the replay before may be waiting
 there while the next one is about to write it.
 """
@@ -44,7 +44,7 @@ _FAILED: list[torch.cuda.CUDAGraph] = []
 
 
 class CudaCapturer:
-    """Records on one CUDA device, one recording at a time."""
+    """Captures on one CUDA device, one capture at a time."""
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
@@ -62,9 +62,9 @@ class CudaCapturer:
     def make_room(self) -> None:
         torch.cuda.empty_cache()
 
-    def record(
+    def capture(
         self, run: BoxedFn, inputs: list[Any], buffers: Sequence[torch.Tensor]
-    ) -> tuple[Sequence[Any], CudaRecording]:
+    ) -> tuple[Sequence[Any], CudaCapture]:
         state = _state(self.device.index)
         current = torch.cuda.current_stream(self.device)
         stream = state.stream_of_captures
@@ -76,7 +76,7 @@ class CudaCapturer:
                 graph = torch.cuda.CUDAGraph()
                 results = self._captured(graph, run, inputs)
         _wait(current, stream)
-        return results, CudaRecording(graph, [*buffers], state)
+        return results, CudaCapture(graph, [*buffers], state)
 
     def _captured(self, graph: torch.cuda.CUDAGraph, run: BoxedFn, inputs: list[Any]) -> Sequence[Any]:
         pool = torch.cuda.graph_pool_handle()
@@ -110,7 +110,7 @@ class CudaCapturer:
 
 
 @dataclass(slots=True)
-class CudaRecording:
+class CudaCapture:
     """A captured graph, and the buffers it reads."""
 
     graph: torch.cuda.CUDAGraph

@@ -1,9 +1,9 @@
-"""A graph cut in parts: what can be recorded, and the rest, in an order in which there are few of them. Note [Parts].
+"""A graph cut in parts: what can be captured, and the rest, in an order in which there are few of them. Note [Parts].
 
 Note [Parts]
-What cannot be recorded (work on the CPU, `.item()`, sizes that data tell) would keep its whole graph from it. So the
+What cannot be captured (work on the CPU, `.item()`, sizes that data tell) would keep its whole graph from it. So the
 graph is cut: each part is a graph of its own, lowered and scheduled by itself, and those of which every call can be
-recorded are recorded.
+captured are captured.
 
 The order is any that keeps what a program can see: a call comes after what it takes, effects of one kind (random
 numbers of one device, writes and checks) keep their order, a write comes after all that reads the same memory, and
@@ -13,7 +13,7 @@ to lie together, at the beginning.
 
 No part takes both a tensor and a view of it: a view is taken again wherever it is needed. So what a part is given lies
 apart from everything else that it is given, as a graph's inputs do. Numbers that sizes tell are computed in whichever
-part is at hand; those that data tell, and tensors of such sizes, are never recorded.
+part is at hand; those that data tell, and tensors of such sizes, are never captured.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SURELY_ENOUGH = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A graph of its own: what it takes and gives are values of the whole graph by name. `why` it is not recorded."""
+    """A graph of its own: what it takes and gives are values of the whole graph by name. `why` it is not captured."""
 
     graph: fx.GraphModule
     takes: tuple[str, ...]
@@ -68,20 +68,20 @@ class Part:
 
     def text(self) -> str:
         count = sum(node.op == "call_function" for node in self.graph.graph.nodes)
-        how = "recorded" if self.why is None else f"not recorded: {self.why}"
+        how = "captured" if self.why is None else f"not captured: {self.why}"
         return f"{', '.join(self.takes)} -> {', '.join(self.gives)}: {count} nodes, {how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls that make up a part, and why they are not recorded."""
+    """Calls that make up a part, and why they are not captured."""
 
     nodes: tuple[fx.Node, ...]
     why: str | None
 
 
 def cut(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.GraphModule], int]) -> list[Part] | None:
-    """The graph in parts, in order; None where no part would be recorded.
+    """The graph in parts, in order; None where no part would be captured.
 
     `launches` tells how many there are in a part of few calls.
     """
@@ -148,8 +148,8 @@ class _Dependencies:
         return frozenset[fx.Node]().union(*map(self._sources.__getitem__, nodes))
 
     def in_order(self, reasons: dict[fx.Node, str | None]) -> list[Calls]:
-        """The calls in order, cut between those with a reason not to be recorded and the others."""
-        found = [_Ordering(self, reasons).beginning_with(recordable) for recordable in (True, False)]
+        """The calls in order, cut between those with a reason not to be captured and the others."""
+        found = [_Ordering(self, reasons).beginning_with(capturable) for capturable in (True, False)]
         return min(found, key=lambda parts: (len(parts), sum(part.why is None for part in parts)))
 
 
@@ -208,7 +208,7 @@ def _present(found: dict[Any, fx.Node], keys: Iterable[object]) -> list[fx.Node]
 
 
 class _Ordering:
-    """Calls in an order that goes on with those that are recorded, or that are not, while there are any."""
+    """Calls in an order that goes on with those that are captured, or that are not, while there are any."""
 
     def __init__(self, dependencies: _Dependencies, reasons: dict[fx.Node, str | None]) -> None:
         self.positions, self.reasons = dependencies.positions, reasons
@@ -222,18 +222,18 @@ class _Ordering:
         self.loose: list[fx.Node] = []  # numbers, which are part of whatever comes next
         self._add([node for node, count in self.missing.items() if not count])
 
-    def beginning_with(self, recordable: bool) -> list[Calls]:
+    def beginning_with(self, capturable: bool) -> list[Calls]:
         """All of them, those of that kind first."""
         found: list[list[fx.Node]] = []
         while any(self.ready.values()):
-            if self.ready[recordable]:
+            if self.ready[capturable]:
                 found.append([])
-            while self.ready[recordable]:
-                node = self.nodes[heapq.heappop(self.ready[recordable])]
+            while self.ready[capturable]:
+                node = self.nodes[heapq.heappop(self.ready[capturable])]
                 found[-1] += [*self.loose, node]
                 self.loose.clear()
                 self._add(self._released_by(node))
-            recordable = not recordable
+            capturable = not capturable
         if found:
             found[-1] += self.loose
         reasons = [next((why for node in nodes if (why := self.reasons.get(node))), None) for nodes in found]

@@ -1,4 +1,4 @@
-"""What a recording gives: its results, over its own memory or as copies of it, and whether anybody holds them.
+"""What a capture gives: its results, over its own memory or as copies of it, and whether anybody holds them.
 
 See Note [Capture].
 """
@@ -19,14 +19,14 @@ from framesmith_backends.torch_adapter import unstable
 
 
 class NotCaptured(Exception):
-    """Why something cannot be recorded, told to the user."""
+    """Why something cannot be captured, told to the user."""
 
 
 @dataclass(slots=True)
 class Results:
-    """How results are handed out: new tensors over the recording's memory, inputs, parts of inputs, other values.
+    """How results are handed out: new tensors over the capture's memory, inputs, parts of inputs, other values.
 
-    `made` are places among the results, the recording's own tensors, sizes and strides; `repeated` pairs of places,
+    `made` are places among the results, the capture's own tensors, sizes and strides; `repeated` pairs of places,
     `given` pairs of a place and an input, `shown` these and where in that input. What is `made` is handed out as a copy
     where there is a `copying`.
     """
@@ -82,7 +82,7 @@ class Copying:
 
 
 class Memory:
-    """The storages of a recording's results, and whether anybody else holds one of them."""
+    """The storages of a capture's results, and whether anybody else holds one of them."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.storages: list[torch.UntypedStorage] = []
