@@ -67,7 +67,7 @@ def why_not_modelled(kernel: Kernel) -> str | None:
         return "dynamic shapes"
     if math.prod(int(v.size) for v in (*kernel.outer, *kernel.row)) > MOST_POINTS:
         return "too many points"
-    if any(index.picked(one.ix) for p in kernel.passes for one in accesses(p)):
+    if any(index.indirect_atoms(one.ix) for p in kernel.passes for one in accesses(p)):
         return "data-dependent indices"
     return None
 

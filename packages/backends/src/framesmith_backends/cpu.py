@@ -148,7 +148,7 @@ def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[M
     known = machine()
     module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
     for run in runs:
-        places = run.places
+        places = run.positions
         launches = [
             Launch(item, tuple(places[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
             for item in run.items

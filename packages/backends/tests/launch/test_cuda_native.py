@@ -139,7 +139,7 @@ def test_what_lives_within_a_run_lies_in_its_arena() -> None:
 
     stages = CUDA.explain(trace(steps, [torch.randn(64, 40)]))
     (run,) = kernel_runs(stages)
-    places, (x, result, arena) = run.step.places, [torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(3)]
+    places, (x, result, arena) = run.step.positions, [torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(3)]
     inner = {one.name: arena.data_ptr() + one.offset for one in run.step.inner}
     assert len(run.step.buffers) == 3 and len(inner) >= 4 and len({*inner.values()}) < len(inner)
     stand_in = StandIn()

@@ -17,7 +17,7 @@ from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.loops.kernel import render_kernel
 from framesmith_backends.schedule import plan as planning
-from framesmith_backends.schedule.fusion.equal_groups import Alike
+from framesmith_backends.schedule.fusion.equal_groups import SharedKernels
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.target import CPU, GPU, Processor, Target
 
@@ -118,7 +118,7 @@ def test_kernels_are_what_each_is_when_built_by_itself(
         )
 
     shared = plan()
-    monkeypatch.setattr(Alike, "kernels", lambda self, name, group: self.build(name, group))
+    monkeypatch.setattr(SharedKernels, "kernels", lambda self, name, group: self.build(name, group))
     alone = plan()
     assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]
     assert [kernel.params for kernel in shared.kernels] == [kernel.params for kernel in alone.kernels]
@@ -144,7 +144,7 @@ def test_drawn_programs_have_the_kernels_that_each_would_have_by_itself(
         if (form := kernel_form(kernel)) is not None:
             text, _, _ = render_kernel(kernel, "KERNEL", AVX2)
             assert texts.setdefault(form, text) == text
-    monkeypatch.setattr(Alike, "kernels", lambda self, name, group: self.build(name, group))
+    monkeypatch.setattr(SharedKernels, "kernels", lambda self, name, group: self.build(name, group))
     alone = make_plan(lower_graph(trace(repeated(seed), inputs)).program)
     assert shared.text() == alone.text()
     assert [kernel.text() for kernel in shared.kernels] == [kernel.text() for kernel in alone.kernels]

@@ -22,7 +22,7 @@ from framesmith_backends.ir.symbolic.size import hint
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.group import Group
-from framesmith_backends.schedule.kernels import index_splitting as pieces
+from framesmith_backends.schedule.kernels import index_splitting
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.kernels.index_splitting import along_lanes, decided, split_ranges
 from framesmith_backends.schedule.plan import make_plan, scheduled, stored_names
@@ -94,8 +94,8 @@ def test_pieces_mean_what_the_kernel_means(data: st.DataObject) -> None:
         memory[name] = torch.zeros(program.layouts[name].numel)
     before, patch = dict(memory), pytest.MonkeyPatch()
     with patch.context() as m:
-        m.setattr(pieces, "_is_worth_it", lambda kernel: True)
-        m.setattr(pieces, "MANY_PIECES", 2)
+        m.setattr(index_splitting, "_is_worth_it", lambda kernel: True)
+        m.setattr(index_splitting, "MANY_INTERVALS", 2)
         whole = [build_kernel(f"k{k}", program, n, stored) for k, n in enumerate(nodes) if isinstance(n, Group)]
         cut = [part for kernel in whole for part in split_ranges(kernel)]
     for kernel in whole:

@@ -13,7 +13,7 @@ from tracing import trace
 
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.liveness import needed
-from framesmith_backends.schedule.fusion.rows import with_rows
+from framesmith_backends.schedule.fusion.rows import use_row_layouts
 from framesmith_backends.schedule.steps import Allocate
 
 Tensor = torch.Tensor
@@ -63,6 +63,6 @@ def test_what_others_see_or_read_in_columns_stays(function: Callable[..., Any], 
 
     layouts(wrapped, X, ROWS, W)
     program = needed(lower_graph(trace(wrapped, [X, ROWS, W])).program)
-    turned = {n for n, d in with_rows(program).defs.items() if d.layout != program.defs[n].layout}
+    turned = {n for n, d in use_row_layouts(program).defs.items() if d.layout != program.defs[n].layout}
     permutations = {n for n, d in program.defs.items() if d.layout.strides == (240, 1, 10)}
     assert permutations and permutations.isdisjoint(turned) == stays

@@ -14,7 +14,7 @@ from framesmith_backends.ir.matmul import Item, OnGpu
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.launch.cuda.kernel_runs import alone, rendered
 from framesmith_backends.render.triton.horizontal import Launch
-from framesmith_backends.schedule.matmuls.blas_steps import place_of
+from framesmith_backends.schedule.matmuls.blas_steps import view_of
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 
 #: What all forms of a matmul may take.
@@ -52,7 +52,7 @@ def _launches(items: Sequence[Item]) -> list[Launch]:
 def _call(one: Fusable, program: Program) -> Callable[[Buffers], torch.Tensor]:
     """The ATen call on buffers."""
     node = one.call.node
-    places = {id(arg): place_of(program, arg) for arg in node.all_input_nodes}
+    places = {id(arg): view_of(program, arg) for arg in node.all_input_nodes}
     target: Any = node.target
 
     def call(buffers: Buffers) -> torch.Tensor:
@@ -80,7 +80,7 @@ def _layouts(one: Fusable, tiles: Sequence[TileShape], program: Program) -> dict
             if name not in found or span(layout) > span(found[name]):
                 found[name] = layout
     for node in one.call.node.all_input_nodes:
-        place = place_of(program, node)
+        place = view_of(program, node)
         if place is None:
             raise RuntimeError("an operand whose place is not known")
         found.setdefault(place.source, program.layouts[place.source])

@@ -218,7 +218,7 @@ def _add(found: dict[tuple[str, bool], int], what: tuple[str, bool], ix: Ix, loa
 
 def _read(kernel: Kernel) -> list[Load]:
     """What is read, also for places of what is written."""
-    told = [atom.value for store in kernel.stores for atom in index.picked(store.index)]
+    told = [atom.value for store in kernel.stores for atom in index.indirect_atoms(store.index)]
     values = [value for one in kernel.passes for value in one.values]
     after = [store.value for store in kernel.after]
     return loads(*values, *after, *told)  # type: ignore[arg-type]
@@ -237,10 +237,10 @@ def _places(kernels: Sequence[Kernel]) -> dict[str, int]:
 
 def _picked(kernel: Kernel) -> Iterator[Indirect]:
     for store in kernel.stores:
-        yield from index.picked(store.index)
+        yield from index.indirect_atoms(store.index)
     for node in walk(*_read(kernel)):
         if isinstance(node, Load):
-            yield from index.picked(node.index[0])
+            yield from index.indirect_atoms(node.index[0])
 
 
 def without_checks(kernel: Kernel) -> Kernel:

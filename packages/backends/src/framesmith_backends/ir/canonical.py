@@ -51,7 +51,7 @@ def form_of(roots: Sequence[Expr], number: Numbering) -> Hashable | None:
 
 def kernel_form(kernel: Kernel) -> Hashable | None:
     """What the kernel does with its parameters, which are numbered in their order; None where data tell places."""
-    if any(index.picked(store.index) for store in kernel.stores):
+    if any(index.indirect_atoms(store.index) for store in kernel.stores):
         return None
     number = Numbering()
     params = [(number(param.name), param.dtype, param.written) for param in kernel.params]

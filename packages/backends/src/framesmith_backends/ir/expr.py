@@ -264,7 +264,7 @@ def indirect_parts(*indices: Ix) -> tuple[Expr, ...]:
 
 
 def _all_picked(indices: tuple[Ix, ...]) -> tuple[Indirect, ...]:
-    found = dict.fromkeys(atom for ix in indices if ix.terms for atom in index.picked(ix))
+    found = dict.fromkeys(atom for ix in indices if ix.terms for atom in index.indirect_atoms(ix))
     return tuple(found)
 
 
@@ -353,7 +353,7 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
 def _picked_anew(indices: tuple[Ix, ...], values: tuple[Expr, ...]) -> tuple[Ix, ...]:
     """The indices with other values in the place of those that data tell."""
     known = {atom: picked(value, atom.size) for atom, value in zip(_all_picked(indices), values, strict=True)}
-    return tuple(index.with_picked(ix, known) for ix in indices)
+    return tuple(index.replace_indirect(ix, known) for ix in indices)
 
 
 def transform(root: Expr, rule: Rule) -> Expr:

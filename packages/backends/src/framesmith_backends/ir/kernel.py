@@ -176,7 +176,7 @@ class Kernel:
     @property
     def updates(self) -> bool:
         """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
-        return any(index.picked(store.index) for one in self.passes for store in one.stores)
+        return any(index.indirect_atoms(store.index) for one in self.passes for store in one.stores)
 
     def reduced(self, name: str) -> Expr | None:
         """What a reduction along rows combines; None where there is no reduction of that name."""

@@ -9,7 +9,7 @@ from framesmith_backends.ir.fused.attention import FusedAttention
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Param
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.size import Size, Symbol, symbols_of
 
 #: BLAS counts in 32 bits.
@@ -38,7 +38,7 @@ class Matmul:
     a: Matrix
     b: Matrix
     result: str
-    bias: Place | None
+    bias: BufferView | None
     m: Size
     n: Size
     k: Size

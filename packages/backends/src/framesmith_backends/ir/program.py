@@ -39,7 +39,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferView:
     """Where a view lies: elements of the buffer `source`, from `offset` on, so many strides apart."""
 
     source: str
@@ -47,12 +47,12 @@ class Place:
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
 
-    def on(self, names: Mapping[str, str]) -> Place:
+    def on(self, names: Mapping[str, str]) -> BufferView:
         """The place in a buffer of another name."""
         return replace(self, source=names.get(self.source, self.source))
 
     @property
-    def transposed(self) -> Place:
+    def transposed(self) -> BufferView:
         """The place with its last two dimensions exchanged."""
         *shape, m, n = self.shape
         *strides, down, right = self.strides
@@ -143,7 +143,7 @@ class Program:
 
     `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
     kernel and in memory; `runtime` says under which name a graph node's value is
-    found when the graph runs. `places` says of calls that give views where these lie. `bindings` says where symbols are
+    found when the graph runs. `views` says of calls that give views where these lie. `bindings` says where symbols are
     read, `numbers` which runtime values are numbers.
     """
 
@@ -155,7 +155,7 @@ class Program:
     alone: set[str] = field(default_factory=set)
     outputs: list[object] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    views: dict[str, BufferView] = field(default_factory=dict)
     bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)
     numbers: set[str] = field(default_factory=set)
 
@@ -163,11 +163,11 @@ class Program:
     def is_symbolic(self) -> bool:
         return bool(self.bindings or self.numbers)
 
-    def place(self, name: str) -> Place | None:
+    def view(self, name: str) -> BufferView | None:
         """Where the tensor of that runtime name lies, if it is one that kernels can read."""
         layout = self.layouts.get(name)
-        whole = None if layout is None else Place(name, 0, layout.shape, layout.strides)
-        return self.places.get(name, whole)
+        whole = None if layout is None else BufferView(name, 0, layout.shape, layout.strides)
+        return self.views.get(name, whole)
 
     def numbers_for(self, item: Def | Call) -> tuple[str, ...]:
         """The runtime values that tell the numbers of a definition, or of a call's result."""

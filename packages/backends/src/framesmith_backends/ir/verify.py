@@ -74,7 +74,7 @@ def _update_problems(d: Def, program: Program) -> Iterable[str]:
     for place in places:
         own = {v for v in d.domain if index.of(v) in place}
         missing = set(d.domain) - {v for ix in place for v in index.variables(ix)}
-        told = any(map(index.picked, place))  # by data: it may be the same one at all points
+        told = any(map(index.indirect_atoms, place))  # by data: it may be the same one at all points
         if set(d.domain) - own - d.reduced or (missing and not told):
             yield f"points share the place {place}"
 

@@ -21,7 +21,7 @@ from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
-from framesmith_backends.ir.program import Place, SymbolBinding
+from framesmith_backends.ir.program import BufferView, SymbolBinding
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
@@ -71,7 +71,7 @@ class Writer:
     def sizes(self, sizes: tuple[Size, ...]) -> str:
         return str(sizes) if all(isinstance(n, int) for n in sizes) else literal_tuple(map(self.size, sizes))
 
-    def view(self, place: Place) -> str:
+    def view(self, place: BufferView) -> str:
         """A view as an expression: no operator below autograd, where nobody asks what it is a view of."""
         source, shape, strides = self.identifier(place.source), self.sizes(place.shape), self.sizes(place.strides)
         if self.below_autograd:

@@ -19,7 +19,7 @@ from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.ir.program import Call, Layout, Place, Program, is_dense
+from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
 from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
 from framesmith_backends.lower.movement import (
@@ -385,16 +385,16 @@ def realize(low: Lowering, node: fx.Node) -> str:
     needs = tuple(dict.fromkeys(realize(low, n) for n in node.all_input_nodes))
     low.program.calls[node.name] = Call(node.name, node, needs, low.positions[node])
     low.notes[node.name] = "a view needed as a tensor"
-    place = _place(low, node)
+    place = _view(low, node)
     if place is not None:
-        low.program.places[node.name] = place
+        low.program.views[node.name] = place
     return node.name
 
 
-def _place(low: Lowering, node: fx.Node) -> Place | None:
+def _view(low: Lowering, node: fx.Node) -> BufferView | None:
     """Where a view lies in the buffer that it is a view of, or None."""
     viewed = node.args[0] if node.target is not operator.getitem else node.args[0].args[0]  # type: ignore[union-attr]
-    base = low.program.place(low.runtime[viewed]) if isinstance(viewed, fx.Node) else None
+    base = low.program.view(low.runtime[viewed]) if isinstance(viewed, fx.Node) else None
     value, whole = node.meta.get("val"), viewed.meta.get("val") if isinstance(viewed, fx.Node) else None
     if base is None or not isinstance(value, torch.Tensor) or not isinstance(whole, torch.Tensor):
         return None
@@ -404,7 +404,7 @@ def _place(low: Lowering, node: fx.Node) -> Place | None:
     moved = low.numbers.sizes([value.storage_offset() - whole.storage_offset()])
     if shape is None or strides is None or moved is None:
         return None
-    return Place(base.source, base.offset + moved[0], shape, strides)
+    return BufferView(base.source, base.offset + moved[0], shape, strides)
 
 
 def _is_view_item(node: fx.Node) -> bool:

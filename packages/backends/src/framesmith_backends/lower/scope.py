@@ -106,7 +106,7 @@ class Scope:
         if self.target.in_order:
             return self._updated("add", start, loops, _serial(loops, where), where, value)
         _decline_in_no_order(start.dtype, repeatable)
-        if not any(map(index.picked, where)) and any(index.of(v) not in where for v in loops):
+        if not any(map(index.indirect_atoms, where)) and any(index.of(v) not in where for v in loops):
             raise Decline("additions to a single place")
         return self._updated("add", start, loops, loops, where, value)
 
@@ -124,7 +124,9 @@ class Scope:
 
         Points differ in place by variables that are a place themselves; those run side by side, `serial` ones in order.
         """
-        if not all(surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.picked(ix)):
+        if not all(
+            surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.indirect_atoms(ix)
+        ):
             raise Decline("updates of what may have no elements")
         copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
         inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)

@@ -25,7 +25,7 @@ from framesmith_backends.schedule.steps import CallStep, Step
 #: What is written within so many bytes is in the cache for who reads it next, though others run in between.
 NEAR_BYTES = 16 << 20
 #: So many parts of a kernel that are alike are kernels of their own.
-LEAST_ALIKE = 3
+FEWEST_EQUAL = 3
 #: Of more elements not every place in memory has 32 bits.
 MOST_POINTS = 1 << 30
 #: The loop over a line of elements of any number.
@@ -69,14 +69,14 @@ def line_form(kernel: Kernel) -> SharedForm | None:
     return SharedForm(first, replace(line, outer=(LINE,), lane=LINE))
 
 
-def in_lines(kernel: Kernel) -> list[Kernel]:
+def split_independent_stores(kernel: Kernel) -> list[Kernel]:
     """The kernel as several, of which none goes along a buffer of another, where some of these are alike.
 
     Fusion has gathered them for a number that they share, as what gradients are scaled by. Alike and apart they are one
     launch, in which each has its own programs and registers.
     """
     stores = [store for one in kernel.passes for store in one.stores]
-    if len(kernel.outer) != 1 or kernel.row or len(stores) < LEAST_ALIKE or any(one.before for one in kernel.passes):
+    if len(kernel.outer) != 1 or kernel.row or len(stores) < FEWEST_EQUAL or any(one.before for one in kernel.passes):
         return [kernel]
     written = {param.name for param in kernel.params if param.written}
     parts: list[tuple[set[str], list[Store]]] = []
@@ -88,11 +88,11 @@ def in_lines(kernel: Kernel) -> list[Kernel]:
         near = [part for part in parts if not lines.isdisjoint(part[0])]
         parts = [part for part in parts if lines.isdisjoint(part[0])]
         parts.append((lines.union(*(some for some, _ in near)), [*(s for _, ss in near for s in ss), store]))
-    if len(parts) < LEAST_ALIKE or line_form(kernel) is None:
+    if len(parts) < FEWEST_EQUAL or line_form(kernel) is None:
         return [kernel]
     kernels = [_with_stores(kernel, stores, f"{kernel.name}_{k}") for k, (_, stores) in enumerate(parts)]
     forms = [line_form(part) for part in kernels]
-    many = [form for form, count in Counter(forms).items() if count >= LEAST_ALIKE]
+    many = [form for form, count in Counter(forms).items() if count >= FEWEST_EQUAL]
     rest = [store for form, (_, stores) in zip(forms, parts, strict=True) if form not in many for store in stores]
     alone = [part for form, part in zip(forms, kernels, strict=True) if form in many]
     return [*alone, *([_with_stores(kernel, rest, kernel.name)] if rest else [])]

@@ -15,17 +15,17 @@ from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradie
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item, Matmul
-from framesmith_backends.ir.program import Call, Layout, Place, Program, SymbolBinding, is_dense
+from framesmith_backends.ir.program import BufferView, Call, Layout, Program, SymbolBinding, is_dense
 from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.passes import Pass, run_passes
-from framesmith_backends.schedule.fusion.equal_groups import Alike
+from framesmith_backends.schedule.fusion.equal_groups import SharedKernels
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node, group, stored_names, with_counts_together
 from framesmith_backends.schedule.fusion.inline import inline
 from framesmith_backends.schedule.fusion.liveness import needed
-from framesmith_backends.schedule.fusion.rows import with_rows
+from framesmith_backends.schedule.fusion.rows import use_row_layouts
 from framesmith_backends.schedule.fusion.scans import reverse_scans
 from framesmith_backends.schedule.fusion.split import split_reductions
-from framesmith_backends.schedule.horizontal import in_lines
+from framesmith_backends.schedule.horizontal import split_independent_stores
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.kernels.index_splitting import split_ranges
 from framesmith_backends.schedule.kernels.row_column import reduce_rows_and_columns
@@ -36,8 +36,8 @@ from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmu
 from framesmith_backends.schedule.matmuls.prologues import with_prologues
 from framesmith_backends.schedule.memory.arena import Order, with_arenas
 from framesmith_backends.schedule.memory.in_place import copy_by_kernels, with_copies_together, write_in_place
-from framesmith_backends.schedule.memory.memory_bound import run_of, with_runs_cut
-from framesmith_backends.schedule.memory.order import as_late
+from framesmith_backends.schedule.memory.memory_bound import run_of, split_runs_by_memory
+from framesmith_backends.schedule.memory.order import sink_to_uses
 from framesmith_backends.schedule.memory.reuse import with_drops
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
 from framesmith_backends.target import CPU, Target
@@ -120,7 +120,7 @@ class Fusing:
 #: Passes over a lowered program.
 PROGRAM_PASSES: tuple[Pass[Program, Target], ...] = (
     Pass("dead-definitions", lambda program, _: needed(program)),
-    Pass("row-layouts", lambda program, _: with_rows(program), lambda target: target.row_layouts),
+    Pass("row-layouts", lambda program, _: use_row_layouts(program), lambda target: target.row_layouts),
 )
 #: Passes over a program whose definitions are about to be grouped.
 FUSION_PASSES: tuple[Pass[Program, Fusing], ...] = (
@@ -170,7 +170,7 @@ PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
         lambda plan, p: with_copies_together(plan.steps, p.program),
         lambda p: not p.target.copy_kernels,
     ),
-    _on_steps("memory-bound-runs", lambda plan, p: with_runs_cut(plan.steps, p.inputs(plan), plan.output_names)),
+    _on_steps("memory-bound-runs", lambda plan, p: split_runs_by_memory(plan.steps, p.inputs(plan), plan.output_names)),
     _on_steps(
         "arenas",
         lambda plan, p: with_arenas(plan.steps, plan.output_names, p.order),
@@ -223,7 +223,7 @@ def make_plan(
         nodes = [node for node in nodes if node.number not in kernels_fused]
     views = _late_views(program, nodes, {*matmuls, *gone})
     calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*matmuls, *gone, *views}
-    nodes = as_late(nodes, program, stored, calls_made, fused)
+    nodes = sink_to_uses(nodes, program, stored, calls_made, fused)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
     plan.steps = _steps(program, nodes, stored, target, matmuls, fused, gone, views)
     return run_passes(PLAN_PASSES, plan, Planning(program, target, native, order))
@@ -251,14 +251,14 @@ def _steps(
     steps: list[Step] = []
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
-    built = Alike(program, stored, build)
+    built = SharedKernels(program, stored, build)
     count = 0
     for node in nodes:
         if node.number in fused:
             items += fused[node.number]
         elif isinstance(node, Group):
             for kernel in built.kernels(f"kernel{count}", node):
-                items += in_lines(kernel) if target.horizontal else [kernel]
+                items += split_independent_stores(kernel) if target.horizontal else [kernel]
             count += 1
         elif node.call.name in matmuls:
             items.append(matmuls[node.call.name])
@@ -331,7 +331,7 @@ def _late_views(program: Program, nodes: list[Node], matmuls: Collection[str]) -
     for node in reversed(nodes):
         if not isinstance(node, CallNode) or node.call.name in matmuls:
             continue
-        shows = node.call.name in program.places or _gives_views(node.call)
+        shows = node.call.name in program.views or _gives_views(node.call)
         shows = shows and not node.call.effect and node.call.name not in bindings
         if shows:
             views[node.call.name] = node.call.name in needed
@@ -347,13 +347,13 @@ def _gives_views(call: Call) -> bool:
 
 def _view_step(program: Program, call: Call) -> CallStep:
     """The call as a step: a view whose place is known is one of the buffer itself, whatever lies between."""
-    place = _fixed_place(program, call.name)
+    place = _fixed_view(program, call.name)
     return CallStep(call, None) if place is None else CallStep(replace(call, needs=(place.source,)), None, place)
 
 
-def _fixed_place(program: Program, name: str) -> Place | None:
+def _fixed_view(program: Program, name: str) -> BufferView | None:
     """Where a view lies, if no size of that changes."""
-    place = program.places.get(name)
+    place = program.views.get(name)
     if place is None or not all(isinstance(n, int) for n in (place.offset, *place.shape, *place.strides)):
         return None
     return place
@@ -361,7 +361,7 @@ def _fixed_place(program: Program, name: str) -> Place | None:
 
 def _shown(program: Program, name: str) -> str:
     """The buffer that a view is of, or the view where that is not asked for by its place."""
-    place = _fixed_place(program, name)
+    place = _fixed_view(program, name)
     return name if place is None else place.source
 
 
@@ -375,7 +375,7 @@ def _shaped_outputs(plan: Plan, program: Program) -> Plan:
     given: dict[object, str] = {}
     gone: set[str] = set()
     for name in dict.fromkeys(plan.outputs):
-        place = program.places.get(name) if isinstance(name, str) else None
+        place = program.views.get(name) if isinstance(name, str) else None
         base = None if place is None else made.get(place.source)
         chain = _chain(str(name), calls, program)
         if base is None or place is None or chain[-1] != place.source or any(uses[link] != 1 for link in chain):
@@ -395,7 +395,7 @@ def _shaped_outputs(plan: Plan, program: Program) -> Plan:
 def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:
     """The view, what it is a view of, and so on."""
     found = [name]
-    while found[-1] in program.places and found[-1] in calls:
+    while found[-1] in program.views and found[-1] in calls:
         found.append(calls[found[-1]].needs[0])
     return found
 

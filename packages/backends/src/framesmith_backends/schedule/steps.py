@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item
-from framesmith_backends.ir.program import Call, Layout, Place
+from framesmith_backends.ir.program import BufferView, Call, Layout
 from framesmith_backends.ir.symbolic.size import Symbol
 
 
@@ -49,7 +49,7 @@ class Run:
         return tuple(item for item in self.items if isinstance(item, Kernel))
 
     @property
-    def places(self) -> dict[str, int]:
+    def positions(self) -> dict[str, int]:
         """Where the entry finds every buffer of the items: those that it is given come first, then the inner ones."""
         found = {name: at for at, name in enumerate((*self.buffers, *(one.name for one in self.inner)))}
         return found | {name: found[first] for name, first in self.shared}
@@ -64,7 +64,7 @@ class CallStep:
 
     call: Call
     layout: Layout | None
-    place: Place | None = None
+    place: BufferView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.kernel import Param, Store
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Symbol
 
@@ -56,9 +56,9 @@ class FusedAttention:
     """
 
     name: str
-    queries: Place
-    keys: Place
-    values: Place
+    queries: BufferView
+    keys: BufferView
+    values: BufferView
     factors: str
     dtype: str
     batch: Var
@@ -71,7 +71,7 @@ class FusedAttention:
     kept: tuple[Store, ...] = ()
 
     @property
-    def operands(self) -> tuple[tuple[Place, str], ...]:
+    def operands(self) -> tuple[tuple[BufferView, str], ...]:
         """What is multiplied, and the types of its elements."""
         return (self.queries, self.factors), (self.keys, self.factors), (self.values, self.dtype)
 

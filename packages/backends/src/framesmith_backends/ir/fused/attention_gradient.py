@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from framesmith_backends.ir.expr import Cast, Const, Expr, Number, Op, Ref, loads, on_buffers, walk
 from framesmith_backends.ir.fused.attention import LOWEST, AttentionTile
 from framesmith_backends.ir.kernel import Param
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Symbol
 
@@ -23,8 +23,8 @@ class SideMatmul:
     """`Ref(name)` is the sum over k of own[z, o, k] * other[z, k, t], in float32, of factors of type `dtype`."""
 
     name: str
-    own: Place
-    other: Place
+    own: BufferView
+    other: BufferView
     dtype: str
 
 
@@ -36,10 +36,10 @@ class SideSum:
     """
 
     value: Expr
-    factor: Place
+    factor: BufferView
     stored: str
     dtype: str
-    result: Place
+    result: BufferView
     result_dtype: str
 
 
@@ -60,7 +60,7 @@ class FusedAttentionGradient:
     last_first: bool = False
 
     @property
-    def operands(self) -> tuple[tuple[Place, str], ...]:
+    def operands(self) -> tuple[tuple[BufferView, str], ...]:
         """What is multiplied, and the types of its elements."""
         factors = [(place, one.dtype) for one in self.matmuls for place in (one.own, one.other)]
         return (*factors, *((one.factor, one.stored) for one in self.sums))
@@ -119,7 +119,7 @@ class FusedAttentionGradient:
         return "\n".join(lines)
 
 
-def _text(place: Place) -> str:
+def _text(place: BufferView) -> str:
     start = f"+{place.offset}" if place.offset != 0 else ""
     return f"{place.source}{start} by {list(place.strides)}"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.expr import Expr, Number, loads, on_buffers
 from framesmith_backends.ir.kernel import Kernel, Param
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Symbol
 
@@ -72,8 +72,8 @@ class FusedMatmul:
     """
 
     name: str
-    a: Place
-    b: Place
+    a: BufferView
+    b: BufferView
     dtype: str
     batch: Var
     rows: Var
@@ -111,7 +111,7 @@ class FusedMatmul:
         return Var("pk", self.depth)
 
     @property
-    def operands(self) -> tuple[tuple[Place, Expr | None], tuple[Place, Expr | None]]:
+    def operands(self) -> tuple[tuple[BufferView, Expr | None], tuple[BufferView, Expr | None]]:
         """Each operand's place, and what computes it; None where it is read at its place."""
         first, second = self.prologues
         return (self.a, first), (self.b, second)
@@ -161,7 +161,7 @@ class FusedMatmul:
         return f"{head}, with sums in {self.rest.buffer}\n{self.epilogue.text()}"
 
 
-def _text(place: Place, value: Expr | None) -> str:
+def _text(place: BufferView, value: Expr | None) -> str:
     if value is not None:
         return f"({value!r})"
     start = f"+{place.offset}" if place.offset != 0 else ""

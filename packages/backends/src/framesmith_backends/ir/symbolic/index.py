@@ -340,7 +340,7 @@ def substitute(a: Ix, values: Mapping[Var, Ix]) -> Ix:
     return _replaced(a, values) if a.terms else a
 
 
-def with_picked(a: Ix, values: Mapping[Indirect, Ix]) -> Ix:
+def replace_indirect(a: Ix, values: Mapping[Indirect, Ix]) -> Ix:
     """Replace what data tell."""
     return _replaced(a, values) if values else a
 
@@ -370,14 +370,14 @@ def _variables(atom: Atom) -> frozenset[Var]:
     return atom.inner if isinstance(atom, Indirect) else variables(atom.base)
 
 
-def picked(a: Ix) -> tuple[Indirect, ...]:
+def indirect_atoms(a: Ix) -> tuple[Indirect, ...]:
     """What data tell, each once."""
     found: dict[Indirect, None] = {}
     for atom, _ in a.terms:
         if isinstance(atom, Indirect):
             found[atom] = None
         elif not isinstance(atom, Var):
-            found.update(dict.fromkeys(picked(atom.base)))
+            found.update(dict.fromkeys(indirect_atoms(atom.base)))
     return tuple(found)
 
 

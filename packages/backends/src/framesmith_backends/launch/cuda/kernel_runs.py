@@ -86,7 +86,7 @@ def alone(item: OnGpu, form: TritonKernel) -> Launch:
 def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
     """The run with what it launches, and where that finds its arguments."""
     count = len(run.buffers) + len(run.inner)
-    at = run.places | {number: count + k for k, number in enumerate(run.numbers)}
+    at = run.positions | {number: count + k for k, number in enumerate(run.numbers)}
     places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
     return KernelRun(run, [launch.kernel for launch in launches], places)
 

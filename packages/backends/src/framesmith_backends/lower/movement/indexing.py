@@ -51,7 +51,9 @@ def _checked(s: Scope, shape: Shape, place: Expr, size: Size, failure: Failure) 
 
 def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
     """The elements of `x` there. Of dimensions in which data tell the place, those without elements are not read."""
-    told = [size for ix, size in zip(where, x.shape, strict=True) if index.picked(ix) and not surely_positive(size)]
+    told = [
+        size for ix, size in zip(where, x.shape, strict=True) if index.indirect_atoms(ix) and not surely_positive(size)
+    ]
     value, some = x.at(tuple(where)), conjunction([number(size, "i64") > 0 for size in told])
     return s.elementwise(s.result.shape, value if some is None else guarded(value, some))
 
@@ -173,7 +175,7 @@ WIDE_ROW, FAR_APART = 512, 1 << 20
 def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
     """Declines sums of whole low-precision rows where ATen sorts the places, and adds up row after row in the cache."""
     columns = frozenset[Var]().union(*(index.variables(ix) for ix in where[1:]))
-    told = index.picked(where[0])
+    told = index.indirect_atoms(where[0])
     if not told or any(part.inner & columns for part in told):
         return
     if hint(numel(x.shape[1:])) >= WIDE_ROW and hint(numel(x.shape)) >= FAR_APART:

@@ -263,7 +263,7 @@ def to_memory(value: str, dtype: str) -> str:
 
 def term_added(store: Store) -> Expr | None:
     """What is added to the element that data tell, by threads in no order; None where the store replaces it."""
-    if not index.picked(store.index):
+    if not index.indirect_atoms(store.index):
         return None
     assert isinstance(store.value, Op) and store.value.name == "add"
     old, term = store.value.args

@@ -10,7 +10,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, hint, numel, surely_at_least
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
-from framesmith_backends.schedule.kernels.loops import accesses, places
+from framesmith_backends.schedule.kernels.loops import accesses, memory_indices
 
 # Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
 # where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
@@ -133,7 +133,7 @@ def part_of_row(kernel: Kernel, tile: Tile) -> tuple[int, int] | None:
 
 def reads_apart(kernel: Kernel, tile: Tile) -> bool:
     """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
-    for ix, _ in places(kernel):
+    for ix, _ in memory_indices(kernel):
         steps = [index.coefficient(ix, var) for var in tile.variables]
         if any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
             return True

@@ -16,7 +16,7 @@ from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Sym, hint, numel, surely_at_least
 from framesmith_backends.render.triton.joined import joinable
 from framesmith_backends.render.triton.tile import WARP, Axis, Tile, covering
-from framesmith_backends.schedule.kernels.loops import places
+from framesmith_backends.schedule.kernels.loops import memory_indices
 from framesmith_backends.target import BYTES_IN_TURN, GPU_PROCESSORS, LEAST_COLUMNS
 
 # Rows up to this long are held in registers at once, or up to the other where several passes read this many elements of
@@ -277,7 +277,7 @@ def _between(kernel: Kernel, lane: Var) -> Var | None:
     """
     if isinstance(lane.size, Sym):
         return None
-    for ix, _ in places(kernel):
+    for ix, _ in memory_indices(kernel):
         step = index.coefficient(ix, lane)
         for var in kernel.outer:
             short = var.size == step and 1 < hint(var.size) < MOST_BETWEEN
@@ -294,7 +294,7 @@ def _across(kernel: Kernel, lane: Var) -> tuple[Var, int] | None:
     row = {v for v in kernel.row if v.size != 1}
     found = [
         (ix, itemsize)
-        for ix, itemsize in places(kernel)
+        for ix, itemsize in memory_indices(kernel)
         if index.coefficient(ix, lane) not in (0, 1) and row <= index.variables(ix)
     ]
     for first, _ in found:

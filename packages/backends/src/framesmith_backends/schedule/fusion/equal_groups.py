@@ -14,7 +14,7 @@ Build = Callable[[str, Group], tuple[Kernel, ...]]
 
 
 @dataclass(slots=True)
-class Alike:
+class SharedKernels:
     """What was built of the groups of one program, by their forms.
 
     `build` makes kernels of a group, each under the name that it is given or one that begins with it.

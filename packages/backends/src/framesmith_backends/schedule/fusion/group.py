@@ -22,7 +22,7 @@ from framesmith_guards.torch_adapter import aten
 # Beyond these a kernel is too large to be worth growing.
 MOST_MEMBERS, MOST_COST = 48, 2500
 #: Results of so many elements do not share a kernel for a buffer with less than this part of them.
-FEWEST_APART, SHARED = 1 << 16, 16
+FEWEST_SEPARATE, SHARED = 1 << 16, 16
 #: Reductions of fewer elements share a kernel though they read no buffer in common: a launch takes longer than they do.
 FEW_REDUCED = 1 << 16
 
@@ -222,7 +222,7 @@ def _is_worth_sharing(g: Grouping, source: str, d: Def) -> bool:
     """
     elements = hint(d.layout.numel)
     known = g.program.layouts.get(source)
-    return elements < FEWEST_APART or known is None or hint(known.numel) * SHARED >= elements
+    return elements < FEWEST_SEPARATE or known is None or hint(known.numel) * SHARED >= elements
 
 
 def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | None:

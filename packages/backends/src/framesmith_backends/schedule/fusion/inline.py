@@ -67,7 +67,7 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: InlineBudget) ->
         return "a scan"
     if d.failure is not None:
         return "a check"
-    scattered = any(index.picked(ix) for load in loads(d.body) for ix in load.index)
+    scattered = any(index.indirect_atoms(ix) for load in loads(d.body) for ix in load.index)
     if scattered and (len(users) > 1 or users[0][1] > 1):
         return "several users of what lies scattered"
     moved = d.body.value if isinstance(d.body, Cast) else d.body

@@ -14,7 +14,7 @@ from framesmith_backends.ir.program import Def, Program, contiguous_strides, is_
 from framesmith_backends.ir.reduction_splits import reduces_rows
 
 
-def with_rows(program: Program) -> Program:
+def use_row_layouts(program: Program) -> Program:
     """The program with such values contiguous."""
     wanted: set[str] = set()
     columns: set[str] = set()

@@ -23,17 +23,17 @@ from framesmith_backends.schedule.kernels.loops import arrange, rewrite_indices
 #: So many pieces of one size are written at once.
 MOST_AT_ONCE = 8
 #: Other pieces become kernels where there are so many of them: two or three conditions cost less than kernels.
-MANY_PIECES = 4
+MANY_INTERVALS = 4
 #: Pieces of fewer elements than this, or with shorter rows, are not worth a kernel; nor are more pieces than this.
-FEWEST_ELEMENTS, SHORTEST_ROW, MOST_PIECES = 2048, 64, 64
+FEWEST_ELEMENTS, SHORTEST_ROW, MOST_INTERVALS = 2048, 64, 64
 #: Pieces of a row that one kernel computes: the code of them all is not to be much longer than this many operations.
 MOST_IN_ROW, LONGEST_CODE = 6, 400
 #: A piece of so many blocks of lanes is worth another that begins where its first whole one does.
-LONG_PIECE = 8
+LONG_INTERVAL = 8
 
 
-def split_ranges(kernel: Kernel, apart: bool = True) -> tuple[Kernel, ...]:
-    """The kernel with its pieces side by side, or, if they may be `apart`, as one for each piece, or as it is."""
+def split_ranges(kernel: Kernel, separate: bool = True) -> tuple[Kernel, ...]:
+    """The kernel with its pieces side by side, or, if they may be `separate`, as one for each piece, or as it is."""
     found = _cuts(kernel)
     if found is None:
         return (kernel,)
@@ -41,11 +41,11 @@ def split_ranges(kernel: Kernel, apart: bool = True) -> tuple[Kernel, ...]:
     sizes = {high - low for low, high in pairwise(ends)}
     if len(sizes) == 1 and len(ends) <= MOST_AT_ONCE + 1:
         return (_with_parts(kernel, var, ends[:-1], sizes.pop(), kernel.name),)
-    if not apart:
+    if not separate:
         return (kernel,)
     parts = [(low, high - low, f"{kernel.name}.{k}") for k, (low, high) in enumerate(pairwise(ends))]
     pieces = tuple(_with_parts(kernel, var, [low], size, name) for low, size, name in parts)
-    return pieces if len(pieces) >= MANY_PIECES and all(map(_is_worth_it, pieces)) else (kernel,)
+    return pieces if len(pieces) >= MANY_INTERVALS and all(map(_is_worth_it, pieces)) else (kernel,)
 
 
 def _cuts(kernel: Kernel) -> tuple[Var, list[int]] | None:
@@ -56,7 +56,7 @@ def _cuts(kernel: Kernel) -> tuple[Var, list[int]] | None:
     counts = Counter(var for var, _ in places)
     var = max(counts, key=lambda v: (counts[v], v.name))
     ends = _ends(var, places)
-    return (var, ends) if len(ends) <= MOST_PIECES + 1 else None
+    return (var, ends) if len(ends) <= MOST_INTERVALS + 1 else None
 
 
 def _places(kernel: Kernel) -> set[tuple[Var, int]]:
@@ -96,7 +96,7 @@ def _in_step(kernel: Kernel, lanes: int, ends: list[int]) -> list[int]:
     others = [store.const, *(step for var, step in store.terms if var is not kernel.lane)]
     if any(not isinstance(step, int) or step % lanes for step in others):
         return ends
-    long = [low for low, high in pairwise(ends) if high - low >= LONG_PIECE * lanes]
+    long = [low for low, high in pairwise(ends) if high - low >= LONG_INTERVAL * lanes]
     return sorted({*ends, *(-(-low // lanes) * lanes for low in long)})
 
 

@@ -23,7 +23,7 @@ def arrange(kernel: Kernel) -> Kernel:
     return replace(kernel, lane=choose_lane(kernel))
 
 
-def places(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
+def memory_indices(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
     """Every index expression that addresses memory, and the bytes of an element there."""
     for store in kernel.after:
         yield store.index, DTYPES[store.value.dtype].itemsize
@@ -36,7 +36,7 @@ def places(kernel: Kernel) -> Iterator[tuple[Ix, int]]:
 
 def accesses(kernel: Kernel) -> Iterator[tuple[Ix, bool]]:
     """Every index expression of the kernel, and whether it addresses memory."""
-    yield from ((ix, True) for ix, _ in places(kernel))
+    yield from ((ix, True) for ix, _ in memory_indices(kernel))
     for node in walk(*(value for one in kernel.passes for value in one.values)):
         if isinstance(node, Index):
             yield node.ix, False
@@ -178,7 +178,7 @@ def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:
 
 def _as_known(ix: Ix) -> Ix:
     """The index as it is for some one number in the place of each that data tell."""
-    return index.with_picked(ix, dict.fromkeys(index.picked(ix), index.ZERO))
+    return index.replace_indirect(ix, dict.fromkeys(index.indirect_atoms(ix), index.ZERO))
 
 
 def _merged(kernel: Kernel, name: str, k: int) -> Kernel:

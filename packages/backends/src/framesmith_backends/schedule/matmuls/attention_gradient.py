@@ -16,7 +16,7 @@ from framesmith_backends.ir.fused.attention import AttentionTile, why_not_deep
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient, SideMatmul, SideSum
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Store
-from framesmith_backends.ir.program import Place, Program, contiguous_strides
+from framesmith_backends.ir.program import BufferView, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
@@ -66,8 +66,8 @@ class Reader:
     node: CallNode
     buffer: str
     side: str
-    factor: Place
-    result: Place
+    factor: BufferView
+    result: BufferView
     dtype: str
 
 
@@ -97,14 +97,14 @@ def attention_gradients(program: Program, nodes: Sequence[Node], stored: frozens
     found = []
     for group in nodes:
         if isinstance(group, Group) and group.reduced is None:
-            between = _sandwich(program, group, calls, readers, stored)
+            between = _pointwise_between(program, group, calls, readers, stored)
             one = None if between is None else _sides(program, between, readers, stored)
             if one is not None and written.isdisjoint(one.buffers):
                 found.append(one)
     return found
 
 
-def _sandwich(
+def _pointwise_between(
     program: Program,
     group: Group,
     calls: Mapping[str, CallNode],
@@ -118,7 +118,7 @@ def _sandwich(
     alone = {name for name in matmuls if readers[name] == [group.number] and not calls[name].call.effect}
     if not alone or not all(is_plain(matmuls[name][1]) for name in alone):
         return None
-    kernels = split_ranges(build_kernel("between", program, group, stored, scratch=False), apart=False)
+    kernels = split_ranges(build_kernel("between", program, group, stored, scratch=False), separate=False)
     if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
         return None
     (kernel,) = kernels
@@ -211,12 +211,12 @@ def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> 
     if stored.offset != 0 or upright == turned:
         return None
     size = matmul.batch.size, matmul.rows.size, matmul.columns.size
-    result = Place(node.call.name, 0, size, contiguous_strides(size))
+    result = BufferView(node.call.name, 0, size, contiguous_strides(size))
     factor, result = (other, result) if is_left else (other.transposed, result.transposed)
     return Reader(node, name, ROWS if is_left == upright else COLUMNS, factor, result, matmul.dtype)
 
 
-def _is_at(place: Place, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+def _is_at(place: BufferView, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether the place has these sizes, and strides where there is a step at all."""
     return place.shape == tuple(shape) and all(
         n == 1 or one == other for n, one, other in zip(shape, place.strides, strides, strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Load, loads
-from framesmith_backends.ir.program import Place, Program
+from framesmith_backends.ir.program import BufferView, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.group import Group, Node
 
@@ -17,14 +17,14 @@ def readers_of(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int
     found: dict[str, list[int]] = {}
 
     def read(name: str, number: int) -> None:
-        place = program.places.get(name)
+        place = program.views.get(name)
         found.setdefault(name if place is None else place.source, []).append(number)
 
     for node in nodes:
         if isinstance(node, Group):
             for name in {load.source for one in node.members for load in loads(one.body)}:
                 read(name, node.number)
-        elif node.call.name not in program.places:
+        elif node.call.name not in program.views:
             for name in node.call.needs:
                 read(name, node.number)
     for output in program.outputs:
@@ -58,7 +58,7 @@ class Half:
         cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in LOW_PRECISION
         return body.value.dtype if cast and isinstance(body, Cast) else None
 
-    def place(self, place: Place) -> tuple[Place, str]:
+    def place(self, place: BufferView) -> tuple[BufferView, str]:
         """Where the operand is read, and the type of its elements there."""
         kind = self.kind(place.source)
         if kind is None:

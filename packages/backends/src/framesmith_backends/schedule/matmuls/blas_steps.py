@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import fx
 
 from framesmith_backends.ir.matmul import LARGEST, Matmul, Matrix
-from framesmith_backends.ir.program import Call, Place, Program, contiguous_strides
+from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic.size import Size, surely_at_least, surely_positive
 from framesmith_backends.refusal import Refusal
 from framesmith_guards.torch_adapter import aten
@@ -15,13 +15,13 @@ from framesmith_guards.torch_adapter import aten
 
 def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
     """Return the call as a matmul of BLAS."""
-    split = FORMS.get(call.node.target)
+    split = BLAS_OPERANDS.get(call.node.target)
     if split is None:
         return None
     operands = split(call.node)
     if operands is None:
         return Refusal("scaled, or with a bias that is not of one row")
-    a, b, bias = (place_of(program, node) for node in operands)
+    a, b, bias = (view_of(program, node) for node in operands)
     result = program.layouts.get(call.name)
     if a is None or b is None or result is None or (bias is None) != (operands[2] is None):
         return Refusal("an operand whose place is not known")
@@ -43,12 +43,12 @@ def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
     return Matmul(call.name, first, second, call.name, bias, m, n, k)
 
 
-def place_of(program: Program, node: object) -> Place | None:
+def view_of(program: Program, node: object) -> BufferView | None:
     """Where the value of a graph node lies."""
-    return program.place(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
+    return program.view(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
 
 
-def _matrix(place: Place) -> Matrix | None:
+def _matrix(place: BufferView) -> Matrix | None:
     """The place as BLAS takes it: rows or columns without gaps."""
     rows, columns = place.shape
     down, right = place.strides
@@ -75,7 +75,7 @@ def _addmm(node: fx.Node) -> tuple[object, object, object] | None:
 
 
 #: Operators that are matmuls -> their operands, and the bias.
-FORMS: dict[object, Callable[[fx.Node], tuple[object, object, object] | None]] = {
+BLAS_OPERANDS: dict[object, Callable[[fx.Node], tuple[object, object, object] | None]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
 }

@@ -16,14 +16,14 @@ from framesmith_backends.ir.expr import Cast, Expr, Load, Ref, loads, transform
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of
 from framesmith_backends.ir.matmul import Item
-from framesmith_backends.ir.program import Call, Layout, Place, Program, contiguous_strides
+from framesmith_backends.ir.program import BufferView, Call, Layout, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.kernels.index_splitting import split_ranges
 from framesmith_backends.schedule.kernels.loops import arrange, rewrite_indices
-from framesmith_backends.schedule.matmuls.blas_steps import place_of
+from framesmith_backends.schedule.matmuls.blas_steps import view_of
 from framesmith_guards.torch_adapter import aten
 
 #: Types that tensor cores multiply, float32 where it may be rounded for that.
@@ -153,12 +153,12 @@ def written_by_effects(program: Program) -> set[str]:
     for call in program.calls.values():
         if call.effect:
             names.update(call.needs)
-    return names | {program.places[name].source for name in names if name in program.places}
+    return names | {program.views[name].source for name in names if name in program.views}
 
 
 def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
     """The call as a matmul of which nothing but the result is stored, or None."""
-    split = FORMS.get(call.node.target)
+    split = OPERANDS.get(call.node.target)
     operands = None if split is None else split(call.node)
     if operands is None:
         return None
@@ -185,14 +185,14 @@ def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
     return FusedMatmul(name, a, b, layout.dtype, *loops, k, epilogue, TileShape(64, 64, 32, 4, 3))
 
 
-def _matrices(program: Program, node: object) -> Place | None:
+def _matrices(program: Program, node: object) -> BufferView | None:
     """The place of a matrix, or of several, as of several."""
-    place = place_of(program, node)
+    place = view_of(program, node)
     if place is None or len(place.shape) not in (2, 3):
         return None
     if len(place.shape) == 3:
         return place
-    return Place(place.source, place.offset, (1, *place.shape), (0, *place.strides))
+    return BufferView(place.source, place.offset, (1, *place.shape), (0, *place.strides))
 
 
 def _epilogue(name: str, loops: Iterable[Var], stores: tuple[Store, ...]) -> Kernel:
@@ -206,7 +206,7 @@ def _sum(program: Program, operands: Operands, loops: tuple[Var, Var, Var], dtyp
     if operands.factor != 1:
         value = value * float(operands.factor)
     if operands.addend is not None and operands.share != 0:
-        place = place_of(program, operands.addend)
+        place = view_of(program, operands.addend)
         if place is None or program.layouts[place.source].dtype != dtype:
             return None
         if not all(isinstance(n, int) for n in (place.offset, *place.shape, *place.strides)):
@@ -227,7 +227,7 @@ def _with_reader(
     """The matmul with the group as its epilogue, or None where that cannot be."""
     if group.reduced is not None or any(d.failure is not None or d.updates is not None for d in group.members):
         return None
-    kernels = split_ranges(build_kernel(f"after_{matmul.name}", program, group, stored, scratch=False), apart=False)
+    kernels = split_ranges(build_kernel(f"after_{matmul.name}", program, group, stored, scratch=False), separate=False)
     if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
         return None
     (kernel,) = kernels
@@ -348,7 +348,7 @@ def _addmm(node: fx.Node) -> Operands | None:
 
 
 #: Operators that are matmuls -> their operands.
-FORMS: dict[object, Callable[[fx.Node], Operands | None]] = {
+OPERANDS: dict[object, Callable[[fx.Node], Operands | None]] = {
     aten.mm.default: _mm,
     aten.bmm.default: _mm,
     aten.addmm.default: _addmm,

@@ -71,7 +71,7 @@ def _prologue(known: Known, matmul: FusedMatmul, which: str, number: int) -> Pro
     if [d.name for d in group.members if d.name in known.stored] != [name]:
         return None
     built = build_kernel(f"before_{matmul.name}_{which}", known.program, group, known.stored, scratch=False)
-    kernels = split_ranges(built, apart=False)
+    kernels = split_ranges(built, separate=False)
     if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
         return None
     (kernel,) = kernels

@@ -39,7 +39,7 @@ def run_of(entry: str, items: Sequence[Item]) -> Run:
     return Run(entry, tuple(items), tuple(used), tuple(numbers))
 
 
-def with_runs_cut(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
+def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
     """The steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
     lives, ticks = _lives(steps, inputs, kept)
     least = max(_curve(lives, 0, ticks), default=0)

@@ -21,7 +21,7 @@ from framesmith_backends.schedule.memory.reuse import layout_bytes
 TRIFLE = 1 << 15
 
 
-def as_late(
+def sink_to_uses(
     nodes: Sequence[Node],
     program: Program,
     stored: Collection[str],

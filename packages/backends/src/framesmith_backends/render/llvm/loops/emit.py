@@ -98,7 +98,7 @@ def _depth(r: Rendering, node: Expr) -> int:
 def _ix_depth(r: Rendering, ix: Ix) -> int:
     """The level of the innermost loop the index depends on, also by what data tell, which may be of a reduction."""
     found = max((r.level_of[var] for var in index.variables(ix)), default=0)
-    return max(found, *(_depth(r, value) for value in indirect_parts(ix))) if index.picked(ix) else found
+    return max(found, *(_depth(r, value) for value in indirect_parts(ix))) if index.indirect_atoms(ix) else found
 
 
 def _const(r: Rendering, node: Const) -> Value:

@@ -83,7 +83,7 @@ def tile_of(kernel: Kernel, lanes: int, target: Processor) -> int:
 def _updates_across(kernel: Kernel) -> bool:
     """Whether each column has places of its own: what lies between these in memory is the other columns'."""
     stores = [store for one in kernel.passes for store in one.stores]
-    return any(kernel.lane in part.inner for store in stores for part in index.picked(store.index))
+    return any(kernel.lane in part.inner for store in stores for part in index.indirect_atoms(store.index))
 
 
 def render_kernel(

@@ -25,7 +25,7 @@ from framesmith_backends.ir.fused.attention import (
 )
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
-from framesmith_backends.ir.program import Place, contiguous_strides
+from framesmith_backends.ir.program import BufferView, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.nested_lines import flat
@@ -123,7 +123,7 @@ def short(name: str, length: int) -> str | None:
     return f"({name} < {length})" if length != side(length) else None
 
 
-def read_operand(w: Writing, place: Place, first: str, second: str, masks: list[str | None]) -> str:
+def read_operand(w: Writing, place: BufferView, first: str, second: str, masks: list[str | None]) -> str:
     batch, *steps = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
     parts = [f"{name} * {step}" for name, step in zip((first, second), steps, strict=True)]
     start = [str(place.offset)] if place.offset != 0 else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient, SideSum
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.triton.emit import emit
 from framesmith_backends.render.triton.fused.attention import (
@@ -93,13 +93,13 @@ def _lengths(item: FusedAttentionGradient) -> set[int]:
     return own | {_size(one.factor.shape[2]) for one in item.sums}
 
 
-def _read(w: Writing, place: Place, rows: str, within: str | None) -> str:
+def _read(w: Writing, place: BufferView, rows: str, within: str | None) -> str:
     """The elements of a place at these rows, beside each other."""
     where, mask = _where(w, place, rows, within)
     return f"tl.load({where}{f', mask={mask}, other=0.0' if mask else ''})"
 
 
-def _where(w: Writing, place: Place, rows: str, within: str | None) -> tuple[str, str]:
+def _where(w: Writing, place: BufferView, rows: str, within: str | None) -> tuple[str, str]:
     length = _size(place.shape[2])
     batch, row, element = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
     start = [str(place.offset)] if place.offset != 0 else []
@@ -114,9 +114,9 @@ def _blocks(w: Writing, item: FusedAttentionGradient, over: str) -> None:
     open_blocks(w, other, tile, over)
     within = w.masks.get(other)
     down = None if within is None else f"columns[:, None] < {other.size}"
-    names: dict[Place, str] = {}
+    names: dict[BufferView, str] = {}
 
-    def read(place: Place) -> str:
+    def read(place: BufferView) -> str:
         if place not in names:
             names[place] = f"other{len(names)}"
             w.line(f"{names[place]} = {_read(w, place, 'columns[:, None]', down)}")

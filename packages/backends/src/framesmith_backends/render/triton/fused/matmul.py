@@ -14,7 +14,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, Rest
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
-from framesmith_backends.ir.program import Place
+from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.emit import emit, position_text, stored
@@ -71,7 +71,7 @@ def _reaches_computing(matmul: FusedMatmul, value: Expr) -> bool:
     return reaches(Kernel("operand", (), loops[:3], (), None, passes))
 
 
-def _last(place: Place, more: tuple[int, ...]) -> int:
+def _last(place: BufferView, more: tuple[int, ...]) -> int:
     found = place.offset
     for n, extra, step in zip(place.shape, more, place.strides, strict=True):
         found += (n + extra) * abs(step)
@@ -244,7 +244,7 @@ def _add_up(w: Writing, matmul: FusedMatmul, rest: Rest) -> None:
     )
 
 
-def _places(w: Writing, matmul: FusedMatmul, which: str, place: Place) -> None:
+def _places(w: Writing, matmul: FusedMatmul, which: str, place: BufferView) -> None:
     """The addresses of the first tile of an operand that is read as it lies."""
     z, first, second = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
     parts = ("rows[:, None]", "along[None, :]") if which == "a" else ("along[:, None]", "columns[None, :]")
@@ -297,5 +297,5 @@ def _store(w: Writing, store: Store) -> None:
     place = f"{w.pointers[store.buffer]} + tl.broadcast_to({position_text(w, store.index)}, {shape})"
     mask = w.mask(w.tile.variables)
     suffix = f", mask=tl.broadcast_to({mask}, {shape})" if mask is not None else ""
-    assert index.picked(store.index) == ()
+    assert index.indirect_atoms(store.index) == ()
     w.line(f"tl.store({place}, tl.broadcast_to({value}, {shape}){suffix})")
