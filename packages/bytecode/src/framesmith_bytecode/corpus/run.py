@@ -6,6 +6,7 @@ Without a directory: of the standard library and of every package installed in t
 from __future__ import annotations
 
 import platform
+import sys
 import sysconfig
 import time
 import warnings
@@ -93,11 +94,14 @@ INSTALLED: Final = frozenset(("site-packages", "dist-packages"))
 
 
 def environment() -> dict[str, Path]:
-    """Directories of the running environment: the standard library and the installed packages."""
+    """Directories of the running environment: the standard library and packages, installed or on `sys.path`."""
     paths = sysconfig.get_paths()
     found: dict[Path, str] = {}
     for key, name in (("stdlib", "standard library"), ("purelib", "installed"), ("platlib", "installed (platform)")):
         found.setdefault(Path(paths[key]).resolve(), name)
+    added = [Path(entry).resolve() for entry in sys.path if Path(entry).name in INSTALLED]
+    for number, path in enumerate(path for path in dict.fromkeys(added) if path not in found):
+        found[path] = f"added to the path ({number})"
     return {name: path for path, name in found.items()}
 
 
