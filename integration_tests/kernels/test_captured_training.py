@@ -112,7 +112,7 @@ def same(loop: Loop, backend: Any, device: str, **options: Any) -> None:
     torch.testing.assert_close(dict(module.named_buffers()), dict(reference.named_buffers()), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_training_is_the_same(loop: Loop) -> None:
     backend = Capture()

@@ -47,7 +47,7 @@ def counters() -> dict[str, int]:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", list(ARCHITECTURES)[::EACH])
 def test_inference_at_three_sizes(name: str) -> None:
     model, first = build(name)
@@ -65,7 +65,7 @@ def test_inference_at_three_sizes(name: str) -> None:
         assert found["recompilations"] <= found["frames_compiled"] - found["recompilations"], found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", list(TRAINED)[::EACH])
 def test_training_at_three_sizes(name: str) -> None:
     model, _ = build(name)
@@ -93,7 +93,7 @@ def test_training_at_three_sizes(name: str) -> None:
 GENERATED = [(name, strategy) for name in MODELS for strategy in STRATEGIES]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("name", "strategy"), GENERATED[:: 1 if EACH == 1 else 4])
 def test_generation_with_a_growing_cache(name: str, strategy: str) -> None:
     model = model_of(name)

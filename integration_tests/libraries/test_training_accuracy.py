@@ -45,7 +45,7 @@ def test_there_are_enough_architectures() -> None:
     assert len(ARCHITECTURES) >= 12 and set(QUICK) < set(ARCHITECTURES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", shown())
 def test_gradients_are_as_exact_as_eager(name: str) -> None:
     table = measure(name)

@@ -210,7 +210,7 @@ VIEWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("view", VIEWED)
 def test_changes_of_views_of_hardly_any_elements(view: str, name: str) -> None:

@@ -108,6 +108,7 @@ def no_collections() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ENDINGS)
 def test_no_frame_of_the_compiler_is_left(name: str) -> None:

@@ -48,6 +48,7 @@ def test_training_is_eagers(name: str, kind: type[nn.RNNBase]) -> None:
     assert torch.equal(after, state)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_frozen_weights_and_half_numbers(kind: type[nn.RNNBase]) -> None:
     torch.manual_seed(0)

@@ -53,6 +53,7 @@ def trained(module: nn.Module, run: Callable[..., torch.Tensor], batches: list[B
     return found
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_steps_with_failures_between(dynamic: bool) -> None:
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ SHARED = 0.9 if LONG else 0.8
 WHOLE = 0.85 if LONG else 0.8
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20)
 @pytest.mark.timeout(7200 if LONG else 300)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("backend", ["aot_eager", "eager"] if LONG else ["aot_eager"])

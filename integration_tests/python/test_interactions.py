@@ -125,7 +125,7 @@ def test_logs_change_nothing_and_name_the_program(name: str) -> None:
     assert not [place for place in positions if re.search("/framesmith_?[a-z]*/|^-$", place[1])], positions
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("names", [sorted(PROGRAMS)[at::20] for at in range(20)], ids=lambda names: names[0])
 def test_in_threads_of_their_own(names: list[str]) -> None:

@@ -89,7 +89,7 @@ REMEMBERED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("case", "dynamic"), in_turn(a_part(itertools.product(USED, REMEMBERED), 5), [None, True]))
 def test_an_unbacked_length_beside_a_fixed_one(case: tuple[str, str], dynamic: bool | None) -> None:
     used, made = case

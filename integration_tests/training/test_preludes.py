@@ -292,7 +292,7 @@ class Fails(CpuBackend):
         return failing if role == self.role else run
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore::framesmith.FramesmithWarning")
 @pytest.mark.parametrize("role", ["inference", "forward"])
 @pytest.mark.parametrize("program", [gan, second_derivatives, averaged])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
-
-#: Nightly, `FRAMESMITH_LONG=1`, several samples of each operator run, otherwise one.
-LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 
 
 class Watch(TorchDispatchMode):
@@ -25,8 +22,15 @@ class Watch(TorchDispatchMode):
 
 
 def run_samples(seen, limit):
-    """Runs up to `limit` samples of each operator under a `Watch`, one by default; samples that raise are left out."""
-    limit = limit if LONG else 1
+    """Runs up to `limit` samples of each operator under a `Watch`; samples that raise are left out.
+
+    In a thread of its own: torch's database and `manual_seed` format the stack at each sample, and pytest's is deep.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_run_samples, seen, limit).result()
+
+
+def _run_samples(seen, limit):
     for op in op_db:
         dtypes = op.supported_dtypes("cpu")
         if not dtypes:

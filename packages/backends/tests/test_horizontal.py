@@ -210,6 +210,7 @@ def test_more_programs_than_a_launch_has_are_several(monkeypatch: pytest.MonkeyP
     assert len(stages.launched) == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_numbers_equal_eager() -> None:
     assert interpreted("interpret_horizontal.py").count("ok ") == len(LISTS) + 2

@@ -44,6 +44,7 @@ def test_how_many_kernels_and_calls(program: Program) -> None:
         verify_kernel(kernel)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", PLAIN, ids=lambda p: p.name)
 def test_what_they_mean(program: Program) -> None:
     inputs = program.inputs()

@@ -77,6 +77,7 @@ def test_damaged_code_is_made_again(tmp_path: Path) -> None:
         assert file.read_bytes() == whole
 
 
+@pytest.mark.nightly
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "framesmith").write_text("a file is in the way")
     assert run_once() == ["1", "True"]

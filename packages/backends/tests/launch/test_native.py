@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Two launchers of one module die in one collection. What is cleared in it allocates, so that memory that was freed too
 # early is used again: behind a constant of a code object the collector does not see it.
 DYING = """
@@ -35,6 +37,7 @@ print("done")
 """
 
 
+@pytest.mark.nightly
 def test_launchers_of_one_module_die_together():
     command = [sys.executable, "-X", "faulthandler", "-c", DYING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

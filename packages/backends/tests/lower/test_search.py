@@ -210,7 +210,7 @@ def test_sizes_that_change() -> None:
     assert any("no known number" in note for note in lower_graph(changing).notes.values())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", ["searchsorted", "bucketize"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_samples_of_the_operator_database(name: str, dtype: torch.dtype) -> None:

@@ -105,7 +105,7 @@ def kinds_of(dtype: torch.dtype) -> list[str]:
     return kinds if dtype.is_floating_point else [kind for kind in kinds if kind != "logsumexp"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", [*EXTREMES, torch.bool, torch.uint8, torch.int8, torch.int16])
@@ -222,7 +222,7 @@ def test_nothing_else_is_read(kind: str, shape: tuple[int, ...]) -> None:
                 scan_into(x, dim, kind, values, indices if KINDS[kind].has_indices else None, reverse)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(90_001,), (2, 70_000), (600, 130), (70, 600, 2), (5, 130, 300)])
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -354,6 +354,7 @@ def test_torchs_own_samples(name: str) -> None:
     assert served >= 10
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of other processors")
 @pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])

@@ -111,6 +111,7 @@ def lines_of_aten(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", TYPES)
 def test_all_types_along_all_dimensions(dtype: torch.dtype) -> None:
@@ -120,6 +121,7 @@ def test_all_types_along_all_dimensions(dtype: torch.dtype) -> None:
                 check(numbers(shape, dtype, dim % len(shape), scale), dim)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
 def test_lengths_of_lines(dtype: torch.dtype) -> None:
@@ -259,6 +261,7 @@ def test_nothing_else_is_read(shape: tuple[int, ...]) -> None:
             sort_into(x, dim, False, values, indices)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     a_part(itertools.product([(40_001,), (2, 20_000), (600, 130), (70, 100, 9), (3000, 12)], TYPES), 3),
@@ -349,6 +352,7 @@ def test_what_stays_with_aten() -> None:
         assert calls(with_sorts(gm))
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("name", ["sort", "argsort", "msort"])
 def test_torchs_own_samples(name: str) -> None:
@@ -365,6 +369,7 @@ def test_torchs_own_samples(name: str) -> None:
     assert served >= 8
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of other processors")
 @pytest.mark.parametrize(("name", "width"), [("x86-64", 16), ("x86-64-v3", 32)])

@@ -71,7 +71,7 @@ def check(case: Case, inputs: list[Tensor], plan: Plan, tolerance: float = 1e-4)
         torch.testing.assert_close(found, one, rtol=tolerance, atol=tolerance * float(one.abs().max()))
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("columns", [64, 96, 300])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_rows_and_columns_share_a_kernel(case: Case, columns: int) -> None:
@@ -131,7 +131,7 @@ def test_each_program_takes_a_fair_number_of_rows(rows: int) -> None:
     check(CASES[0], inputs, plan)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_other_types(case: Case, dtype: torch.dtype) -> None:
@@ -170,7 +170,7 @@ def test_columns_of_many_matrices_are_results() -> None:
     check(case, inputs, plan)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("columns", [64, 75, 300])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_the_cpu_shares_kernels_among_few_rows_too(case: Case, columns: int) -> None:

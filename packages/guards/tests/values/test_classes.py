@@ -160,7 +160,7 @@ def test_another_class_at_the_same_address_is_asked_about():
         pass
 
     check = compile_guards([Guard(TypeSource(X), "NOT_SUBCLASS", Shape)], ("x",))
-    for _ in range(20):
+    for _ in range(6):
         plain = type("One", (), {})
         assert check((plain(),), f)
         del plain
