@@ -21,7 +21,7 @@ MODULES = (marks, stances, configuration)
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is compiled, no warning was given; the stance is the default one, and is so afterwards."""
-    monkeypatch.setattr(settings, "_told", set())
+    monkeypatch.setattr(settings, "_warned", set())
     framesmith.reset()
     yield
     torch.compiler.set_stance("default")

@@ -29,7 +29,7 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.lower.graph import why_not_functional
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.rewrite.channels_last import channels_last, with_channels_last
-from framesmith_backends.rewrite.convolution_layouts import ON_CUDA, images_and_result, in_groups
+from framesmith_backends.rewrite.convolution_layouts import ON_CUDA, in_groups, input_and_result
 
 #: Samples of each operator of the database, and of each of their types.
 SAMPLES = 4
@@ -85,7 +85,7 @@ class Collector:
 
 def why_not_channels_last(node: fx.Node) -> str | None:
     """As on a device with tensor cores, which tensors on the CPU know nothing of."""
-    found = images_and_result(node)
+    found = input_and_result(node)
     return found if isinstance(found, str) else "convolved in groups" if in_groups(node) else None
 
 

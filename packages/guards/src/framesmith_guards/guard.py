@@ -1,4 +1,4 @@
-"""Guards: one property of one source's value that must hold at every later call; and sets of them."""
+"""Guards, and sets of them; a guard row is one property of one source's value that must hold at every later call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions a joint graph into a forward graph and a backward graph for each autograd node.
+"""Recompute policy: partitions a joint graph into a forward and a backward graph for each autograd node.
 
 Note [Partition]: a forward value that the backward pass needs is either saved or recomputed. The choice is a minimum
 cut. Each forward node is a pair of vertices: cutting `in -> out` saves it (capacity: its bytes), cutting `source -> in`

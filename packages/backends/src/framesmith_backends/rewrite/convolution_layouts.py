@@ -44,7 +44,7 @@ MULTIPLICATIONS_FOR_A_NORM = 256
 
 def why_not_on_cpu(node: fx.Node) -> str | None:
     """Why this node is not computed with the channels last, or None."""
-    found = images_and_result(node)
+    found = input_and_result(node)
     if isinstance(found, Refusal):
         return found.reason
     images, result = found
@@ -58,7 +58,7 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
 
 def why_not_on_cuda(node: fx.Node) -> str | None:
     """The same where cuDNN computes it. (Who changes its switches later loses time, not numbers: launchers look.)"""
-    found = images_and_result(node)
+    found = input_and_result(node)
     if isinstance(found, Refusal):
         return found.reason
     images, _ = found
@@ -78,7 +78,7 @@ def tensor_cores_take(dtype: torch.dtype) -> bool:
     return is_low_precision(dtype) or (dtype == torch.float32 and rounds_float32("conv"))
 
 
-def images_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | Refusal:
+def input_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | Refusal:
     """What is convolved, and the result or its gradient; why no device would have their channels last."""
     if node.target not in CONVOLUTIONS:
         return Refusal("no convolution")
