@@ -17,7 +17,7 @@ PLANTED = [
     ("packages/aten/src/a.py", "class FusedProduct:", ["Product"]),
     ("packages/aten/src/a.py", "own_products = OWN_PRODUCTS", ["PRODUCTS", "products"]),
     ("packages/backends/src/b.py", "Picked, from images", ["Picked", "images"]),
-    ("packages/dynamo/src/d.py", "def is_told_by_data(): return both_ways", ["both_ways", "told", "indirect_parts"]),
+    ("packages/dynamo/src/d.py", "def is_told_by_data(): return both_ways", ["both_ways", "told", "told_by_data"]),
     ("packages/dynamo/src/d.py", "# it is left\n    # alone", ["left # alone"]),
     ("docs/page.md", "Half\ntypes, and the frame runs as plain Python.", ["Half types", "plain Python"]),
     ("packages/aot/src/a.py", "regions are kept", ["kept", "regions"]),
