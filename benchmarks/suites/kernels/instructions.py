@@ -17,7 +17,7 @@ from benchmarks.harness.timing import Row
 from benchmarks.models.selection import Selection
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts, loop_of
-from framesmith_backends.render.llvm.ops import ELEMENTARY
+from framesmith_backends.render.llvm.ops import functions
 
 KINDS = {"f32": "float", "f64": "double"}
 #: Cycles from vector to vector where nothing but the processor's units limits them, times 100.
@@ -27,8 +27,8 @@ CYCLES = "cycles x 100"
 def run(selection: Selection) -> list[Row]:
     """Rows of the functions whose name matches the selection, one for each type and processor."""
     found = []
-    for dtype, table in ELEMENTARY.items():
-        for name in table:
+    for dtype in KINDS:
+        for name in functions(dtype):
             if fnmatch(name, selection.only):
                 rows = list(_rows(dtype, name))
                 print(f"{rows[0].case:<20}", *(f"{row.candidate} {_short(row)}" for row in rows), sep="  ", flush=True)
@@ -44,7 +44,7 @@ def _short(row: Row) -> str:
 
 def _rows(dtype: str, name: str) -> Iterator[Row]:
     for processor in PROCESSORS.values():
-        text = assembly(ELEMENTARY[dtype][name], OPS[name].arity, KINDS[dtype], processor)
+        text = assembly(functions(dtype)[name], OPS[name].arity, KINDS[dtype], processor)
         counted = dataclasses.asdict(counts(text))
         figures = {kind: value if isinstance(value, int) else len(value) for kind, value in counted.items()}
         cycles = modelled_cycles(loop_of(text), processor)

@@ -18,7 +18,7 @@ from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
 from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
-from framesmith_backends.ir.ops import OPS
+from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
 from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
@@ -313,15 +313,15 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
         for part in walk(one.body):
             if _computes_with_float8(part):
                 raise Decline("arithmetic of floating numbers of 8 bits")
-            if isinstance(part, Op) and part.dtype == "f64" and not OPS[part.name].float64:
+            if isinstance(part, Op) and part.dtype == "f64" and emitter(OPS[part.name].llvm, "f64") is None:
                 raise Decline(f"{part.name} in float64")
-            if isinstance(part, Op) and not OPS[part.name].on_gpus and low.target.on_gpu:
+            if (
+                isinstance(part, Op)
+                and low.target.on_gpu
+                and emitter(OPS[part.name].triton, part.args[-1].dtype) is None
+            ):
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
-
-
-#: Operations that give one of their operands.
-_CHOICES = ("where", "put")
 
 
 def _is_float8(value: Expr) -> bool:
@@ -330,7 +330,7 @@ def _is_float8(value: Expr) -> bool:
         return True
     if isinstance(value, Cast):
         return _is_float8(value.value)
-    return isinstance(value, Op) and value.name in _CHOICES and any(map(_is_float8, value.args))
+    return isinstance(value, Op) and OPS[value.name].chooses and any(map(_is_float8, value.args))
 
 
 def _computes_with_float8(part: Expr) -> bool:
@@ -339,8 +339,8 @@ def _computes_with_float8(part: Expr) -> bool:
         value = part.value
         while isinstance(value, Cast):
             value = value.value
-        return part.dtype in FLOAT8 and isinstance(value, Op) and value.name not in _CHOICES
-    return isinstance(part, Op) and part.name not in _CHOICES and any(map(_is_float8, part.args))
+        return part.dtype in FLOAT8 and isinstance(value, Op) and not OPS[value.name].chooses
+    return isinstance(part, Op) and not OPS[part.name].chooses and any(map(_is_float8, part.args))
 
 
 def _may_be_equal(one: Shape, other: Shape) -> bool:

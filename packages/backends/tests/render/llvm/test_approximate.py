@@ -13,7 +13,7 @@ from tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.render.llvm import module
 from framesmith_backends.render.llvm.loops.kernel import render_kernel
-from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
+from framesmith_backends.render.llvm.ops import functions
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -52,7 +52,7 @@ def errors(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return torch.where(same, torch.zeros_like(exact), (found.double() - exact).abs() / unit)
 
 
-@pytest.mark.parametrize("name", APPROXIMATE)
+@pytest.mark.parametrize("name", functions("bf16"))
 def test_as_good_as_eager(name: str) -> None:
     function, model = MODELS[name]
     x = every()

@@ -10,7 +10,7 @@ import pytest
 
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts
-from framesmith_backends.render.llvm.ops import ELEMENTARY
+from framesmith_backends.render.llvm.ops import functions
 
 KINDS = {"f32": "float", "f64": "double"}
 #: The most instructions, with AVX-512, AVX2 and NEON, when they were last counted.
@@ -86,11 +86,11 @@ def column(processor: Processor) -> int:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype, table in ELEMENTARY.items() for name in table])
+@pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype in KINDS for name in functions(dtype)])
 def test_no_function_grows_unnoticed(dtype: str, name: str) -> None:
     """Nor calls the library but where it says so. A new function is counted first."""
     found = {
-        processor.name: counts(assembly(ELEMENTARY[dtype][name], OPS[name].arity, KINDS[dtype], processor))
+        processor.name: counts(assembly(functions(dtype)[name], OPS[name].arity, KINDS[dtype], processor))
         for processor in PROCESSORS.values()
     }
     bounds = {one.name: int(COUNTED[dtype, name][column(one)] * MARGIN) + 1 for one in PROCESSORS.values()}
@@ -108,4 +108,4 @@ def test_a_loop_is_found_and_its_kinds_are_told() -> None:
 
 
 def test_all_are_counted() -> None:
-    assert set(COUNTED) == {(dtype, name) for dtype, table in ELEMENTARY.items() for name in table}
+    assert set(COUNTED) == {(dtype, name) for dtype in KINDS for name in functions(dtype)}

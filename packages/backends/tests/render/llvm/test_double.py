@@ -12,7 +12,7 @@ from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm.math.float64 import FLOAT64
+from framesmith_backends.render.llvm.ops import functions
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Long = np.longdouble
@@ -75,7 +75,7 @@ def errors(found: Array, exact: Array) -> Array:
 
 
 def test_every_function_has_a_model() -> None:
-    assert set(MODELS) == set(FLOAT64)
+    assert set(MODELS) == set(functions("f64"))
 
 
 @pytest.mark.sampled(6)

@@ -22,11 +22,10 @@ from framesmith_backends import CpuBackend
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.launch.llvm.engine import engine_of
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
-from framesmith_backends.render.llvm.ops import ELEMENTARY
+from framesmith_backends.render.llvm.ops import functions
 
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="another processor than x86")
-TABLES = {**ELEMENTARY, "bf16": APPROXIMATE}
+TABLES = {dtype: functions(dtype) for dtype in ("f32", "f64", "bf16")}
 #: Of two numbers that are divided, quotients and rests of such sizes are no subnormal ones.
 ORDINARY = {"atan2": (2.0**-40, 2.0**40), "fmod": (2.0**-48, 2.0**76), "floordiv": (2.0**-48, 2.0**76)}
 

@@ -1,4 +1,4 @@
-"""Lowering of elementwise operations: tables of (ATen names, formula), one table for each typing rule."""
+"""Rules for elementwise operators that are more than a formula of their operands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
 from framesmith_backends.ir.symbolic.size import Sym, surely_positive
 from framesmith_backends.lower.compute import formulas
+from framesmith_backends.lower.compute.elementwise import core, met, times_derivative
 from framesmith_backends.lower.movement.transposing import is_transposing, transposed_copy, walks_in_tiles
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast, float_of, promoted
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.torch_adapter import unstable
 
@@ -26,147 +27,8 @@ def _identity(x: Expr) -> Expr:
     return x
 
 
-def _core(name: str) -> Callable[..., Expr]:
-    return lambda *args: Op(name, *args)
-
-
-def _times_derivative(name: str) -> Callable[[Expr, Expr], Expr]:
-    return lambda grad, x: grad * Op(name, x)
-
-
-def _abs(x: Expr) -> Expr:
-    return x if x.dtype == "u8" else Op("abs", x)
-
-
-def _rounding(name: str) -> Callable[[Expr], Expr]:
-    return lambda x: Op(name, x) if is_float(x.dtype) else x
-
-
-def _neg(x: Expr) -> Expr:
-    return -x
-
-
-def _either(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
-    return lambda a, b: Op(on_bool if a.dtype == "b1" else otherwise, a, b)
-
-
-_matmul = _either("and", "mul")
-
-# Formulas whose last operand is not rounded to a low-precision type if it is a number.
-EXACT = frozenset({_matmul, formulas.lerp})
-
-# Result type: the operands' common type, which is also the type computed in (float32 for low-precision types).
-SAME: tuple[tuple[str, Callable[..., Expr]], ...] = (
-    ("abs", _abs),
-    ("neg", _neg),
-    ("relu", formulas.relu),
-    ("floor", _rounding("floor")),
-    ("ceil", _rounding("ceil")),
-    ("trunc", _rounding("trunc")),
-    ("round", _rounding("round")),
-    ("sgn", formulas.sign),
-    ("sign", formulas.sign),
-    ("hardsigmoid", formulas.hardsigmoid),
-    ("hardswish", formulas.hardswish),
-    ("mish", _core("mish")),
-    ("silu", _core("silu")),
-    ("mul.Tensor", _matmul),
-    ("mul.Scalar", _matmul),
-    ("maximum", _either("or", "max")),
-    ("minimum", _either("and", "min")),
-    ("fmax", formulas.fmax),
-    ("fmin", formulas.fmin),
-    ("bitwise_and.Tensor", _core("and")),
-    ("bitwise_and.Scalar", _core("and")),
-    ("bitwise_or.Tensor", _core("or")),
-    ("bitwise_or.Scalar", _core("or")),
-    ("bitwise_xor.Tensor", _core("xor")),
-    ("bitwise_not", _core("not")),
-    ("lerp.Tensor", formulas.lerp),
-    ("lerp.Scalar", formulas.lerp),
-    ("sigmoid_backward", formulas.sigmoid_backward),
-    ("tanh_backward", formulas.tanh_backward),
-    ("silu_backward", _times_derivative("dsilu")),
-    ("mish_backward", _times_derivative("dmish")),
-    ("hardsigmoid_backward", formulas.hardsigmoid_backward),
-    ("hardswish_backward", formulas.hardswish_backward),
-)
-
-# Integers and bools become the default floating type first.
-FLOAT: tuple[tuple[str, Callable[..., Expr]], ...] = (
-    *((name, _core(name)) for name in ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10")),
-    *((name, _core(name)) for name in ("log1p", "sin", "cos", "tan", "asin", "acos", "atan", "erf", "erfc", "sigmoid")),
-    *((name, _core(name)) for name in ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")),
-    *((name, _core(name)) for name in ("erfinv", "lgamma", "digamma", "i0")),
-    *((f"special_{name}", _core(name)) for name in ("i0e", "i1", "i1e")),
-    ("reciprocal", lambda x: 1.0 / x),
-)
-
-# Operands meet in their common type; the result is a bool.
-COMPARE: tuple[tuple[str, Callable[..., Expr]], ...] = tuple(
-    (f"{name}.{overload}", _core(name))
-    for name in ("eq", "ne", "lt", "le", "gt", "ge")
-    for overload in ("Tensor", "Scalar")
-)
-
-# Each operand is first turned into a bool.
-LOGICAL: tuple[tuple[str, Callable[..., Expr]], ...] = (
-    ("logical_and", _core("and")),
-    ("logical_or", _core("or")),
-    ("logical_xor", _core("xor")),
-    ("logical_not", _core("not")),
-)
-
-
 def _declined(reason: str) -> Expr:
     raise Decline(reason)
-
-
-def _met(
-    s: Scope, formula: Callable[..., Expr], *operands: Operand, within: str | None = None, exact: bool = False
-) -> Tensor:
-    """The result of an operator whose operands are cast to its result's type first (see `Scope.compute`)."""
-    dtype = s.result.dtype
-    return s.compute(formula, *operands, shape=s.result.shape, dtype=dtype, within=within, meet=dtype, exact=exact)
-
-
-def _same(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    exact = formula in EXACT
-
-    def lowered(s: Scope, *operands: Operand) -> Tensor:
-        return _met(s, formula, *operands, exact=exact)
-
-    return lowered
-
-
-def _float(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    def lowered(s: Scope, x: Tensor) -> Tensor:
-        within = compute_type(float_of(x.dtype))
-        return s.compute(formula, x, shape=s.result.shape, dtype=s.result.dtype, within=within)
-
-    return lowered
-
-
-def _compare(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
-        common = promoted(a, b)
-        if common == "b1" and formula(Const(True, "i64"), Const(True, "i64")).name not in ("eq", "ne"):  # type: ignore[union-attr]
-            common = "u8"
-        return s.compute(formula, a, b, shape=s.result.shape, dtype="b1", meet=common)
-
-    return lowered
-
-
-def _logical(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    def lowered(s: Scope, *operands: Operand) -> Tensor:
-        return s.compute(formula, *operands, shape=s.result.shape, dtype="b1")
-
-    return lowered
-
-
-for _table, _wrap in ((SAME, _same), (FLOAT, _float), (COMPARE, _compare), (LOGICAL, _logical)):
-    for _name, _formula in _table:
-        add_row(_wrap(_formula), _name)
 
 
 def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Expr], Expr]:
@@ -188,22 +50,22 @@ def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Ex
 
 @rule("add.Tensor", "add.Scalar")
 def add(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return _met(s, _scaled_sum(1, alpha, s.result.dtype), a, b)
+    return met(s, _scaled_sum(1, alpha, s.result.dtype), a, b)
 
 
 @rule("sub.Tensor", "sub.Scalar")
 def sub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return _met(s, _scaled_sum(-1, alpha, s.result.dtype), a, b)
+    return met(s, _scaled_sum(-1, alpha, s.result.dtype), a, b)
 
 
 @rule("rsub.Tensor", "rsub.Scalar")
 def rsub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return _met(s, _scaled_sum(-1, alpha, s.result.dtype), b, a)
+    return met(s, _scaled_sum(-1, alpha, s.result.dtype), b, a)
 
 
 @rule("div.Tensor", "div.Scalar")
 def div(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return _met(s, lambda x, y: x / y, a, b, exact=True)
+    return met(s, lambda x, y: x / y, a, b, exact=True)
 
 
 @rule("div.Tensor_mode")
@@ -215,7 +77,7 @@ def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None)
     if s.result.dtype in LOW_PRECISION:
         raise Decline("a truncated quotient in low precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
-    return _divided(s, _core("idiv") if integer else (lambda x, y: Op("trunc", x / y)), a, b)
+    return _divided(s, core("idiv") if integer else (lambda x, y: Op("trunc", x / y)), a, b)
 
 
 @rule("floor_divide")
@@ -230,28 +92,7 @@ def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
 
 @rule("fmod.Tensor", "fmod.Scalar")
 def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return _divided(s, _core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y), a, b)
-
-
-def _of_floats(formula: Callable[..., Expr]) -> Callable[..., Tensor]:
-    """Of two operands, in the floating type of both."""
-
-    def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
-        return _met(s, formula, a, b, within=compute_type(float_of(promoted(a, b))))
-
-    return lowered
-
-
-for _name in ("logaddexp", "logaddexp2"):
-    rule(_name)(_of_floats(_core(_name)))
-rule("atan2")(_of_floats(_core("atan2")))
-rule("copysign.Tensor", "copysign.Scalar")(_of_floats(_core("copysign")))
-rule("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")(_of_floats(formulas.xlogy))
-
-
-@rule("hypot")
-def hypot(s: Scope, x: Tensor, y: Tensor) -> Tensor:
-    return _met(s, _core("hypot"), x, y)
+    return _divided(s, core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y), a, b)
 
 
 #: What ATen says of an integer divided by zero.
@@ -261,11 +102,11 @@ DIVISION_BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 def _divided(s: Scope, formula: Callable[..., Expr], a: Operand, b: Operand, *, exact: bool = False) -> Tensor:
     """Operands met by a formula that divides them. Of integers, a division by zero fails the run."""
     if is_float(s.result.dtype):
-        return _met(s, formula, a, b, exact=exact)
+        return met(s, formula, a, b, exact=exact)
     if (isinstance(b, Sym) and not surely_positive(b)) or (not isinstance(b, (Tensor, Sym)) and b in (0, -1)):
         raise Decline("integer division by a number that is, or may be, 0 or -1")
     if not isinstance(b, Tensor):
-        return _met(s, formula, a, b, exact=exact)
+        return met(s, formula, a, b, exact=exact)
     if s.result.dtype == "b1" or s.target.on_gpu:
         raise Decline(
             "division of bools, or of integers by a tensor, of which CUDA's kernels do not say that it is zero"
@@ -281,10 +122,10 @@ def _divided(s: Scope, formula: Callable[..., Expr], a: Operand, b: Operand, *, 
         found = formula(x, Op("where", Op("or", zero, negative), formulas.like(1, y), y))
         return Op("where", negative, Op("neg", found), found)
 
-    return _met(s, among_others, a, b, exact=exact)
+    return met(s, among_others, a, b, exact=exact)
 
 
-def _shift(core: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:
+def _shift(name: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:
     """Of integers; by a known number in one operation."""
 
     def lowered(s: Scope, a: Operand, b: Operand) -> Tensor:
@@ -294,7 +135,7 @@ def _shift(core: str, formula: Callable[..., Expr]) -> Callable[..., Tensor]:
         if any(isinstance(one, int) and Const(one, row.name).value != one for one in (a, b)):
             raise Decline("a number that the result's type does not hold")
         known = isinstance(b, int) and 0 <= b < row.bits
-        return _met(s, _core(core) if known else formula, a, b)
+        return met(s, core(name) if known else formula, a, b)
 
     return lowered
 
@@ -329,7 +170,7 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
             return _SPECIAL_POWERS[exponent](v)
         return Op("pow", v, Const(nearest(exponent, s.result.dtype), v.dtype))
 
-    return _met(s, formula, x)
+    return met(s, formula, x)
 
 
 # What ATen has kernels of their own for. (For float16 it has none of roots: they differ for -0 and -inf.)
@@ -344,7 +185,7 @@ _SPECIAL_POWERS: dict[int | float, Callable[[Expr], Expr]] = {
 def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
     if not is_float(s.result.dtype):
         raise Decline("an integer power")
-    return _met(s, _core("pow"), x, y)
+    return met(s, core("pow"), x, y)
 
 
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -354,13 +195,13 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
     name, dtype = _GELUS[approximate], s.result.dtype
     if name != "gelu" or _is_of_onednn(s):
-        return _met(s, _core(name), x)
+        return met(s, core(name), x)
 
     def formula(v: Expr) -> Expr:
         """The core operation is NaN at both infinities. It is rounded alone, for which renderers have shorter forms."""
         return Op("where", Op("eq", v, formulas.like(math.inf, v)), v, cast(cast(Op(name, v), dtype), v.dtype))
 
-    return _met(s, formula, x)
+    return met(s, formula, x)
 
 
 def _is_of_onednn(s: Scope) -> bool:
@@ -381,42 +222,7 @@ def _is_nan_at_infinity(dtype: str, onednn: bool) -> bool:
 
 @rule("gelu_backward")
 def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return _met(s, _times_derivative(f"d{_GELUS[approximate]}"), grad, x)
-
-
-def _with_parameters(formula: Callable[..., Expr], tensors: int, *defaults: Any) -> Callable[..., Tensor]:
-    """A rule for `formula(tensor elements..., parameters...)`, the parameters being Python numbers."""
-
-    def lowered(s: Scope, *args: Any) -> Tensor:
-        given = args[tensors:]
-        values = (*given, *defaults[len(given) :])
-        if any(isinstance(v, Tensor) for v in values):
-            raise Decline("a parameter given as a tensor")
-        return _met(s, lambda *xs: formula(*xs, *values), *args[:tensors])
-
-    return lowered
-
-
-for _name, _formula, _tensors, _defaults in (
-    ("threshold", formulas.threshold, 1, ()),
-    ("threshold_backward", formulas.threshold_backward, 2, ()),
-    ("leaky_relu", formulas.leaky_relu, 1, (0.01,)),
-    ("leaky_relu_backward", lambda g, x, slope, _=False: formulas.leaky_relu_backward(g, x, slope), 2, (0.01, False)),
-    ("elu", formulas.elu, 1, (1.0, 1.0, 1.0)),
-    ("hardtanh", formulas.hardtanh, 1, (-1.0, 1.0)),
-    ("hardtanh_backward", formulas.hardtanh_backward, 2, (-1.0, 1.0)),
-    ("softplus", formulas.softplus, 1, (1.0, 20.0)),
-    ("softplus_backward", formulas.softplus_backward, 2, (1.0, 20.0)),
-):
-    add_row(_with_parameters(_formula, _tensors, *_defaults), _name)
-
-
-@rule("elu_backward")
-def elu_backward(
-    s: Scope, grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, y: Tensor
-) -> Tensor:
-    formula = lambda g, v: formulas.elu_backward(g, v, alpha, scale, input_scale, is_result)  # noqa: E731
-    return _met(s, formula, grad, y)
+    return met(s, times_derivative(_GELUS[approximate]), grad, x)
 
 
 def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
@@ -433,7 +239,7 @@ def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Te
             v = Op(name, limit, v)
         return v
 
-    return _met(s, formula, x, *(b for _, b in bounds))
+    return met(s, formula, x, *(b for _, b in bounds))
 
 
 @rule("clamp", "clamp.Tensor")
@@ -478,7 +284,7 @@ def _select(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
 def isnan(s: Scope, x: Tensor) -> Tensor:
     if not is_float(x.dtype):
         return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
-    return s.compute(_core("isnan"), x, dtype="b1", within=compute_type(x.dtype))
+    return s.compute(core("isnan"), x, dtype="b1", within=compute_type(x.dtype))
 
 
 @rule("isinf")
@@ -513,13 +319,3 @@ def copy(s: Scope, x: Tensor, source: Tensor, non_blocking: bool = False) -> Ten
 def _copy_type(source: str, target: str) -> str:
     """A conversion is one step from the source's own type, except that a low-precision value is first a float32."""
     return compute_type(source) if DTYPES[source].compute != source else source
-
-
-@rule("addcmul")
-def addcmul(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return _met(s, lambda v, p, q: v + p * value * q, x, a, b)
-
-
-@rule("addcdiv")
-def addcdiv(s: Scope, x: Tensor, a: Tensor, b: Tensor, *, value: int | float = 1) -> Tensor:
-    return _met(s, lambda v, p, q: v + p * value / q, x, a, b)

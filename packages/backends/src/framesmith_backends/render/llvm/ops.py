@@ -1,54 +1,67 @@
-"""The core operations in LLVM IR: one row each, and conversions between the types in registers and memory."""
+"""The core operations in LLVM IR, and conversions between the types in registers and memory."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
+from framesmith_backends.ir.ops import OPS, emitter, has_own
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
-from framesmith_backends.render.llvm.math.activations import ACTIVATIONS
-from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
-from framesmith_backends.render.llvm.math.bessel import BESSEL
-from framesmith_backends.render.llvm.math.elementary import FLOAT32
-from framesmith_backends.render.llvm.math.float64 import FLOAT64
-from framesmith_backends.render.llvm.math.gamma import GAMMA
-from framesmith_backends.render.llvm.math.logarithmic import LOGARITHMIC
-from framesmith_backends.render.llvm.math.trigonometric import CIRCULAR
-from framesmith_backends.render.llvm.math.via_float64 import VIA_FLOAT64
 
 Emit = Callable[..., Value]
 
 
-def _is_float(v: Value) -> bool:
-    return v.kind in ("float", "double")
+def _resolved(reference: str) -> Emit:
+    """The emitter that a row of `ir.ops` names. Functions are written without the builder's flags."""
+    name, *first = reference.split()
+    module, _, function = name.rpartition(":")
+    if not module:
+        method = getattr(Builder, function)
+        return lambda b, *args: method(b, *first, *args)
+    emit = getattr(importlib.import_module(f"framesmith_backends.render.llvm.{module}"), function)
+
+    def without_flags(b: Builder, *args: Value) -> Value:
+        flags, b.flags = b.flags, ""
+        try:
+            found: Value = emit(b, *first, *args)
+        finally:
+            b.flags = flags
+        return found
+
+    return without_flags
 
 
-def _maximum(greater: str, integer: str) -> Emit:
+@functools.cache
+def emitter_of(name: str, dtype: str) -> Emit:
+    """What emits the operation on values of a type."""
+    reference = emitter(OPS[name].llvm, dtype)
+    if reference is None:
+        raise ValueError(f"no LLVM emitter of {name} for {dtype}")
+    return _resolved(reference)
+
+
+@functools.cache
+def functions(dtype: str) -> dict[str, Emit]:
+    """The emitters of elementary functions of float32, float64, or approximate ones (see `ir.ops.APPROXIMATE`)."""
+    return {name: emitter_of(name, dtype) for name, row in OPS.items() if has_own(row.llvm, dtype)}
+
+
+def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value:
+    """The operation on values of type `dtype` (of the last operand)."""
+    return emitter_of(name, dtype)(b, *args)
+
+
+def extreme(b: Builder, predicate: str, a: Value, c: Value) -> Value:
     """NaN in either operand wins; on a tie the second operand (this decides between -0.0 and 0.0)."""
-
-    def emit(b: Builder, a: Value, c: Value) -> Value:
-        a, c = b.same(a, c)
-        if not _is_float(a):
-            return b.select(b.compare(integer, a, c), a, c)
-        wins = b.binary("or", b.compare(greater, a, c), b.compare("uno", a, b.number(0.0, a)))
-        return b.select(wins, a, c)
-
-    return emit
-
-
-def _comparison(floating: str, signed: str, unsigned: str) -> Emit:
-    def emit(b: Builder, a: Value, c: Value, dtype: str) -> Value:
-        kind = DTYPES[dtype].kind
-        return b.compare({"f": floating, "i": signed}.get(kind, unsigned), a, c)
-
-    return emit
-
-
-def _rounding(name: str) -> Emit:
-    return lambda b, a: b.intrinsic(name, a)
+    a, c = b.same(a, c)
+    wins = b.compare(predicate, a, c)
+    if a.kind in SIGNS:
+        wins = b.binary("or", wins, b.compare("uno", a, b.number(0.0, a)))
+    return b.select(wins, a, c)
 
 
 # Signs are bits of integers: between values of bfloat16 in memory LLVM narrows these to 16 bits, and elsewhere knows
@@ -56,93 +69,65 @@ def _rounding(name: str) -> Emit:
 SIGNS = {"float": ("i32", -(1 << 31)), "double": ("i64", -(1 << 63))}
 
 
-def _copysign(b: Builder, a: Value, c: Value) -> Value:
+def copysign(b: Builder, a: Value, c: Value) -> Value:
     a, c = b.same(a, c)
     kind, sign = SIGNS[a.kind]
     bits = b.bits(a, kind)
-    turned = b.binary("and", b.binary("xor", bits, b.bits(c, kind)), sign)
-    return b.bits(b.binary("xor", bits, turned), a.kind)
+    differing = b.binary("and", b.binary("xor", bits, b.bits(c, kind)), sign)
+    return b.bits(b.binary("xor", bits, differing), a.kind)
 
 
-def _neg(b: Builder, a: Value) -> Value:
-    if not _is_float(a):
-        return b.neg(a)
+def negative(b: Builder, a: Value) -> Value:
     kind, sign = SIGNS[a.kind]
     return b.bits(b.binary("xor", b.bits(a, kind), sign), a.kind)
 
 
-def _abs(b: Builder, a: Value) -> Value:
-    if _is_float(a):
-        kind, sign = SIGNS[a.kind]
-        return b.bits(b.binary("and", b.bits(a, kind), ~sign), a.kind)
+def magnitude(b: Builder, a: Value) -> Value:
+    kind, sign = SIGNS[a.kind]
+    return b.bits(b.binary("and", b.bits(a, kind), ~sign), a.kind)
+
+
+def absolute(b: Builder, a: Value) -> Value:
     return b.select(b.compare("slt", a, 0), b.neg(a), a)
 
 
-def _fmod(b: Builder, a: Value, c: Value) -> Value:
-    return b.binary("frem", a, c) if _is_float(a) else b.binary("srem", a, c)
-
-
-def _not(b: Builder, a: Value) -> Value:
+def inverse(b: Builder, a: Value) -> Value:
     return b.binary("xor", a, True if a.kind == "i1" else -1)
 
 
-def _signbit(b: Builder, a: Value) -> Value:
-    kind = "i32" if a.kind == "float" else "i64"
-    return b.compare("slt", b.bits(a, kind), 0)
+def is_nan(b: Builder, a: Value) -> Value:
+    return b.compare("uno", a, b.number(0.0, a))
 
 
-# Operations that do not ask for the signedness of their operands.
-PLAIN: dict[str, Emit] = {
-    "add": Builder.add,
-    "sub": Builder.sub,
-    "mul": Builder.mul,
-    "div": Builder.div,
-    "neg": _neg,
-    "abs": _abs,
-    "fmod": _fmod,
-    "copysign": _copysign,
-    "isnan": lambda b, a: b.compare("uno", a, b.number(0.0, a)),
-    "signbit": _signbit,
-    "shl": lambda b, a, c: b.binary("shl", a, c),
-    "and": lambda b, a, c: b.binary("and", a, c),
-    "or": lambda b, a, c: b.binary("or", a, c),
-    "xor": lambda b, a, c: b.binary("xor", a, c),
-    "not": _not,
-    "where": Builder.select,
-    "put": lambda b, old, new: new,
-    "sqrt": _rounding("sqrt"),
-    "floor": _rounding("floor"),
-    "ceil": _rounding("ceil"),
-    "round": _rounding("rint"),
-    "trunc": _rounding("trunc"),
-    "rsqrt": lambda b, a: b.div(b.number(1.0, a), b.intrinsic("sqrt", a)),
-}
+def sign_bit(b: Builder, a: Value) -> Value:
+    return b.compare("slt", b.bits(a, SIGNS[a.kind][0]), 0)
 
-# Functions by the type that they are computed in.
-ELEMENTARY: dict[str, dict[str, Emit]] = {
-    "f32": {**FLOAT32, **CIRCULAR, **LOGARITHMIC, **VIA_FLOAT64, **GAMMA, **BESSEL, **ACTIVATIONS},
-    "f64": FLOAT64,
-}
+
+def second(b: Builder, a: Value, c: Value) -> Value:
+    return c
+
 
 # Divisors below this leave rests that doubles hold.
 LARGEST_DIVISOR = 1 << 48
 
 
-def _idiv(b: Builder, a: Value, c: Value, *, unsigned: bool) -> Value:
-    """a / c towards zero. Processors divide integers one by one: vectors are divided as floats that hold them."""
+def quotient(b: Builder, sign: str, a: Value, c: Value) -> Value:
+    """a / c towards zero, of integers that are signed ("s") or not ("u").
+
+    Processors divide integers one by one: vectors are divided as floats that hold them.
+    """
     known = c.lanes == 1 and not c.text.startswith("%")
     if a.lanes > 1 and known:
         # LLVM has shifts for powers of two, and for other numbers of 64 bits in vectors nothing.
         if a.kind == "i64" and b.avx512 and abs(int(c.text)) < LARGEST_DIVISOR and abs(int(c.text)).bit_count() > 1:
             return _quotient_by_known(b, a, int(c.text))
     elif max(a.lanes, c.lanes) > 1 and a.kind in HOLDING:
-        to, back = ("uitofp", "fptoui") if unsigned else ("sitofp", "fptosi")
         a, c = b.same(a, c)
-        quotient = b.binary("fdiv", *(b.convert(to, one, HOLDING[a.kind]) for one in (a, c)))
-        return b.convert(back, quotient, a.kind)
+        found = b.binary("fdiv", *(b.convert(f"{sign}itofp", one, HOLDING[a.kind]) for one in (a, c)))
+        return b.convert(f"fpto{sign}i", found, a.kind)
     elif max(a.lanes, c.lanes) > 1 and b.avx512:
         return _quotient_of_longs(b, *b.same(a, c))
-    return b.binary("udiv" if unsigned else "sdiv", a, c)
+    return b.binary(f"{sign}div", a, c)
 
 
 #: Types whose quotients, truncated, are those of such floats: a quotient below a whole number is not rounded to it.
@@ -183,48 +168,6 @@ def _quotient_of_longs(b: Builder, a: Value, c: Value) -> Value:
     enough = b.compare("sge", b.add(along, below_zero), 0)
     off = b.select(b.compare("slt", along, 0), b.neg(step), b.select(enough, step, zero))
     return b.add(b.add(first, second), off)
-
-
-COMPARISONS: dict[str, Emit] = {
-    "eq": _comparison("oeq", "eq", "eq"),
-    "ne": _comparison("une", "ne", "ne"),
-    "lt": _comparison("olt", "slt", "ult"),
-    "le": _comparison("ole", "sle", "ule"),
-    "gt": _comparison("ogt", "sgt", "ugt"),
-    "ge": _comparison("oge", "sge", "uge"),
-}
-
-
-def emit_op(b: Builder, name: str, args: tuple[Value, ...], dtype: str) -> Value:
-    """The operation on values of type `dtype` (of the last operand)."""
-    if name in COMPARISONS:
-        return COMPARISONS[name](b, *args, dtype)
-    unsigned = DTYPES[dtype].kind == "u"
-    if name in ("max", "min"):
-        sign = "u" if unsigned else "s"
-        row = _maximum("ogt", f"{sign}gt") if name == "max" else _maximum("olt", f"{sign}lt")
-        return row(b, *args)
-    if name == "idiv":
-        return _idiv(b, *args, unsigned=unsigned)
-    if name == "shr":
-        return b.binary("lshr" if unsigned else "ashr", *args)
-    function = ELEMENTARY.get(dtype, {}).get(name)
-    if function is not None:
-        return _elementary(b, function, args)
-    return PLAIN[name](b, *args)
-
-
-def emit_approximate(b: Builder, name: str, args: tuple[Value, ...]) -> Value:
-    """The operation on values of float32, exact enough to be rounded to bfloat16."""
-    return _elementary(b, APPROXIMATE[name], args)
-
-
-def _elementary(b: Builder, function: Emit, args: tuple[Value, ...]) -> Value:
-    flags, b.flags = b.flags, ""
-    try:
-        return function(b, *args)
-    finally:
-        b.flags = flags
 
 
 def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:

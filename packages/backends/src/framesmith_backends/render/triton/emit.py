@@ -22,6 +22,7 @@ from framesmith_backends.ir.expr import (
     walk,
 )
 from framesmith_backends.ir.kernel import Check, Store
+from framesmith_backends.ir.ops import APPROXIMATE, OPS, emitter, has_own
 from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Atom, Div, Indirect, Ix, Mod, Var
@@ -29,22 +30,8 @@ from framesmith_backends.ir.symbolic.size import Size, Sym, surely_positive
 from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import Writing
 
-INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
-}  # fmt: skip
-# Functions of the support module, of the same names.
-CALLS = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "rsqrt", "sqrt", "hypot",
-    "erfinv", "lgamma", "i0", "i1", "logaddexp", "logaddexp2",
-    "gelu", "gelu_tanh", "silu", "mish", "dgelu", "dgelu_tanh", "dsilu", "dmish",
-    "pow", "fmod", "floordiv", "floor", "ceil", "round", "trunc", "copysign", "signbit", "div", "max", "min",
-))  # fmt: skip
-
-
-#: Functions with a shorter form for results that are rounded to bfloat16 at once.
-APPROXIMATE = frozenset(("gelu", "gelu_tanh", "silu", "sigmoid"))
+#: Operations on float32 with an approximate form for results that are rounded to bfloat16 at once.
+APPROXIMATED = frozenset(name for name, row in OPS.items() if has_own(row.triton, APPROXIMATE))
 
 
 def number_text(value: bool | int | float, dtype: str) -> str:
@@ -81,9 +68,9 @@ def emit(w: Writing, root: Expr) -> str:
     """The name or text of the expression's value, named in the outermost scope where it is known."""
     names: dict[Expr, str] = {}
     depths = _depths(w, root)
-    approximate = approximate_parts(root, APPROXIMATE)
+    skipped = approximate_parts(root, APPROXIMATED)
     for node in depths:
-        if node in approximate:
+        if node in skipped:
             continue
         if isinstance(node, Const):
             names[node] = _constant(node)
@@ -104,13 +91,8 @@ def emit(w: Writing, root: Expr) -> str:
 def _constant(node: Const) -> str:
     kind = DTYPES[DTYPES[node.dtype].compute].triton
     if isinstance(node.value, float) and node.value == 0 and math.copysign(1, node.value) < 0:
-        return _negative(f"tl.full([], 0.0, {kind})")  # of Triton's own constants zero has no sign
+        return operation("neg", (f"tl.full([], 0.0, {kind})",), "f32")  # of Triton's own constants zero has no sign
     return f"tl.full([], {number_text(node.value, node.dtype)}, {kind})"
-
-
-def _negative(value: str) -> str:
-    """Of a floating value, also of zero, which Triton's own minus takes from zero."""
-    return f"({value} * -1.0)"
 
 
 def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
@@ -118,7 +100,7 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
     value = names.get(inner)
     if value is None:  # one of the approximate parts
         assert isinstance(inner, Op)
-        value = f"fs.approximate_{inner.name}({names[inner.args[0]]})"
+        value = operation(inner.name, tuple(names[arg] for arg in inner.args), APPROXIMATE)
     if target == "b1":
         return f"({value} != 0)"
     if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
@@ -135,29 +117,11 @@ def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
 
 
 def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
-    if name in INFIX:
-        return f"({args[0]} {INFIX[name]} {args[1]})"
-    if name == "where":
-        return f"tl.where({', '.join(args)})"
-    if name == "put":
-        return args[1]
-    if name == "neg":
-        return _negative(args[0]) if DTYPES[dtype].kind == "f" else f"(-{args[0]})"
-    if name == "not":
-        return f"({args[0]} == 0)" if dtype == "b1" else f"(~{args[0]})"
-    if name == "abs":
-        return f"tl.abs({args[0]})"
-    if name == "isnan":
-        return f"({args[0]} != {args[0]})"
-    if name in ("sqrt", "rsqrt") and dtype == "f64":
-        return {"sqrt": "tl.sqrt({0})", "rsqrt": "(1.0 / tl.sqrt({0}))"}[name].format(*args)
-    if name == "idiv":
-        return f"({args[0]} // {args[1]})"
-    if name in ("max", "min", "fmod") and DTYPES[dtype].kind != "f":
-        return f"fs.{name}_integer({', '.join(args)})"
-    if name in CALLS:
-        return f"fs.{name}({', '.join(args)})"
-    raise ValueError(f"the Triton renderer has no {name}")
+    """The text of an operation on operands of a type."""
+    text = emitter(OPS[name].triton, dtype)
+    if text is None:
+        raise ValueError(f"the Triton renderer has no {name} for {dtype}")
+    return text.format(*args)
 
 
 def _index(w: Writing, node: Index, names: dict[Expr, str]) -> str:

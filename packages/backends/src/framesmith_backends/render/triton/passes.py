@@ -174,7 +174,9 @@ def _reduced(w: Writing, kind: str, cell: str, along: Sequence[Axis]) -> str:
         return cell
     assert len(along) == (len(w.tile.axes) if w.tile.flat else 1)
     at = 0 if w.tile.flat else w.tile.axes.index(along[0])
-    return w.fresh(f"fs.reduce_{kind}({cell}, {at}, {len(w.tile.axes) > len(along)})", w.here)
+    return w.fresh(
+        REDUCTIONS[kind].triton.format(name=kind, x=cell, axis=at, keep=len(w.tile.axes) > len(along)), w.here
+    )
 
 
 def _joined_passes(w: Writing, number: int) -> bool:

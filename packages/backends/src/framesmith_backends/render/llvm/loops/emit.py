@@ -20,7 +20,7 @@ from framesmith_backends.ir.expr import (
     walk,
 )
 from framesmith_backends.ir.kernel import Check, Store
-from framesmith_backends.ir.ops import OPS
+from framesmith_backends.ir.ops import APPROXIMATE, OPS
 from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Mod, Var
@@ -39,13 +39,12 @@ from framesmith_backends.render.llvm.loops.memory import (
 from framesmith_backends.render.llvm.loops.rounding import has_short_nans, is_held_by
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
-from framesmith_backends.render.llvm.math.approximate import APPROXIMATE
 from framesmith_backends.render.llvm.ops import (
-    emit_approximate,
     emit_cast,
     emit_op,
     from_memory,
     from_memory_apart,
+    functions,
     round_bf16,
     to_memory,
     to_memory_apart,
@@ -62,9 +61,9 @@ FARTHEST = 1 << 62
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
-    approximate = approximate_parts(root, APPROXIMATE)
+    skipped = approximate_parts(root, functions(APPROXIMATE))
     for node in walk(root):
-        if node in approximate:
+        if node in skipped:
             continue
         level = r.levels[_depth(r, node)]
         if node not in level.values:  # a level's values also hold partial index sums, keyed by tuples
@@ -129,7 +128,7 @@ def _cast(r: Rendering, node: Cast) -> Value:
     value = r.levels[_depth(r, inner)].values.get(inner)
     if value is None:  # one of the approximate parts
         assert isinstance(inner, Op)
-        value = emit_approximate(r.b, inner.name, tuple(_value(r, arg) for arg in inner.args))
+        value = functions(APPROXIMATE)[inner.name](r.b, *(_value(r, arg) for arg in inner.args))
     if inner.dtype == "f32" and node.dtype in LOW_PRECISION and is_held_by(node.dtype, inner):
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":

@@ -7,15 +7,13 @@ import math
 from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, children
 from framesmith_backends.ir.kernel import Kernel
-
-# What gives one of its operands, or a whole number near it, with either sign.
-CHOOSING = frozenset(("where", "put", "max", "min", "neg", "abs", "copysign", "floor", "ceil", "round", "trunc"))
+from framesmith_backends.ir.ops import OPS
 
 
 def is_held_by(dtype: str, node: Expr) -> bool:
     """Whether the low-precision type surely holds the value of float32, so that rounding does nothing to it."""
     if isinstance(node, Op):
-        kept = node.name in CHOOSING or (dtype == "bf16" and _is_doubling(node))
+        kept = OPS[node.name].exact or (dtype == "bf16" and _is_doubling(node))
         return kept and all(is_held_by(dtype, arg) for arg in {*node.args[node.name == "where" :]})
     if isinstance(node, Cast):
         return node.dtype == "f32" and (node.value.dtype == dtype or node.value.dtype in ("b1", "u8", "i8"))

@@ -10,7 +10,6 @@ apart from e**-y = (1 + rest) * 2**n until everything else is multiplied in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
@@ -360,9 +359,3 @@ def dmish(b: Builder, x: Value) -> Value:
     top = b.select(negative, falling, rising)
     result = quotient(b, top, b.mul(divisor, divisor))
     return _with_limits(b, x, _scaled_where(b, negative, result, power, _beyond(b, x, -DLOGISTIC_END)))
-
-
-ACTIVATIONS: dict[str, Callable[[Builder, Value], Value]] = {
-    "erfc": erfc, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "mish": mish,
-    "dgelu": dgelu, "dgelu_tanh": dgelu_tanh, "dsilu": dsilu, "dmish": dmish,
-}  # fmt: skip

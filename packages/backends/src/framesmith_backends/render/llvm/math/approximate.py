@@ -6,8 +6,6 @@ of float32, and as it on special values. tests/render/llvm/test_approximate.py g
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import LOG2E, positive_part, reciprocal
 from framesmith_backends.render.llvm.math.powers import scale, whole_part
@@ -57,6 +55,3 @@ def sigmoid(b: Builder, x: Value) -> Value:
     e = scale(b, p, t, kept=b.compare("ugt", x, -SIGMOID_END))
     inverse = reciprocal(b, b.add(e, 1.0))
     return b.select(negative, b.mul(e, inverse), inverse)
-
-
-APPROXIMATE: dict[str, Callable[..., Value]] = {"gelu": gelu, "sigmoid": sigmoid}

@@ -89,8 +89,5 @@ def _bessel(order: Order, scaled: bool) -> Callable[[Builder, Value], Value]:
     return lambda b, x: in_parts(b, lambda part: function(b, part), x)
 
 
-BESSEL: dict[str, Callable[..., Value]] = {
-    f"i{number}{'e' if scaled else ''}": _bessel(order, scaled)
-    for number, order in enumerate(ORDERS)
-    for scaled in (False, True)
-}
+i0, i0e = _bessel(ORDERS[0], False), _bessel(ORDERS[0], True)
+i1, i1e = _bessel(ORDERS[1], False), _bessel(ORDERS[1], True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.libm import by_library, instead
@@ -409,10 +408,3 @@ def erf(b: Builder, x: Value) -> Value:
 
 def rsqrt(b: Builder, x: Value) -> Value:
     return b.div(b.number(1.0, x), b.intrinsic("sqrt", x))
-
-
-FLOAT32: dict[str, Callable[..., Value]] = {
-    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
-    "tanh": tanh, "erf": erf, "sigmoid": sigmoid, "rsqrt": rsqrt, "sinh": sinh, "cosh": cosh, "fmod": fmod,
-    "floordiv": floordiv, "atanh": atanh,
-}  # fmt: skip

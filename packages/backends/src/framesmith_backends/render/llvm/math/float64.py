@@ -8,7 +8,6 @@ processors without AVX-512 do not have: whole numbers are read from, and written
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import (
@@ -275,9 +274,3 @@ def erf(b: Builder, x: Value) -> Value:
     r = b.sub(y, n)
     far = b.sub(b.number(1.0, x), times_power(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), exponent))
     return b.select(b.compare("ult", size, 1.0), near, b.intrinsic("copysign", far, x))
-
-
-FLOAT64: dict[str, Callable[..., Value]] = {
-    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log10": log10, "log1p": log1p,
-    "sin": sin, "cos": cos, "tanh": tanh, "erf": erf, "sigmoid": sigmoid,
-}  # fmt: skip

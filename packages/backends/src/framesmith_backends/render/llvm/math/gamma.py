@@ -195,6 +195,3 @@ def _digamma_of_negative(b: Builder, x: Value, n: Value) -> Value:
     r = b.div(b.number(1.0, t), far)
     series = b.mul(r, b.fma(r, b.polynomial(b.mul(r, r), DIGAMMA_WIDE_Q), 0.5))
     return narrowed(b, b.sub(b.sub(_log(b, far), b.add(series, step)), cotangent))
-
-
-GAMMA: dict[str, Callable[..., Value]] = {"lgamma": lgamma, "digamma": digamma}

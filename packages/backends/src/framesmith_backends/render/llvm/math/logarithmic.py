@@ -127,8 +127,5 @@ def _log_of_sum(
     return function
 
 
-LOGARITHMIC: dict[str, Callable[..., Value]] = {
-    "erfinv": erfinv,
-    "logaddexp": _log_of_sum(_exp, LOG1P_P, (-60.0, -104.5), EXP_NOTHING),
-    "logaddexp2": _log_of_sum(_exp2, LOG2P_P, (-86.0, -151.0), -150.52877807617188),
-}
+logaddexp = _log_of_sum(_exp, LOG1P_P, (-60.0, -104.5), EXP_NOTHING)
+logaddexp2 = _log_of_sum(_exp2, LOG2P_P, (-86.0, -151.0), -150.52877807617188)

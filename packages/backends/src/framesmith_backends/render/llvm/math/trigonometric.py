@@ -6,7 +6,6 @@ The polynomials are weighted minimax fits, as those of `math`; tests/render/llvm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import LARGE, at_most
@@ -166,8 +165,3 @@ def acos(b: Builder, x: Value) -> Value:
     falls = b.binary("xor", near, backward)
     high, low = (b.select(falls, b.neg(part), part) for part in (high, low))
     return _sum(b, _base(b, ((backward, PI), (near, HALF_PI[:2]))), high, low)
-
-
-CIRCULAR: dict[str, Callable[..., Value]] = {
-    "sin": sin, "cos": cos, "tan": tan, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2,
-}  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E
@@ -98,8 +97,3 @@ def acosh(b: Builder, x: Value) -> Value:
     result = narrowed(b, _log(b, b.add(wide, _root_beside_one(b, wide, -1.0))))
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
     return b.select(b.compare("ult", x, 1.0), b.number(math.nan, x), result)
-
-
-VIA_FLOAT64: dict[str, Callable[..., Value]] = {
-    "pow": pow, "hypot": hypot, "asinh": asinh, "acosh": acosh,
-}  # fmt: skip
