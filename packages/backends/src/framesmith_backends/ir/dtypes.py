@@ -77,6 +77,10 @@ def is_integer(name: str) -> bool:
     return DTYPES[name].kind in "iu"
 
 
+def is_unsigned(name: str) -> bool:
+    return DTYPES[name].kind == "u"
+
+
 def is_low_precision(dtype: torch.dtype) -> bool:
     return FROM_TORCH.get(dtype) in LOW_PRECISION
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from framesmith_backends.ir.dtypes import DTYPES, is_float
+from framesmith_backends.ir.dtypes import DTYPES, is_float, is_unsigned
 from framesmith_backends.ir.expr import Expr, Op, number
 from framesmith_backends.lower.compute.elementwise import elementwise
 
@@ -23,7 +23,7 @@ def like(value: float, other: Expr) -> Expr:
 
 @elementwise("abs")
 def magnitude(x: Expr) -> Expr:
-    return x if x.dtype == "u8" else Op("abs", x)
+    return x if is_unsigned(x.dtype) else Op("abs", x)
 
 
 @elementwise("neg")
@@ -156,7 +156,7 @@ def sign(x: Expr) -> Expr:
     if x.dtype == "b1":
         return x
     positive = where(x > 0, like(1, x), like(0, x))
-    return positive if x.dtype == "u8" else where(x < 0, like(-1, x), positive)
+    return positive if is_unsigned(x.dtype) else where(x < 0, like(-1, x), positive)
 
 
 @elementwise("fmax")
@@ -193,7 +193,7 @@ def right_shift(a: Expr, b: Expr) -> Expr:
     """By all bits where the shift is negative, or by that many or more: 0, or -1 for a negative number."""
     inside = Op("and", b >= 0, b < DTYPES[b.dtype].bits)
     last = DTYPES[b.dtype].bits - 1
-    gone = like(0, a) if a.dtype == "u8" else Op("shr", a, like(last, a))
+    gone = like(0, a) if is_unsigned(a.dtype) else Op("shr", a, like(last, a))
     return where(inside, Op("shr", a, Op("and", b, like(last, b))), gone)
 
 
@@ -203,7 +203,7 @@ def floor_divide(a: Expr, b: Expr) -> Expr:
         return Op("floordiv", a, b)
     quotient = Op("idiv", a, b)
     rest = a - quotient * b
-    if a.dtype == "u8":
+    if is_unsigned(a.dtype):
         return quotient
     off = Op("and", Op("ne", rest, like(0, a)), Op("ne", rest < 0, b < 0))
     return where(off, quotient - 1, quotient)
@@ -213,7 +213,7 @@ def remainder(a: Expr, b: Expr) -> Expr:
     """Python's modulo: the sign of the divisor."""
     if not is_float(a.dtype):
         rest = a - Op("idiv", a, b) * b
-        if a.dtype == "u8":
+        if is_unsigned(a.dtype):
             return rest
         off = Op("and", Op("ne", rest, like(0, a)), Op("ne", rest < 0, b < 0))
         return where(off, rest + b, rest)

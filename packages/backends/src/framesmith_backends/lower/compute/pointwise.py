@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-from framesmith_backends.ir.dtypes import DTYPES, LOW_PRECISION, compute_type, holds, is_float, is_integer, nearest
+from framesmith_backends.ir.dtypes import (
+    DTYPES,
+    LOW_PRECISION,
+    compute_type,
+    holds,
+    is_float,
+    is_integer,
+    is_unsigned,
+    nearest,
+)
 from framesmith_backends.ir.expr import Const, Expr, Op, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
@@ -117,7 +126,7 @@ def _divided(s: Scope, formula: Callable[..., Expr], a: Operand, b: Operand, *, 
     def among_others(x: Expr, y: Expr) -> Expr:
         """Zero and -1, by which a processor may refuse to divide, divide as 1 does."""
         zero, negative = Op("eq", y, formulas.like(0, y)), Op("eq", y, formulas.like(-1, y))
-        if s.result.dtype == "u8":
+        if is_unsigned(s.result.dtype):
             return formula(x, Op("where", zero, formulas.like(1, y), y))
         found = formula(x, Op("where", Op("or", zero, negative), formulas.like(1, y), y))
         return Op("where", negative, Op("neg", found), found)

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, is_unsigned
 from framesmith_backends.ir.ops import OPS, emitter, has_own
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
@@ -201,7 +201,7 @@ def _to_integer(b: Builder, a: Value, target: str) -> Value:
 
     LLVM leaves open what its own conversion gives out of range, and folds constants to anything.
     """
-    wide = "i64" if target in ("i64", "u8") else "i32"
+    wide = "i64" if target == "i64" or is_unsigned(target) else "i32"
     bits = int(wide[1:])
     fits = b.compare("olt", b.intrinsic("fabs", a), b.number(2.0 ** (bits - 1), a))  # not for NaN
     inside = b.convert("fptosi", b.select(fits, a, b.number(0.0, a)), wide)

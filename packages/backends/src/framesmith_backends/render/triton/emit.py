@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection
 
 from framesmith_backends.ir import expr as expressions
-from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, LOW_PRECISION, overflow_byte
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, LOW_PRECISION, is_integer, overflow_byte
 from framesmith_backends.ir.expr import (
     Cast,
     Const,
@@ -103,7 +103,7 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
         value = operation(inner.name, tuple(names[arg] for arg in inner.args), APPROXIMATE)
     if target == "b1":
         return f"({value} != 0)"
-    if DTYPES[node.value.dtype].kind == "f" and target in ("u8", "i8", "i16"):
+    if DTYPES[node.value.dtype].kind == "f" and is_integer(target) and DTYPES[target].bits < 32:
         return f"{value}.to(tl.int64).to({DTYPES[target].triton})"
     if target in FLOAT8:
         return from_memory(to_memory(f"{value}.to(tl.float32)", target), target)
