@@ -75,8 +75,8 @@ def text_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> str
 
 def test_lines_long_enough_go_in_blocks_with_what_is_carried() -> None:
     held, longer = (text_of(lambda x: x.cumsum(-1), [torch.randn(40, size)]) for size in (5000, 9000))
-    assert "for start" not in held and "fs.picked" not in held
-    assert "for start" in longer and "fs.picked" in longer
+    assert "for start" not in held and "fs.element_at" not in held
+    assert "for start" in longer and "fs.element_at" in longer
 
 
 @needs_triton

@@ -65,7 +65,7 @@ def test_rows_in_blocks_are_read_once_for_the_largest_element_and_what_is_below(
     (kernel,) = CudaBackend().explain(trace(lambda x: x.softmax(-1), [torch.randn(400, 65536)])).kernels
     assert kernel.source.count("tl.load") == 2
     (held,) = CudaBackend().explain(trace(lambda x: x.softmax(-1), [torch.randn(4, 4096)])).kernels
-    assert "fs.apart" not in held.source
+    assert "fs.negative_distance" not in held.source
 
 
 def test_rows_in_blocks_are_read_once_for_their_moments() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice
 
 from framesmith_backends.render.llvm.math.approximate import GELU_END, GELU_P
 
@@ -151,7 +151,7 @@ def scan_logsumexp(x, axis: tl.constexpr, reverse: tl.constexpr):  # type: ignor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def picked(x, which, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
+def element_at(x, which, axis: tl.constexpr, keep: tl.constexpr):  # type: ignore[no-untyped-def]
     # The one element along the axis, bit by bit.
     if x.dtype == tl.float32:
         bits = x.to(tl.int32, bitcast=True)
@@ -286,7 +286,7 @@ def dmish(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def apart(x, y):  # type: ignore[no-untyped-def]
+def negative_distance(x, y):  # type: ignore[no-untyped-def]
     # Infinities of one sign have no difference.
     return tl.where(x == y, 0.0, -tl.abs(x - y))
 
@@ -301,12 +301,12 @@ def less_square(squares, rest, count):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def logaddexp(x, y):  # type: ignore[no-untyped-def]
-    return max(x, y) + log1p(exp(apart(x, y)))
+    return max(x, y) + log1p(exp(negative_distance(x, y)))
 
 
 @triton.jit
 def logaddexp2(x, y):  # type: ignore[no-untyped-def]
-    return max(x, y) + log1p(exp2(apart(x, y))) * 1.4426950408889634
+    return max(x, y) + log1p(exp2(negative_distance(x, y))) * 1.4426950408889634
 
 
 @triton.jit
@@ -352,141 +352,19 @@ else:
         given = {"_builder": _builder} if _semantic is None else {"_semantic": _semantic}  # before Triton 3.4
         return tl.inline_asm_elementwise(text, "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1, **given)
 
-    @triton.jit
-    def exp(x):  # type: ignore[no-untyped-def]
-        return libdevice.exp(x)
-
-    @triton.jit
-    def exp2(x):  # type: ignore[no-untyped-def]
-        return libdevice.exp2(x)
-
-    @triton.jit
-    def expm1(x):  # type: ignore[no-untyped-def]
-        return libdevice.expm1(x)
-
-    @triton.jit
-    def log(x):  # type: ignore[no-untyped-def]
-        return libdevice.log(x)
-
-    @triton.jit
-    def log2(x):  # type: ignore[no-untyped-def]
-        return libdevice.log2(x)
-
-    @triton.jit
-    def log10(x):  # type: ignore[no-untyped-def]
-        return libdevice.log10(x)
-
-    @triton.jit
-    def log1p(x):  # type: ignore[no-untyped-def]
-        return libdevice.log1p(x)
-
-    @triton.jit
-    def sin(x):  # type: ignore[no-untyped-def]
-        return libdevice.sin(x)
-
-    @triton.jit
-    def cos(x):  # type: ignore[no-untyped-def]
-        return libdevice.cos(x)
-
-    @triton.jit
-    def tanh(x):  # type: ignore[no-untyped-def]
-        return libdevice.tanh(x)
-
-    @triton.jit
-    def erf(x):  # type: ignore[no-untyped-def]
-        return libdevice.erf(x)
-
-    @triton.jit
-    def tan(x):  # type: ignore[no-untyped-def]
-        return libdevice.tan(x)
-
-    @triton.jit
-    def asin(x):  # type: ignore[no-untyped-def]
-        return libdevice.asin(x)
-
-    @triton.jit
-    def acos(x):  # type: ignore[no-untyped-def]
-        return libdevice.acos(x)
-
-    @triton.jit
-    def atan(x):  # type: ignore[no-untyped-def]
-        return libdevice.atan(x)
-
-    @triton.jit
-    def sinh(x):  # type: ignore[no-untyped-def]
-        return libdevice.sinh(x)
-
-    @triton.jit
-    def cosh(x):  # type: ignore[no-untyped-def]
-        return libdevice.cosh(x)
-
-    @triton.jit
-    def asinh(x):  # type: ignore[no-untyped-def]
-        return libdevice.asinh(x)
-
-    @triton.jit
-    def acosh(x):  # type: ignore[no-untyped-def]
-        return libdevice.acosh(x)
-
-    @triton.jit
-    def atanh(x):  # type: ignore[no-untyped-def]
-        return libdevice.atanh(x)
-
-    @triton.jit
-    def erfc(x):  # type: ignore[no-untyped-def]
-        return libdevice.erfc(x)
-
-    @triton.jit
-    def erfinv(x):  # type: ignore[no-untyped-def]
-        return libdevice.erfinv(x)
-
-    @triton.jit
-    def lgamma(x):  # type: ignore[no-untyped-def]
-        return libdevice.lgamma(x)
-
-    @triton.jit
-    def i0(x):  # type: ignore[no-untyped-def]
-        return libdevice.cyl_bessel_i0(x)
-
-    @triton.jit
-    def i1(x):  # type: ignore[no-untyped-def]
-        return libdevice.cyl_bessel_i1(x)
-
-    @triton.jit
-    def atan2(x, y):  # type: ignore[no-untyped-def]
-        return libdevice.atan2(x, y)
-
-    @triton.jit
-    def hypot(x, y):  # type: ignore[no-untyped-def]
-        return libdevice.hypot(x, y)
-
-    @triton.jit
-    def pow(x, y):  # type: ignore[no-untyped-def]
-        return libdevice.pow(x, y)
-
-    @triton.jit
-    def fmod(x, y):  # type: ignore[no-untyped-def]
-        return libdevice.fmod(x, y)
-
-    @triton.jit
-    def floor(x):  # type: ignore[no-untyped-def]
-        return libdevice.floor(x)
-
-    @triton.jit
-    def ceil(x):  # type: ignore[no-untyped-def]
-        return libdevice.ceil(x)
-
-    @triton.jit
-    def round(x):  # type: ignore[no-untyped-def]
-        return libdevice.rint(x)
-
-    @triton.jit
-    def trunc(x):  # type: ignore[no-untyped-def]
-        return libdevice.trunc(x)
-
-    @triton.jit
-    def copysign(x, y):  # type: ignore[no-untyped-def]
-        return libdevice.copysign(x, y)
+    exp, exp2, expm1, log, log2 = libdevice.exp, libdevice.exp2, libdevice.expm1, libdevice.log, libdevice.log2
+    log10, log1p, sin, cos, tanh = libdevice.log10, libdevice.log1p, libdevice.sin, libdevice.cos, libdevice.tanh
+    erf, tan, asin, acos, atan = libdevice.erf, libdevice.tan, libdevice.asin, libdevice.acos, libdevice.atan
+    sinh, cosh, asinh, acosh, atanh = libdevice.sinh, libdevice.cosh, libdevice.asinh, libdevice.acosh, libdevice.atanh
+    erfc, erfinv, lgamma, i0, i1 = (
+        libdevice.erfc,
+        libdevice.erfinv,
+        libdevice.lgamma,
+        libdevice.cyl_bessel_i0,
+        libdevice.cyl_bessel_i1,
+    )
+    atan2, hypot, pow, fmod, floor = libdevice.atan2, libdevice.hypot, libdevice.pow, libdevice.fmod, libdevice.floor
+    ceil, round, trunc, copysign = libdevice.ceil, libdevice.rint, libdevice.trunc, libdevice.copysign
 
 
 @triton.jit

@@ -204,7 +204,7 @@ def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
     along = _open_row(w)
     for pair, top, total in zip(pairs, tops, totals, strict=True):
         value = w.fresh(_within(w, pair.top, along), w.here)
-        power = w.fresh(f"fs.exp(fs.apart({value}, {top}))", w.here)
+        power = w.fresh(f"fs.exp(fs.negative_distance({value}, {top}))", w.here)
         w.line(f"{total} = tl.where({value} > {top}, {total} * {power} + 1.0, {total} + {power})")
         w.line(f"{top} = fs.max({value}, {top})")
     _close_row(w, depth, along)

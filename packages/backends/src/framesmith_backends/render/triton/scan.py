@@ -40,7 +40,7 @@ def write_scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> No
         if carry is not None:
             name = w.fresh(_combined(s, carry, name), w.here)
             last = f"{w.tile.lanes(along.var)} == {0 if s.reverse else along.block - 1}"
-            w.line(f"{carry} = fs.picked({name}, {last}, {at}, {len(w.tile.axes) > 1})")
+            w.line(f"{carry} = fs.element_at({name}, {last}, {at}, {len(w.tile.axes) > 1})")
     w.refs[s.name] = name
     w.ref_levels[s.name] = len(w.scopes) - 1
 
