@@ -94,7 +94,9 @@ def types_of(row: OpRow) -> list[str]:
 def test_every_emitter_that_a_row_names_is_there(row: OpRow) -> None:
     """LLVM lacks some for float64, Triton some functions; those nodes run as ATen calls."""
     source = files("framesmith_backends.launch.cuda").joinpath("triton_support.py").read_text()
-    support = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    nodes = [*ast.walk(ast.parse(source))]
+    support = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    support |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     assert row.cost >= 0 and set(row.derivative.split()) <= set(OPS)
     for dtype in types_of(row):
         given = [Value(f"%x{k}", DTYPES[dtype].register) for k in range(row.arity)]

@@ -14,7 +14,7 @@ from sweeps import examples
 from tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.expr import Index, Load, number, picked, substitute, walk
+from framesmith_backends.ir.expr import Index, Load, indirect, number, substitute, walk
 from framesmith_backends.ir.symbolic.index import Var, bounds, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan
@@ -607,14 +607,14 @@ def test_an_updated_input_is_written_at_the_end() -> None:
 def test_a_place_is_an_operand_of_the_read() -> None:
     row, column, other = Var("i", 4), Var("j", 6), Var("k", 4)
     inner = Load("places", (of(row),), "i64")
-    read = Load("x", (picked(inner, 9), of(column)), "f32")
+    read = Load("x", (indirect(inner, 9), of(column)), "f32")
     assert inner in set(walk(read)) and bounds(read.index[0]) == (0, 8)
     moved = substitute(read, {row: of(other), other: of(row)})
-    assert moved is Load("x", (picked(Load("places", (of(other),), "i64"), 9), of(column)), "f32")
-    through = substitute(Index(of(row)), {row: picked(inner, 4)})
-    assert through is Index(picked(inner, 4)) and inner in set(walk(through))
+    assert moved is Load("x", (indirect(Load("places", (of(other),), "i64"), 9), of(column)), "f32")
+    through = substitute(Index(of(row)), {row: indirect(inner, 4)})
+    assert through is Index(indirect(inner, 4)) and inner in set(walk(through))
     with pytest.raises(TypeError, match="i64"):
-        picked(number(1, "i32"), 3)
+        indirect(number(1, "i32"), 3)
 
 
 def test_many_single_elements_beside_many_threads() -> None:

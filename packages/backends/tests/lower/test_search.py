@@ -16,7 +16,7 @@ from tracing import trace
 from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.expr import Const, Load, Op, number, picked
+from framesmith_backends.ir.expr import Const, Load, Op, indirect, number
 from framesmith_backends.ir.ranges import is_within, range_of
 from framesmith_backends.ir.spec import flat_memory, run_program
 from framesmith_backends.ir.symbolic.index import Var, of
@@ -253,9 +253,9 @@ def test_places_told_by_places_have_short_names() -> None:
     """Text grows with the place, not with all ways through it."""
     place = Load("x", (of(Var("i", 4)),), "i64")
     for _ in range(20):
-        place = Load("x", (picked(place + place * place, 4),), "i64")
+        place = Load("x", (indirect(place + place * place, 4),), "i64")
     assert len(repr(place)) < 1000
     other = Load("x", (of(Var("i", 4)),), "i64")
     for step in range(20):
-        other = Load("x", (picked(other + other * (other if step else 3), 4),), "i64")
+        other = Load("x", (indirect(other + other * (other if step else 3), 4),), "i64")
     assert repr(other) != repr(place)

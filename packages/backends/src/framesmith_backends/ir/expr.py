@@ -13,12 +13,9 @@ from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
 
 
 class Value(Node):
-    """Arithmetic notation for expressions: `x * 0.5 + y` builds `Op` nodes; a number takes the operand's type.
+    """Arithmetic notation: `x * 0.5 + y` builds `Op` nodes; numbers, `Number`s and sizes take the operand's type."""
 
-    So do numbers that are known only at the call: `Number`s and sizes.
-    """
-
-    # What was asked of the node before: nodes are frozen, and each is asked by every pass.
+    # Caches: nodes are frozen, and every pass needs these of each.
     __slots__ = ("_children", "_cost", "_loads")
     _children: tuple[Expr, ...]
     _cost: int
@@ -231,15 +228,15 @@ def brief(e: Expr, depth: int = BRIEF_DEPTH) -> str:
     return repr(e)
 
 
-def picked(value: Expr, size: Size) -> Ix:
-    """A position along a dimension of that size, as data tell it; 0 where the value lies outside."""
+def indirect(value: Expr, size: Size) -> Ix:
+    """Return an index along a dimension of that size from a value of i64; 0 where the value lies outside."""
     if value.dtype != "i64":
         raise TypeError(f"a position is i64, not {value.dtype}")
     return index.of(Indirect(value, size, variables(value)))
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    """The operands; of reads and indices these are also the numbers that data tell."""
+    """Return the operands, of reads and indices with the values of indirect indices."""
     try:
         return e._children
     except AttributeError:
@@ -259,11 +256,11 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 
 
 def indirect_parts(*indices: Ix) -> tuple[Expr, ...]:
-    """The values of what data tell in the indices, each once."""
-    return tuple(atom.value for atom in _all_picked(indices))  # type: ignore[misc]
+    """Return the values of the indirect parts of the indices, each once."""
+    return tuple(atom.value for atom in _all_indirect(indices))  # type: ignore[misc]
 
 
-def _all_picked(indices: tuple[Ix, ...]) -> tuple[Indirect, ...]:
+def _all_indirect(indices: tuple[Ix, ...]) -> tuple[Indirect, ...]:
     found = dict.fromkeys(atom for ix in indices if ix.terms for atom in index.indirect_atoms(ix))
     return tuple(found)
 
@@ -296,7 +293,7 @@ def loads(*roots: Expr) -> list[Load]:
 
 
 def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
-    """The parts of the expression that are seen but as numbers of this type."""
+    """Return the parts of the expression that are read only after rounding to this type."""
     rounded: set[Expr] = set()
     exact: set[Expr] = {root}
     for node in walk(root):
@@ -308,7 +305,7 @@ def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
 
 
 def approximate_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
-    """Operations of these names that are rounded to bfloat16 at once, and need not be exact to float32's last place."""
+    """Return the operations of these names on float32 that are read only after rounding to bfloat16."""
     rounded = rounded_at_once(root, "bf16")
     return frozenset(n for n in rounded if isinstance(n, Op) and n.name in names and n.dtype == "f32")
 
@@ -346,13 +343,13 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
         return Cast(parts[0], e.dtype)
     if isinstance(e, Load) and parts:
         guard, values = (None, parts) if e.guard is None else (parts[0], parts[1:])
-        return Load(e.source, _picked_anew(e.index, values), e.dtype, guard)
-    return Index(*_picked_anew((e.ix,), parts)) if isinstance(e, Index) and parts else e
+        return Load(e.source, _with_values(e.index, values), e.dtype, guard)
+    return Index(*_with_values((e.ix,), parts)) if isinstance(e, Index) and parts else e
 
 
-def _picked_anew(indices: tuple[Ix, ...], values: tuple[Expr, ...]) -> tuple[Ix, ...]:
-    """The indices with other values in the place of those that data tell."""
-    known = {atom: picked(value, atom.size) for atom, value in zip(_all_picked(indices), values, strict=True)}
+def _with_values(indices: tuple[Ix, ...], values: tuple[Expr, ...]) -> tuple[Ix, ...]:
+    """Return the indices with other values in their indirect parts."""
+    known = {atom: indirect(value, atom.size) for atom, value in zip(_all_indirect(indices), values, strict=True)}
     return tuple(index.replace_indirect(ix, known) for ix in indices)
 
 
@@ -381,9 +378,9 @@ def on_buffers(root: Expr, names: Mapping[str, str]) -> Expr:
 
 
 def called(names: Mapping[str, str]) -> Callable[[Expr], Expr]:
-    """What gives expressions of buffers and reductions of other names, no two of which get the same one.
+    """Return a function that renames the buffers and reductions of expressions, no two to the same name.
 
-    Where data tell places, names stay. What several expressions share is renamed once.
+    Names in indirect indices stay. Parts that several expressions share are renamed once.
     """
     done: dict[Expr, Expr] = {}
 

@@ -264,7 +264,7 @@ _REDUCTIONS: tuple[ReductionRow, ...] = (
 
 REDUCTIONS: dict[str, ReductionRow] = {row.name: row for row in _REDUCTIONS}
 
-#: What may be combined up to each point, as in a running sum.
+#: Rows that may be scanned: combined up to each point.
 SCANS: dict[str, ReductionRow] = {
     **{name: REDUCTIONS[name] for name in ("sum", "prod", "max", "min")},
     "logsumexp": ReductionRow("logsumexp", "logaddexp", "f", lambda d: extremes(d)[0], torch.logsumexp),

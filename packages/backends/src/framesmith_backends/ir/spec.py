@@ -1,7 +1,7 @@
 """The meaning of the IR, executable: an interpreter of programs and kernels on torch tensors.
 
 Slow and plain on purpose: every definition and every pass is evaluated at once over its whole domain. Tests
-run it after each pass and compare with what came before. Sizes that change are what they were while tracing.
+run it after each pass and compare with what came before. Symbolic sizes have their values while tracing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def grid_of(variables: Sequence[Var]) -> dict[Var, torch.Tensor]:
 
 
 def evaluate_index(ix: Ix, grid: Grid, known: Mapping[Expr, torch.Tensor]) -> torch.Tensor:
-    """The index over the whole grid; `known` has what data tell."""
+    """The index over the whole grid; `known` has the values of indirect parts."""
     result = torch.tensor(hint(ix.const))
     for atom, k in ix.terms:
         if isinstance(atom, Var):
@@ -53,7 +53,7 @@ def evaluate_index(ix: Ix, grid: Grid, known: Mapping[Expr, torch.Tensor]) -> to
 
 
 def register_type(dtype: str) -> torch.dtype:
-    """How a value is held while computing: low-precision types as float32 values that a low-precision type can hold."""
+    """The type of a value in arithmetic: float32 for low-precision types, whose values it holds exactly."""
     return DTYPES[DTYPES[dtype].compute].torch
 
 

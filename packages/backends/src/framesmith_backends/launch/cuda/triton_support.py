@@ -347,7 +347,7 @@ else:
 
     @tl.core.builtin  # type: ignore[untyped-decorator]
     def since(number: Any, first: Any, _semantic: Any = None, _builder: Any = None) -> Any:
-        # No two of these are alike, and each may do more than it says: what they stand in stays a branch.
+        # LLVM keeps branches that hold these: no two are equal, and assembly may have effects.
         text = f"sub.s32 $0, $1, {getattr(first, 'value', first)};"
         given = {"_builder": _builder} if _semantic is None else {"_semantic": _semantic}  # before Triton 3.4
         return tl.inline_asm_elementwise(text, "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1, **given)

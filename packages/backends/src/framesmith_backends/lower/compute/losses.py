@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, number, picked
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, indirect, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.lower.compute import formulas
@@ -121,7 +121,7 @@ def nll_loss_forward(
     wanted = target.at(here)
     counts = Op("ne", wanted, Const(ignore, "i64"))
     s.check(shape, Op("or", Op("not", counts), Op("and", wanted >= 0, wanted < classes)), OUT_OF_CLASSES)
-    place = picked(wanted, classes)
+    place = indirect(wanted, classes)
     factor = number(1, within) if weight is None else cast(weight.at((place,)), within)
     nothing = Const(0, within)
     each = s.elementwise(shape, Op("where", counts, -cast(x.at((here[0], place, *here[1:])), within) * factor, nothing))

@@ -104,7 +104,7 @@ def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
     return _divided(s, core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y), a, b)
 
 
-#: What ATen says of an integer divided by zero.
+#: ATen's error for an integer divided by zero.
 DIVISION_BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
 
 
@@ -207,7 +207,7 @@ def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
         return met(s, core(name), x)
 
     def formula(v: Expr) -> Expr:
-        """The core operation is NaN at both infinities. It is rounded alone, for which renderers have shorter forms."""
+        """The core operation is NaN at both infinities. Rounded at once, an approximate one serves."""
         return Op("where", Op("eq", v, formulas.like(math.inf, v)), v, cast(cast(Op(name, v), dtype), v.dtype))
 
     return met(s, formula, x)
@@ -223,7 +223,7 @@ def _is_of_onednn(s: Scope) -> bool:
 
 @functools.cache
 def _is_nan_at_infinity(dtype: str, onednn: bool) -> bool:
-    """What eager mode's gelu of contiguous numbers gives: with AVX2 oneDNN's kernels, or ATen's, give infinity."""
+    """Whether eager mode's gelu of contiguous infinities is NaN; with AVX2 it is infinity."""
     with unstable.disable_current_modes():
         found = torch.nn.functional.gelu(torch.full((64,), math.inf, dtype=DTYPES[dtype].torch, device="cpu"))
     return bool(found.isnan().any())

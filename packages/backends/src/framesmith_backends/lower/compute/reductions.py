@@ -145,50 +145,50 @@ def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
 
 @rule("argmax")
 def argmax(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _first_place(s, "max", x, dim)[1]
+    return _extreme_and_index(s, "max", x, dim)[1]
 
 
 @rule("argmin")
 def argmin(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _first_place(s, "min", x, dim)[1]
+    return _extreme_and_index(s, "min", x, dim)[1]
 
 
 @rule("max.dim")
 def max_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _first_place(s, "max", x, dim)
+    return _extreme_and_index(s, "max", x, dim)
 
 
 @rule("min.dim")
 def min_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _first_place(s, "min", x, dim)
+    return _extreme_and_index(s, "min", x, dim)
 
 
-def _first_place(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
-    """The extreme along a dimension, and its first place there: the least of the places that hold it.
+def _extreme_and_index(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
+    """Return the extreme along a dimension, and the least index at which it lies.
 
-    A NaN is the extreme of those beside it. Without a dimension, places are those of all elements in their order.
+    A NaN is the extreme of those beside it. Without a dimension, indices count all elements in their order.
     Elements are compared with what was found among them: they are read from memory, since what is computed twice may be
     rounded in two ways.
     """
     if x.source in s.program.defs:
         s.program.kept.add(x.source)
     if x.dtype == "b1":
-        raise Decline("places of extremes of bools")
+        raise Decline("indices of extremes of bools")
     inner, dims, shape = compute_type(x.dtype), dims_of(dim, x), x.shape
     found = s.reduce(kind, x, dims, True, inner)
     here = point(shape)
-    place, length = index.linearize(here, shape), numel(shape)
+    at, length = index.linearize(here, shape), numel(shape)
     if dim is not None and shape:
-        place, length = here[dims[0]], shape[dims[0]]
+        at, length = here[dims[0]], shape[dims[0]]
     narrow = "i32" if isinstance(length, int) and length < 1 << 31 else "i64"
 
-    def places(value: Expr, extreme: Expr) -> Expr:
+    def indices(value: Expr, extreme: Expr) -> Expr:
         is_there = Op("eq", value, extreme)
         if is_float(inner):
             is_there = Op("or", is_there, Op("ne", value, value))
-        return Op("where", is_there, cast(Index(place), narrow), number(length, narrow))
+        return Op("where", is_there, cast(Index(at), narrow), number(length, narrow))
 
-    candidates = s.compute(places, x, found, shape=shape, dtype=narrow, within=inner)
+    candidates = s.compute(indices, x, found, shape=shape, dtype=narrow, within=inner)
     first = s.reduce("min", candidates, dims, True, narrow)
     value = reshaped(found, s.results[0].shape)
     return stored(s, value, x.dtype), stored(s, reshaped(first, s.results[-1].shape), "i64")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Index, Op, guarded, number, picked
+from framesmith_backends.ir.expr import Index, Op, guarded, indirect, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.registry import rule
@@ -34,7 +34,7 @@ def embedding_bag_backward(
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
     scaled = value * (1.0 / length) if mode == AVERAGED else value
     inside = guarded(scaled, Op("and", place >= 0, place < count))
-    return s.added(nothing, shape, (picked(place, count), column), inside, repeatable=True)
+    return s.added(nothing, shape, (indirect(place, count), column), inside, repeatable=True)
 
 
 def _length_of_bags(s: Scope, offsets: Tensor) -> int | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from framesmith_backends.ir.dtypes import compute_type, holds
-from framesmith_backends.ir.expr import Expr, Op, guarded, number, picked
+from framesmith_backends.ir.expr import Expr, Op, guarded, indirect, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -46,7 +46,7 @@ def _from_end(place: Expr, size: Size) -> Expr:
 def _checked(s: Scope, shape: Shape, place: Expr, size: Size, failure: Failure) -> Ix:
     """The place, which is checked to lie in a dimension of that size wherever a tensor of `shape` has elements."""
     s.check(shape, Op("and", place >= 0, place < size), failure)
-    return picked(place, size)
+    return indirect(place, size)
 
 
 def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
@@ -67,7 +67,7 @@ def index_select(s: Scope, x: Tensor, dim: int, places: Tensor) -> Tensor:
     place = _place(places, (where[dim],) if places.shape else ())
     own = _place(places, point(places.shape))
     s.check(places.shape, Op("and", own >= 0, own < x.shape[dim]), OUT_OF_RANGE)
-    where[dim] = picked(place, x.shape[dim])
+    where[dim] = indirect(place, x.shape[dim])
     return _read(s, x, where)
 
 
@@ -343,4 +343,4 @@ def embedding_dense_backward(
     inside = Op("and", Op("and", place >= 0, place < count), Op("ne", place, number(padding, "i64")))
     value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
-    return s.added(nothing, grad.shape, (picked(place, count), here[-1]), value, repeatable=True)
+    return s.added(nothing, grad.shape, (indirect(place, count), here[-1]), value, repeatable=True)

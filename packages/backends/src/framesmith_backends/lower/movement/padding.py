@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Expr, Index, Op, guarded, picked
+from framesmith_backends.ir.expr import Expr, Index, Op, guarded, indirect
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
@@ -52,7 +52,7 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
             continue
         before, behind = outside(place, size)
         inner = Op("where", at_least(place, size), Index(behind), Index(place))
-        where[dim] = picked(Op("where", below(place, 0), Index(before), inner), size)
+        where[dim] = indirect(Op("where", below(place, 0), Index(before), inner), size)
     if row is None:
         return s.elementwise(s.result.shape, x.at(tuple(where)))
     place, size = where[row], x.shape[row]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Op, picked
+from framesmith_backends.ir.expr import Const, Expr, Op, indirect
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
@@ -69,7 +69,7 @@ def _searched(s: Scope, boundaries: Tensor, values: Operand, right: bool, sorter
 
     def boundary(place: Ix) -> Expr:
         if sorter is not None:
-            place = picked(sorter.at((*row, place)), count)
+            place = indirect(sorter.at((*row, place)), count)
         return met(boundaries.at((*row, place)), inner, common)
 
     value = element(values, here, shape, inner, common)
@@ -106,7 +106,7 @@ def _found(count: int, value: Expr, boundary: Callable[[Ix], Expr], compare: str
             (here,), *ahead = ahead
         else:
             inside = Op("min", middle, Const(count - 1, narrow)) if 0 in lengths else middle
-            here = boundary(picked(cast(inside, "i64"), count))
+            here = boundary(indirect(cast(inside, "i64"), count))
         later = Op("not", Op(compare, here, value))
         if 0 in lengths:
             later = Op("and", later, start < end)

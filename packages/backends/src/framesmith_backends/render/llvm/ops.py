@@ -37,7 +37,7 @@ def _resolved(reference: str) -> Emit:
 
 @functools.cache
 def emitter_of(name: str, dtype: str) -> Emit:
-    """What emits the operation on values of a type."""
+    """The emitter of the operation on values of a type."""
     reference = emitter(OPS[name].llvm, dtype)
     if reference is None:
         raise ValueError(f"no LLVM emitter of {name} for {dtype}")
@@ -152,8 +152,8 @@ def _quotient_of_longs(b: Builder, a: Value, c: Value) -> Value:
     """a / c towards zero, by the same conversions; c is neither 0 nor -1.
 
     The first quotient is below the true one and within what doubles hold of it; that of the rest is off by one at most,
-    which the last rest tells: it has a's sign, or is 0, and is smaller than c. What overflows of a product is that of
-    the difference, too.
+    which the last rest shows: it has a's sign, or is 0, and is smaller than c. A multiplication that overflows cancels
+    in the difference.
     """
     divisor = b.convert("sitofp", c, "double")
     guess = b.mul(b.binary("fdiv", b.convert("sitofp", a, "double"), divisor), 1.0 - 2.0**-51)
@@ -229,7 +229,7 @@ def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How values of a type that memory holds otherwise than registers are read, written and rounded to.
+    """Reading, writing and rounding of a type that memory holds otherwise than registers.
 
     A value that is written has been rounded to the type, except to float8: writing rounds to that.
     """
@@ -269,27 +269,27 @@ def to_memory(b: Builder, value: Value, dtype: str) -> Value:
     return STORAGE[dtype].write(b, value) if dtype in STORAGE else value
 
 
-# Elements side by side, two of 16 bits in a word, as lanes of which those at even places come first: Note [Apart].
+# Elements of 16 bits, two in a word, as lanes of which those of even offsets come first: Note [Deinterleaved].
 
 
-def from_memory_apart(b: Builder, raw: Value) -> Value:
-    """Loaded values of bfloat16 as they are held in registers, those at even places first."""
+def from_memory_deinterleaved(b: Builder, raw: Value) -> Value:
+    """Loaded values of bfloat16 as registers hold them, those of even offsets first."""
     half = raw.lanes // 2
     words = b.emit(f"bitcast {raw.typed} to <{half} x i32>", "i32", half)
     return b.bits(b.join([b.binary("shl", words, 16), b.binary("and", words, -(1 << 16))]), "float")
 
 
-def to_memory_apart(b: Builder, value: Value) -> Value:
-    """What is stored of values rounded to bfloat16, those of even places first."""
+def to_memory_deinterleaved(b: Builder, value: Value) -> Value:
+    """Values rounded to bfloat16, those of even offsets first, as memory holds them."""
     half, bits = value.lanes // 2, b.bits(value, "i32")
     even, odd = b.pick(bits, range(half)), b.pick(bits, range(half, value.lanes))
     words = b.binary("or", b.binary("lshr", even, 16), b.binary("and", odd, -(1 << 16)))
     return b.emit(f"bitcast {words.typed} to <{value.lanes} x i16>", "i16", value.lanes)
 
 
-def together(b: Builder, value: Value) -> Value:
-    """The lanes in the order of their elements, those at even places having come first."""
+def interleaved(b: Builder, value: Value) -> Value:
+    """The lanes in the order of their elements, of which those of even offsets came first."""
     half = value.lanes // 2
-    turns = ", ".join(f"i32 {k // 2 + k % 2 * half}" for k in range(value.lanes))
-    text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{turns}>"
+    order = ", ".join(f"i32 {k // 2 + k % 2 * half}" for k in range(value.lanes))
+    text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{order}>"
     return b.emit(text, value.kind, value.lanes)

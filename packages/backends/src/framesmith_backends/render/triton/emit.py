@@ -145,21 +145,21 @@ def _term(w: Writing, atom: Atom, k: Size) -> str:
     if isinstance(atom, Var):
         text = w.variables[atom]
     elif isinstance(atom, Indirect):
-        text = _picked(w, atom)
+        text = _indirect(w, atom)
     else:
         sign = {Div: "//", Mod: "%"}[type(atom)]
         text = f"({_position(w, atom.base)} {sign} {step_of(w, atom.divisor)})"
     return text if k == 1 else f"{text} * {step_of(w, k)}"
 
 
-def _picked(w: Writing, atom: Indirect) -> str:
+def _indirect(w: Writing, atom: Indirect) -> str:
     """The number, named where it is first known."""
-    (told,) = indirect_parts(index.of(atom))
-    scope = w.scopes[_depths(w, told)[told]]
-    if is_within(told, atom.size):
-        return emit(w, told)
+    (given,) = indirect_parts(index.of(atom))
+    scope = w.scopes[_depths(w, given)[given]]
+    if is_within(given, atom.size):
+        return emit(w, given)
     if atom not in scope.names:
-        value = emit(w, told)
+        value = emit(w, given)
         inside = f"({value} >= 0) & ({value} < {step_of(w, atom.size)})"
         scope.names[atom] = w.fresh(f"tl.where({inside}, {value}, 0)", scope)
     return scope.names[atom]
@@ -226,7 +226,7 @@ def to_memory(value: str, dtype: str) -> str:
 
 
 def term_added(store: Store) -> Expr | None:
-    """What is added to the element that data tell, by threads in no order; None where the store replaces it."""
+    """The term added to an indirect element by threads in no order; None where the store replaces it."""
     if not index.indirect_atoms(store.index):
         return None
     assert isinstance(store.value, Op) and store.value.name == "add"

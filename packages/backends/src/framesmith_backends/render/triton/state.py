@@ -27,7 +27,7 @@ class Writing:
 
     `numbers` names what is known only at the call, in 64 bits. With `whole` a row of symbolic size is one block.
     `ref_levels` has for what is scanned in a loop which one it is.
-    `integer` is the type of places in memory, `masks` has for axes of the tile what of it lies in the loop, `rows` are
+    `integer` is the type of offsets in memory, `masks` has the mask of each axis of the tile, `rows` are
     the variables over which a row is gone through at present, `cells` what is combined down columns, `base` is the
     scope of the passes, which knows what they reduced, `past_l1` is what is read without a place in L1.
     """
@@ -56,7 +56,7 @@ class Writing:
         return self.scopes[-1]
 
     def mask(self, variables: Collection[Var]) -> str | None:
-        """What of a tile along those of its axes among the variables lies in the loops; None for all of it."""
+        """The mask of the tile along its axes among the variables; None where all of it lies in the loops."""
         found = [mask for var, mask in self.masks.items() if var in variables]
         # `!= 0`: in Triton 3.9's interpreter `&` of a scalar and a block holds integers, which a mask must not.
         return f"(({' & '.join(found)}) != 0)" if len(found) > 1 else "".join(found) or None

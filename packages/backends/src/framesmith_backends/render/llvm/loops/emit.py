@@ -43,17 +43,17 @@ from framesmith_backends.render.llvm.ops import (
     emit_cast,
     emit_op,
     from_memory,
-    from_memory_apart,
+    from_memory_deinterleaved,
     functions,
+    interleaved,
     round_bf16,
     to_memory,
-    to_memory_apart,
-    together,
+    to_memory_deinterleaved,
 )
 
 #: A zero in memory, of any type.
 ZERO = "@fs.zero = internal global i64 0"
-#: Elements so far apart and nearer are read by vectors of all that lies between; measured against gathers.
+#: Up to this stride elements are read by vectors of all that lies between; measured against gathers.
 LONGEST_STEP = 8
 #: No place is so far from another, and no difference of two below it overflows.
 FARTHEST = 1 << 62
@@ -95,7 +95,7 @@ def _depth(r: Rendering, node: Expr) -> int:
 
 
 def _ix_depth(r: Rendering, ix: Ix) -> int:
-    """The level of the innermost loop the index depends on, also by what data tell, which may be of a reduction."""
+    """The level of the innermost loop that the index depends on, indirect parts included."""
     found = max((r.level_of[var] for var in index.variables(ix)), default=0)
     return max(found, *(_depth(r, value) for value in indirect_parts(ix))) if index.indirect_atoms(ix) else found
 
@@ -113,11 +113,11 @@ def _ref(r: Rendering, node: Ref) -> Value:
         return r.refs[node.name]
     array, first, kind = r.arrays[node.name]
     found = tile_load(r, tile_address(r, array, first, kind), kind)
-    return together(r.b, found) if r.columns_apart else found
+    return interleaved(r.b, found) if r.columns_deinterleaved else found
 
 
 def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
-    """Where the current block of lanes has its place in an array over the tile that starts at lane `first`."""
+    """The address of the current block of lanes in an array over the tile that starts at lane `first`."""
     assert r.kernel.lane is not None
     offset = r.b.binary("sub", r.variables[r.kernel.lane], first)
     return r.b.emit(f"getelementptr {kind}, ptr {array.text}, {offset.typed}", "ptr")
@@ -188,10 +188,10 @@ def _load(r: Rendering, node: Load) -> Value:
     step = lane_step(r.kernel, ix)
     kind = DTYPES[node.dtype].memory
     align = element_bytes(kind)
-    if node in r.turned:
+    if node in r.transposed:
         (point,) = r.kernel.row
         place = r.b.binary("mul nsw", r.variables[point], r.lanes)
-        pointer = r.b.emit(f"getelementptr {kind}, ptr {r.turned[node].text}, {place.typed}", "ptr")
+        pointer = r.b.emit(f"getelementptr {kind}, ptr {r.transposed[node].text}, {place.typed}", "ptr")
         raw = tile_load(r, pointer, kind)
     elif _is_wide_scratch(r, node.source):
         pointer = address(r, node.source, kind, _wide_position(r, ix))
@@ -205,8 +205,8 @@ def _load(r: Rendering, node: Load) -> Value:
             raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
         else:
             raw = masked_tile_load(r, pointer, mask, kind)
-        if r.apart and r.mask is None:
-            return from_memory_apart(r.b, raw)
+        if r.deinterleaved and r.mask is None:
+            return from_memory_deinterleaved(r.b, raw)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
         raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
     elif offsets is not None and mask is not None and is_read_at_once(offsets):
@@ -219,10 +219,10 @@ def _load(r: Rendering, node: Load) -> Value:
 
 
 def _near_offsets(r: Rendering, ix: Ix) -> tuple[int, ...] | None:
-    """How far from the first lane's element each lane's is, in every block of lanes; None if far, or not known."""
+    """Offsets of the lanes' elements from the first lane's, in every block of lanes; None if far, or not known."""
     lane = r.kernel.lane
-    told = lane in r.kernel.outer and indirect_parts(ix)
-    if lane is None or r.lanes == 1 or (told and lane_step(r.kernel, ix) is None):
+    indirect = lane in r.kernel.outer and indirect_parts(ix)
+    if lane is None or r.lanes == 1 or (indirect and lane_step(r.kernel, ix) is None):
         return None
     offsets = index.block_offsets(ix, lane, r.lanes)
     return offsets if offsets and max(offsets) - min(offsets) <= LONGEST_STEP * (r.lanes - 1) else None
@@ -327,18 +327,18 @@ def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> V
     if isinstance(atom, Var):
         return variable(atom)
     if isinstance(atom, Indirect):
-        return _picked(r, atom)
+        return _indirect(r, atom)
     op = {Div: "udiv", Mod: "urem"}[type(atom)]
     return r.b.binary(op, _general(r, atom.base, variable), divisor_of(r, atom.divisor))
 
 
-def _picked(r: Rendering, atom: Indirect) -> Value:
+def _indirect(r: Rendering, atom: Indirect) -> Value:
     """The number, written where it is first known: outside the loops along which a row is read."""
-    (told,) = indirect_parts(index.of(atom))
-    value = emit(r, told)
-    if is_within(told, atom.size):
+    (given,) = indirect_parts(index.of(atom))
+    value = emit(r, given)
+    if is_within(given, atom.size):
         return value
-    level = r.levels[_depth(r, told)]
+    level = r.levels[_depth(r, given)]
     found = level.values.get(atom)
     if found is None:
         outside, r.b.out = r.b.out, level.lines
@@ -384,7 +384,7 @@ def emit_store(r: Rendering, store: Store) -> None:
         r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
         return
     value = r.b.splat(value, r.lanes)
-    raw = to_memory_apart(r.b, value) if r.apart and r.mask is None else to_memory(r.b, value, dtype)
+    raw = to_memory_deinterleaved(r.b, value) if r.deinterleaved and r.mask is None else to_memory(r.b, value, dtype)
     if step == 1:
         pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
         if r.mask is None:
@@ -400,14 +400,14 @@ def emit_store(r: Rendering, store: Store) -> None:
 
 
 def _unrounded(r: Rendering, value: Expr) -> Value:
-    """What is to be stored, of a floating type of 8 bits before it is rounded: `to_memory` rounds to these."""
+    """The value to be stored; of float8 the unrounded one, which `to_memory` rounds."""
     if value.dtype in FLOAT8 and isinstance(value, Cast):
         return emit_cast(r.b, emit(r, value.value), value.value.dtype, "f32")
     return emit(r, value)
 
 
 def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
-    """The stores in order; those of elements side by side, so many apart in each lane, as whole vectors."""
+    """The stores in order; interleaved ones that fill memory without gaps as whole vectors."""
     while stores:
         count = next((n for n in (4, 2) if _side_by_side(r, stores[:n], n)), 1)
         if count == 1:
@@ -440,8 +440,8 @@ def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
 
 def _woven(r: Rendering, one: Value, other: Value) -> Value:
     """The lanes of two vectors by turns."""
-    turns = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
-    text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{turns}>"
+    order = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
+    text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{order}>"
     return r.b.emit(text, one.kind, 2 * one.lanes)
 
 

@@ -19,7 +19,12 @@ from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel,
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.columns import add_to_column, rows_in_turn
 from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, emit_stores
-from framesmith_backends.render.llvm.loops.lanes import choose_lanes, columns_apart, goes_apart, pass_lanes
+from framesmith_backends.render.llvm.loops.lanes import (
+    choose_lanes,
+    columns_deinterleaved,
+    is_deinterleaved,
+    pass_lanes,
+)
 from framesmith_backends.render.llvm.loops.nest import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
 from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
@@ -162,8 +167,8 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
         _decode(r, point, others)
         if shape.tile and lane is not None:
             sure = isinstance(lane.size, int) and not shape.by_lane
-            with (  # apart in arrays of running values, too
-                r.in_lanes(r.lanes, _all_apart(r)),
+            with (  # deinterleaved in arrays of running values, too
+                r.in_lanes(r.lanes, _all_deinterleaved(r)),
                 opened_loop(r, low, high, shape.tile, None, sure) as first,
             ):
                 far = r.b.add(first, shape.tile)
@@ -173,7 +178,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
         elif shape.lane_outer:
             _lane_pieces(r)
         elif r.kernel.down:
-            r.columns_apart = columns_apart(r.kernel, r.lanes, r.target)
+            r.columns_deinterleaved = columns_deinterleaved(r.kernel, r.lanes, r.target)
             rows_in_turn(r, lambda: _passes(r))
         else:
             _passes(r)
@@ -207,8 +212,8 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
 
 def _passes(r: Rendering) -> None:
     r.ref_level = len(r.levels) - 1
-    r.turned = {} if r.mask is not None else transposed_tiles(r)
-    with r.in_lanes(r.lanes, r.kernel.lane in r.kernel.outer and _all_apart(r)):
+    r.transposed = {} if r.mask is not None else transposed_tiles(r)
+    with r.in_lanes(r.lanes, r.kernel.lane in r.kernel.outer and _all_deinterleaved(r)):
         for one in r.kernel.passes:
             for store in one.before:
                 emit_store(r, store)
@@ -216,8 +221,8 @@ def _passes(r: Rendering) -> None:
                 _row_loops(r, one)
 
 
-def _all_apart(r: Rendering) -> bool:
-    return goes_apart(r.kernel, r.kernel.passes, r.lanes, r.target)
+def _all_deinterleaved(r: Rendering) -> bool:
+    return is_deinterleaved(r.kernel, r.kernel.passes, r.lanes, r.target)
 
 
 def _is_repeatable(kernel: Kernel) -> bool:
@@ -235,12 +240,12 @@ def _rewrites_scratch(one: Pass) -> bool:
 def _row_loops(r: Rendering, one: Pass) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
     inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
-    lanes, apart = r.lanes, r.apart
+    lanes, deinterleaved = r.lanes, r.deinterleaved
     if inner is not None:
         lanes = pass_lanes(r.kernel, one, lanes, r.target)
-        apart = r.columns_apart if one.columns else goes_apart(r.kernel, (one,), lanes, r.target)
+        deinterleaved = r.columns_deinterleaved if one.columns else is_deinterleaved(r.kernel, (one,), lanes, r.target)
     outside = [v for v in r.kernel.row if v is not inner]
-    with r.in_lanes(lanes, apart):
+    with r.in_lanes(lanes, deinterleaved):
         accumulators = [Accumulator.start(r, a) for a in one.reductions]
         _row_nest(r, outside, lambda: _row_inner(r, inner, one, accumulators), accumulators)
         for a in accumulators:

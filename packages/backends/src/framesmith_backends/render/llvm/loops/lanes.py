@@ -37,7 +37,7 @@ def choose_lanes(kernel: Kernel, target: Processor) -> int:
         lanes *= 2
     elif not kernel.row and all(index.coefficient(ix, kernel.lane) in (0, 1) for ix, _ in accesses(kernel)):
         lanes *= _side_by_side(kernel, target, roots)
-    if lanes == target.float_lanes and _all_apart(kernel, 2 * lanes, target):
+    if lanes == target.float_lanes and _all_deinterleaved(kernel, 2 * lanes, target):
         lanes *= 2
     while isinstance(kernel.lane.size, int) and lanes > 2 and lanes // 2 >= kernel.lane.size:
         lanes //= 2
@@ -59,7 +59,13 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
         return lanes
     price = cost(*(a.value for a in one.reductions), *(s.value for s in one.stores))
     pair = 2 * target.float_lanes
-    most = 4 if price <= 12 and one.reductions else 2 if price <= 24 or goes_apart(kernel, (one,), pair, target) else 1
+    most = (
+        4
+        if price <= 12 and one.reductions
+        else 2
+        if price <= 24 or is_deinterleaved(kernel, (one,), pair, target)
+        else 1
+    )
     sums = sum(DTYPES[a.value.dtype].bits // 32 or 1 for a in one.reductions)
     for count in (4, 2):
         more = count * target.float_lanes
@@ -69,15 +75,15 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
     return lanes
 
 
-# Note [Apart]: before AVX-512, sixteen numbers of bfloat16 are widened by two shuffles and two shifts, and narrowed by
+# Note [Deinterleaved]: before AVX-512, 16 bfloat16 values are widened by two shuffles and two shifts, and narrowed by
 # two shifts and two shuffles. Read as eight words of 32 bits, those at even places are words shifted left, those at odd
 # places are words without their lower halves; and two vectors of results are words again by a shift and a blend. So
 # where all that differs along the lanes is bfloat16, a block's lanes are its elements at even places and then those at
 # odd ones. AVX-512 saves as much. What NEON has for both is as short.
 
 
-def goes_apart(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Processor) -> bool:
-    """Whether elements at even and at odd places may lie apart in these passes' lanes: see Note [Apart]."""
+def is_deinterleaved(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Processor) -> bool:
+    """Whether these passes' lanes hold elements of even offsets before those of odd ones: see Note [Deinterleaved]."""
     lane = kernel.lane
     if lane is None or not target.vectors or lanes % (2 * target.float_lanes):
         return False
@@ -106,17 +112,17 @@ def lane_step(kernel: Kernel, ix: Ix) -> Size | None:
     return index.coefficient(ix, lane)
 
 
-def columns_apart(kernel: Kernel, lanes: int, target: Processor) -> bool:
-    """Whether sums down columns lie apart in their arrays, until they are stored: in whole blocks of lanes."""
+def columns_deinterleaved(kernel: Kernel, lanes: int, target: Processor) -> bool:
+    """Whether sums down columns are deinterleaved in their arrays, until they are stored: in whole blocks of lanes."""
     assert kernel.lane is not None and isinstance(kernel.lane.size, int)
     adding = (one for one in kernel.passes if one.columns)
-    return not kernel.lane.size % lanes and all(goes_apart(kernel, (one,), lanes, target) for one in adding)
+    return not kernel.lane.size % lanes and all(is_deinterleaved(kernel, (one,), lanes, target) for one in adding)
 
 
-def _all_apart(kernel: Kernel, lanes: int, target: Processor) -> bool:
-    """Whether all passes of the kernel would be computed apart with so many lanes, none of which is wasted."""
+def _all_deinterleaved(kernel: Kernel, lanes: int, target: Processor) -> bool:
+    """Whether all passes of the kernel would be deinterleaved with so many lanes, none of which is wasted."""
     assert kernel.lane is not None
-    return goes_apart(kernel, kernel.passes, lanes, target) and _wastes_little(hint(kernel.lane.size), 2, target)
+    return is_deinterleaved(kernel, kernel.passes, lanes, target) and _wastes_little(hint(kernel.lane.size), 2, target)
 
 
 def _adds_up_doubles(kernel: Kernel) -> bool:

@@ -41,8 +41,8 @@ class Rendering:
     refs: dict[str, Value] = field(default_factory=dict)
     # In tiles, a reduction's results lie in memory: the array, and the tile's first lane.
     arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
-    # Reads across rows whose tile has been turned: the turned tile.
-    turned: dict[Load, Value] = field(default_factory=dict)
+    # Reads across rows, with their transposed tile.
+    transposed: dict[Load, Value] = field(default_factory=dict)
     # Numbers known at the call, and what was computed of them.
     numbers: dict[Symbol | Number, Value] = field(default_factory=dict)
     sizes: dict[object, Value] = field(default_factory=dict)
@@ -52,17 +52,17 @@ class Rendering:
     failed: Value | None = None
     mask: Value | None = None
     ref_level: int = 0
-    # Whether a block's lanes, and columns in their arrays, lie as in Note [Apart]. Lanes under a mask never do.
-    apart: bool = False
-    columns_apart: bool = False
+    # Whether a block's lanes, and columns in their arrays, lie as in Note [Deinterleaved]. Lanes under a mask never do.
+    deinterleaved: bool = False
+    columns_deinterleaved: bool = False
 
     @contextmanager
-    def in_lanes(self, lanes: int, apart: bool) -> Iterator[None]:
-        """Write what is written meanwhile with so many lanes, lying apart or not; what follows as before."""
-        before = self.lanes, self.apart
-        self.lanes, self.apart = lanes, apart
+    def in_lanes(self, lanes: int, deinterleaved: bool) -> Iterator[None]:
+        """Set the number of lanes and whether they are deinterleaved, within the block."""
+        before = self.lanes, self.deinterleaved
+        self.lanes, self.deinterleaved = lanes, deinterleaved
         yield
-        self.lanes, self.apart = before
+        self.lanes, self.deinterleaved = before
 
     def room(self, type_: str) -> Value:
         """The address of room for a value of LLVM's type that the kernel has on its stack."""

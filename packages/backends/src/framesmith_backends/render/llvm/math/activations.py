@@ -83,7 +83,7 @@ class Power:
 
 
 def _power(b: Builder, y: Value, low: tuple[Value, float] | None = None) -> Power:
-    """e**y, or e**(y + product of low), y being at most about 120."""
+    """e**y, or e**(y + low[0] * low[1]), y being at most about 120."""
     n, shifted = whole_part(b, y, LOG2E)
     r = b.fma(n, -LN2_LOW, b.fma(n, -LN2_HIGH, y))
     if low is not None:
@@ -121,13 +121,13 @@ def _scaled_where(b: Builder, condition: Value, value: Value, power: Power, kept
 
 
 def _with_limit(b: Builder, x: Value, size: Value, end: float) -> Value:
-    """The size with the sign of x; x itself from `end` on, NaN at minus infinity, as eager's product of it and zero."""
+    """The size with the sign of x; x itself from `end` on; NaN at minus infinity, as eager mode's -inf * 0."""
     result = b.select(b.compare("oge", x, end), x, b.intrinsic("copysign", size, x))
     return b.select(b.compare("oeq", x, -INFINITY), b.number(math.nan, x), result)
 
 
 def _with_limits(b: Builder, x: Value, result: Value) -> Value:
-    """NaN where x is infinite, as eager's product of infinity and zero in a derivative."""
+    """NaN where x is infinite, as eager mode's infinity times zero in a derivative."""
     return b.fma(x, 0.0, result)
 
 
@@ -194,8 +194,8 @@ def gelu(b: Builder, x: Value) -> Value:
     # What is lost: by the ratio, and by rounding the numerator.
     rest = b.add(b.fma(b.neg(ratio), bottom, top), b.fma(t, d, b.neg(top)))
     bell = _bell(b, t)
-    product = bell.times_sum(b, ratio, b.mul(rest, inverse))
-    lacking = scale(b, product, bell.shifted, more=-LARGER, last=-LARGER - 32)
+    prod = bell.times_sum(b, ratio, b.mul(rest, inverse))
+    lacking = scale(b, prod, bell.shifted, more=-LARGER, last=-LARGER - 32)
     return b.sub(positive_part(b, x), lacking)
 
 
@@ -207,8 +207,8 @@ def _times_bell(b: Builder, high: Value, low: Value, t: Value, kept: Value) -> V
     tail = b.fma(n, -LN2_LOW, b.neg(b.fma(t, t, b.neg(squared))))
     r = b.add(head, tail)
     rest = exp_rest(b, r, b.add(b.sub(head, r), tail))
-    product = b.add(high, b.fma(high, r, b.fma(high, rest, b.fma(low, r, low))))
-    return scale(b, product, shifted, more=1, kept=kept)
+    prod = b.add(high, b.fma(high, r, b.fma(high, rest, b.fma(low, r, low))))
+    return scale(b, prod, shifted, more=1, kept=kept)
 
 
 def erfc(b: Builder, x: Value) -> Value:
@@ -247,10 +247,10 @@ def _slope_below(b: Builder, t: Value, kept: Value) -> Value:
     factor = b.add(ratio, 1.0 / BELL_NORM)
     lost = b.sub(ratio, b.sub(factor, 1.0 / BELL_NORM))
     distance = b.add(b.sub(b.number(DGELU_ROOT[0], t), t), DGELU_ROOT[1])
-    product = b.mul(distance, factor)
-    rest = b.fma(distance, lost, b.fma(distance, factor, b.neg(product)))
+    prod = b.mul(distance, factor)
+    rest = b.fma(distance, lost, b.fma(distance, factor, b.neg(prod)))
     bell = _bell(b, t)
-    return scale(b, bell.times_sum(b, product, rest), bell.shifted, kept=kept)
+    return scale(b, bell.times_sum(b, prod, rest), bell.shifted, kept=kept)
 
 
 def silu(b: Builder, x: Value) -> Value:

@@ -1,7 +1,7 @@
 """Elementary functions of float32 as straight-line IR, at most 2 ULP off over the whole range.
 
 Polynomials are weighted minimax fits made for these reductions (see tests/render/llvm/test_math.py, which
-checks the error of each function against float64). Everything works alike for scalars and vectors.
+checks the error of each function against float64). Everything serves scalars and vectors.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def reduced_exponent(b: Builder, x: Value, more: int = 0) -> tuple[Value, Value,
 
 def exp_rest(b: Builder, r: Value, tail: Value | None = None) -> Value:
     """e**r - 1 for |r| <= ln(2)/2; given a tail, the same less r, and with the tail added."""
-    squared = b.fma(r, r, FLOAT.step)  # no subnormal, nor any product of a small number with the result
+    squared = b.fma(r, r, FLOAT.step)  # no subnormal, nor any prod of a small number with the result
     return b.fma(b.polynomial(r, EXP_Q), squared, r if tail is None else tail)
 
 
@@ -230,7 +230,7 @@ def log1p(b: Builder, x: Value) -> Value:
 
 
 def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low: float) -> Value:
-    """factor * log(m) + k * (unit_high + unit_low), the first product kept with its rounding error."""
+    """factor * log(m) + k * (unit_high + unit_low), with the rounding error of the first term."""
     k, m = split(b, x)
     f, tail = log_parts(b, b.sub(m, 1.0))
     high = rounded(factor)
@@ -316,7 +316,7 @@ def cosh(b: Builder, x: Value) -> Value:
     return b.add(half, _half_inverse(b, half))
 
 
-# How far two floats' bits are apart, where the larger is 2**0.74 times the other, about.
+# The difference of two floats' bits where the larger is about 2**0.74 times the other.
 ATANH_STEP = int(0.74 * 2**23)
 
 
@@ -324,8 +324,8 @@ def atanh(b: Builder, x: Value) -> Value:
     """k ln(2)/2 + atanh(s), with (1 + t) / (1 - t) = 2**k (1 + s) / (1 - s) for t = |x|; s = t where k = 0."""
     t = b.intrinsic("fabs", x)
     above, below = b.add(t, 1.0), b.sub(b.number(1.0, t), t)
-    apart = b.sub(b.bits(above, "i32"), b.bits(below, "i32"))
-    k = b.binary("and", b.add(apart, (1 << 23) - ATANH_STEP), -(1 << 23))  # in the exponent's bits
+    steps = b.sub(b.bits(above, "i32"), b.bits(below, "i32"))
+    k = b.binary("and", b.add(steps, (1 << 23) - ATANH_STEP), -(1 << 23))  # in the exponent's bits
     power = b.bits(b.add(k, 0x3F800000), "float")
     # 1 + t - 2**k (1 - t) over 1 + t + 2**k (1 - t); 1 - t is exact from 1/2 on, the factors of t up to there.
     plus, minus = b.add(power, 1.0), b.sub(b.number(1.0, t), power)
@@ -342,7 +342,7 @@ def atanh(b: Builder, x: Value) -> Value:
     return b.intrinsic("copysign", result, x)
 
 
-# Quotients from here on are not told from the next by a float.
+# From here on floats do not distinguish neighbouring quotients.
 LARGEST_QUOTIENT = 2.0**22
 
 
@@ -352,7 +352,7 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
     size, divisor = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
     below = b.compare("olt", size, divisor)
     q = b.intrinsic("trunc", b.div(b.select(below, b.number(0.0, x), size), divisor))
-    # The product is rounded by the sum alone, and the rest needs no more digits than the operands have.
+    # The multiplication is rounded by the sum alone, and the rest needs no more digits than the operands have.
     rest = b.fma(b.neg(q), divisor, size)
     rest = b.select(b.compare("olt", rest, 0.0), b.add(rest, divisor), rest)
     result = b.intrinsic("copysign", b.select(below, size, rest), x)
@@ -363,7 +363,7 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
 def floordiv(b: Builder, x: Value, y: Value) -> Value:
     """Python's floor division. The floor of the rounded quotient is too large by one where the rest has y's other sign.
 
-    Eager rounds quotients that floats do not tell from the next ones in a way of its own.
+    Eager mode rounds quotients that floats do not distinguish in a way of its own.
     """
     x, y = b.same(x, y)
     quotient = b.div(x, y)

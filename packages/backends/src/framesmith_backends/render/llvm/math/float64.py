@@ -37,7 +37,7 @@ WHOLE = 2.0**52
 # What a logarithm's argument is divided by a power of two to be at least: the double above sqrt(1/2), and its bits.
 ROOT_BITS, ONE_BITS = 0x3FE6A09E667F3BCD, 0x3FF0000000000000
 LN2 = (0.6931471805599453, 2.3190468138462996e-17)
-# The first part with trailing zeros, so that its products with exponents are exact.
+# The first part with trailing zeros, so that multiples by exponents are exact.
 LOG10_2 = (0.30102999566395283, 2.8363394551044964e-14)
 LOG2E_PARTS, LOG10E_PARTS = (LOG2E, 2.0355273740931033e-17), (0.4342944819032518, 1.098319650216765e-17)
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
@@ -201,20 +201,20 @@ def log1p(b: Builder, x: Value) -> Value:
 
 
 def _log_in_base(b: Builder, x: Value, factor: tuple[float, float], unit_high: float, unit_low: float) -> Value:
-    """factor * log(m) + k * (unit_high + unit_low), the first product kept with its rounding error."""
+    """factor * log(m) + k * (unit_high + unit_low), with the rounding error of the first term."""
     k, m = _split_any(b, x)
     f = b.sub(m, 1.0)
     half, rest = _log_parts(b, f)
     head = b.sub(f, half)
     rest = b.add(b.sub(b.sub(f, head), half), rest)
-    product = b.mul(head, factor[0])
-    low = b.fma(head, factor[0], b.neg(product))
+    prod = b.mul(head, factor[0])
+    low = b.fma(head, factor[0], b.neg(prod))
     low = b.fma(rest, factor[0], b.fma(head, factor[1], low))
     low = b.fma(k, unit_low, low)
     # The sum of the large parts with its rounding error; the first is 0 or larger than the second.
     whole = b.mul(k, unit_high)
-    total = b.add(whole, product)
-    return log_range(b, x, b.add(total, b.add(b.add(b.sub(whole, total), product), low)))
+    total = b.add(whole, prod)
+    return log_range(b, x, b.add(total, b.add(b.add(b.sub(whole, total), prod), low)))
 
 
 def log2(b: Builder, x: Value) -> Value:

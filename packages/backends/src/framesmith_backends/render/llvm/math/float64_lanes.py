@@ -1,4 +1,4 @@
-"""What functions of float32 that are computed in double precision have in common; `double` has those of float64."""
+"""Helpers of float32 functions that are computed in double precision."""
 
 from __future__ import annotations
 

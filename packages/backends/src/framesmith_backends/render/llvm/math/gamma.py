@@ -6,7 +6,7 @@ tests/render/llvm/test_special.py checks the errors.
 
 Note [Fits]: polynomials are fits of least relative error, found from values of 40 digits at the points of Chebyshev, a
 dozen for each coefficient: least squares again and again, each time with weights times the errors left. Coefficients in
-float32 are rounded one by one from the first on, the others fitted anew to what is left. A first one with more digits
+float32 are rounded one by one from the first on, the others fitted again to what is left. A first one with more digits
 than a float has is added in two parts, or in double precision.
 """
 

@@ -1,4 +1,4 @@
-"""What few lanes need: calls of the C library, where straight-line IR does not do, and of functions of our own."""
+"""Branches for the few lanes that straight-line code does not serve: calls of the C library, and out-of-line code."""
 
 from __future__ import annotations
 

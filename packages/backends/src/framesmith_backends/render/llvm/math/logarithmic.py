@@ -65,7 +65,7 @@ def erfinv(b: Builder, x: Value) -> Value:
     for coefficient in reversed(others):
         result = b.fma(result, t, coefficient)
     size = b.intrinsic("fabs", x)
-    # Of a small number what is added to the product is too small, and nothing beside it.
+    # Of a small number the addend is subnormal, and counts nothing beside it.
     result = b.select(b.compare("ogt", size, SMALL), result, b.number(0.0, x))
     result = b.fma(x, b.select(near, b.number(first, x), b.number(other, x)), b.mul(x, result))
     result = b.select(b.compare("ogt", v, 0.0), result, b.number(math.nan, x))
@@ -101,22 +101,22 @@ def _log_of_sum(
         x, y = b.same(x, y)
         larger = b.select(b.compare("ogt", x, y), x, y)
         # Infinities of one sign have no difference.
-        apart = b.select(b.compare("oeq", x, y), b.number(0.0, x), b.neg(b.intrinsic("fabs", b.sub(x, y))))
+        distance = b.select(b.compare("oeq", x, y), b.number(0.0, x), b.neg(b.intrinsic("fabs", b.sub(x, y))))
 
         def bounded(end: float) -> Value:
-            return b.select(b.compare("olt", apart, end), b.number(end, x), apart)
+            return b.select(b.compare("olt", distance, end), b.number(end, x), distance)
 
         t, p = power(b, bounded(ends[0]))
         e = times_power(b, p, t)
         result = b.fma(e, b.polynomial(e, logarithm), larger)
-        beyond = b.compare("olt", apart, ends[0])
+        beyond = b.compare("olt", distance, ends[0])
         counts = b.binary("and", beyond, b.compare("olt", b.intrinsic("fabs", larger), NOTHING))
 
         def beside_small() -> Value:
             """Both 2**64 times as large, so that of a small number and a smaller power their sum alone is subnormal."""
             t, p = power(b, bounded(ends[1]))
             e = b.mul(p, power_of_two(b, t, 64))
-            e = b.select(b.binary("and", counts, b.compare("ogt", apart, nothing)), e, b.number(0.0, e))
+            e = b.select(b.binary("and", counts, b.compare("ogt", distance, nothing)), e, b.number(0.0, e))
             beside = b.mul(b.select(counts, larger, b.number(0.0, x)), 2.0**64)
             found = b.mul(b.fma(e, logarithm[0], beside), 2.0**-64)
             return b.select(counts, found, result)

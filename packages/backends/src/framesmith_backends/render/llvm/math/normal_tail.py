@@ -1,9 +1,9 @@
-"""gelu and its derivative of float32 by pieces, with AVX-512: polynomials whose coefficients are looked up.
+"""gelu and its derivative of float32 by intervals, with AVX-512: polynomials whose coefficients are looked up.
 
 With t = |x|, what x * Phi(x) lacks of x or of 0, and its derivative of 1 or of 0, are a smooth function of t times
 exp(-t*t/2), Phi being the normal distribution. Where the result is kept, t is within [0, 15), or NaN. A lookup in a
-register's 16 entries, or in two registers, takes as long as a sum: 18 products and 8 lookups stand for 31 products and
-a division.
+register's 16 entries, or in two registers, takes as long as a sum: 18 multiplications and 8 lookups stand for 31
+multiplications and a division.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import LN2_HIGH, LN2_LOW, LOG2E, rounded
 from framesmith_backends.render.llvm.math.powers import FLOAT, scalef, square
 
-Pieces = tuple[tuple[float, ...], ...]
+Intervals = tuple[tuple[float, ...], ...]
 
 #: The lanes of a register: fewer are not computed here.
 REGISTER_LANES = 16
 
-# A row is a piece: where it starts, the value there, and a polynomial in the distance from there, which begins with its
-# first power. The pieces of 1 + t have an eighth of a power of two each. The starts are near the pieces' ends, where
-# the value is almost exactly a float.
+# A row is an interval: its start, the value there, and a polynomial in the distance from there, which begins with its
+# first power. The intervals of 1 + t have an eighth of a power of two each. Starts are near ends of intervals where the
+# value is almost exactly a float.
 # (1 - Phi(t)) * exp(t*t/2); the polynomials are to be multiplied by the value.
-TAIL: Pieces = (
+TAIL: Intervals = (
     (0.0, 0.5, -0.797883689, 0.499934256, -0.264387965, 0.109846786),
     (0.125048056, 0.453776777, -0.754110992, 0.452796102, -0.231201261, 0.0934575573),
     (0.250002325, 0.414031416, -0.713552654, 0.410759926, -0.202539384, 0.079614684),
@@ -58,8 +58,8 @@ TAIL: Pieces = (
     (13.0004835, 0.0305082928, -0.0760356486, 0.00574752456, -0.000427972089, 2.70665478e-05),
     (14.0009251, 0.0283508059, -0.0707129464, 0.00497492962, -0.000345424429, 2.05749602e-05),
 )
-# (1 - Phi(t)) * exp(t*t/2) - t / sqrt(2 * pi), which has a root: where the pieces on both of its sides start.
-SLOPE: Pieces = (
+# (1 - Phi(t)) * exp(t*t/2) - t / sqrt(2 * pi), which has a root: where the intervals on both of its sides start.
+SLOPE: Intervals = (
     (0.0, 0.5, -0.797884107, 0.249966279, -0.132182628, 0.0548770912),
     (0.12501438, 0.403914779, -0.741154194, 0.205479592, -0.104926258, 0.0424319543),
     (0.25004372, 0.314266175, -0.694361389, 0.170055866, -0.0838361233, 0.0328984931),
@@ -104,18 +104,18 @@ ROUNDING = 786432.0
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The piece that t lies in. What is looked up is so where it is needed: registers are few."""
+class Interval:
+    """The interval that t lies in. What is looked up is so where it is needed: registers are few."""
 
     index: Value
-    pieces: Pieces
+    intervals: Intervals
 
     def entry(self, b: Builder, column: int) -> Value:
-        # The index of the first piece, which begins at 1, ends in 24.
-        return b.lookup(tuple(row[column] for row in self.pieces[8:] + self.pieces[:8]), self.index)
+        # The index of the first interval, which begins at 1, ends in 24.
+        return b.lookup(tuple(row[column] for row in self.intervals[8:] + self.intervals[:8]), self.index)
 
     def start(self, b: Builder) -> Value:
-        """The value where the piece starts."""
+        """The value where the interval starts."""
         return self.entry(b, 1)
 
     def slope(self, b: Builder, t: Value) -> tuple[Value, Value]:
@@ -127,8 +127,8 @@ class Piece:
         return result, distance
 
 
-def _piece(b: Builder, t: Value, pieces: Pieces) -> Piece:
-    return Piece(b.binary("lshr", b.bits(b.add(t, 1.0), "i32"), 20), pieces)
+def _interval(b: Builder, t: Value, intervals: Intervals) -> Interval:
+    return Interval(b.binary("lshr", b.bits(b.add(t, 1.0), "i32"), 20), intervals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class Bell:
 
     def times(self, b: Builder, x: Value, more: Value, rest: Value, kept: Value) -> Value:
         """x * more * (1 + rest) * 2**(n - 64), rounded about once; 0 where it is not kept."""
-        product = b.mul(x, more)
-        lost = b.fma(x, more, b.neg(product))
-        return scalef(b, b.add(product, b.fma(product, rest, lost)), b.sub(self.shifted, ROUNDING + LARGER), kept)
+        prod = b.mul(x, more)
+        lost = b.fma(x, more, b.neg(prod))
+        return scalef(b, b.add(prod, b.fma(prod, rest, lost)), b.sub(self.shifted, ROUNDING + LARGER), kept)
 
 
 def _bell(b: Builder, t: Value) -> Bell:
@@ -163,17 +163,17 @@ def _bell(b: Builder, t: Value) -> Bell:
 
 def lacking(b: Builder, t: Value, kept: Value) -> Value:
     """t * (1 - Phi(t)); 0 where it is not kept."""
-    piece = _piece(b, t, TAIL)
-    change = b.fma(*piece.slope(b, t), FLOAT.step)  # of a small t what counts nothing, either
+    interval = _interval(b, t, TAIL)
+    change = b.fma(*interval.slope(b, t), FLOAT.step)  # of a small t what counts nothing, either
     bell = _bell(b, t)
     both = b.add(change, b.fma(change, bell.rest, bell.rest))
-    return bell.times(b, b.mul(t, bell.high(b)), piece.start(b), both, kept)
+    return bell.times(b, b.mul(t, bell.high(b)), interval.start(b), both, kept)
 
 
 def slope(b: Builder, t: Value, kept: Value) -> Value:
     """The derivative of x * Phi(x) at -t; 0 where it is not kept."""
-    piece = _piece(b, t, SLOPE)
-    change, distance = piece.slope(b, t)
-    value = b.fma(change, distance, piece.start(b))
+    interval = _interval(b, t, SLOPE)
+    change, distance = interval.slope(b, t)
+    value = b.fma(change, distance, interval.start(b))
     bell = _bell(b, t)
     return bell.times(b, value, bell.high(b), bell.rest, kept)

@@ -3,7 +3,7 @@
 Note [No subnormal steps]: Intel's processors do by microcode, 100 times as slowly, what takes or gives a subnormal
 number, and what rounds to 0 a result that is not. So no step does that unless the function's own result is such a one,
 or its argument. Where a result is 0, what is scaled is not kept (`scale`); squares of small numbers are taken with
-something added that counts nowhere (`square`); where a product of a small number's square with it counts nowhere, the
+something added that counts nowhere (`square`); where a small number's square times it counts nowhere, the
 square is 0 (`approximate_square`); errors of roundings are computed of numbers that are bounded below, or scaled up.
 tests/render/llvm/test_no_subnormals.py counts them.
 """
@@ -33,7 +33,7 @@ class Format:
     reach: int
 
     def nothing(self, either_way: bool) -> float:
-        """The whole number whose power is taken for 0: a factor's exponent is that of 0."""
+        """The whole number whose power is 0: a factor's exponent is that of 0."""
         return 2.0 - 2.0 * self.bias if either_way else -float(self.reach + self.bias)
 
 
@@ -52,7 +52,7 @@ def square(b: Builder, x: Value) -> Value:
 
 
 def approximate_square(b: Builder, x: Value) -> Value:
-    """x * x, off by much less than a last place of 1, and 0 for small x: so that its product with x is no subnormal."""
+    """x * x, off by much less than a last place of 1, and 0 for small x: so that x times it is no subnormal."""
     step = FORMATS[x.kind].step
     return b.sub(b.fma(x, x, step), step)
 
