@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.ops import OPS
@@ -10,6 +11,14 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Indirect, Ix, Var
 from framesmith_backends.ir.symbolic.interning import Node, make
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
+
+
+def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expr]:
+    def apply(self: Expr, other: Expr | int | float | Sym) -> Expr:
+        right = other if isinstance(other, Value) and type(other) is not Number else number(other, self.dtype)
+        return Op(name, right, self) if swapped else Op(name, self, right)
+
+    return apply
 
 
 class Value(Node):
@@ -25,46 +34,11 @@ class Value(Node):
     def __bool__(self) -> bool:
         raise Undecided("a number of the call decides what is computed")
 
-    def _binary(self, name: str, other: Expr | int | float | Sym, swapped: bool = False) -> Expr:
-        right = other if isinstance(other, Value) and type(other) is not Number else number(other, self.dtype)
-        left: Expr = self  # type: ignore[assignment]
-        return Op(name, right, left) if swapped else Op(name, left, right)
-
-    def __add__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("add", other)
-
-    def __radd__(self, other: int | float | Number | Sym) -> Expr:
-        return self._binary("add", other, True)
-
-    def __sub__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: int | float | Number | Sym) -> Expr:
-        return self._binary("sub", other, True)
-
-    def __mul__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: int | float | Number | Sym) -> Expr:
-        return self._binary("mul", other, True)
-
-    def __truediv__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: int | float | Number | Sym) -> Expr:
-        return self._binary("div", other, True)
-
-    def __gt__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("gt", other)
-
-    def __ge__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("ge", other)
-
-    def __lt__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("lt", other)
-
-    def __le__(self, other: Expr | int | float | Sym) -> Expr:
-        return self._binary("le", other)
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swapped=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
+    __gt__, __ge__, __lt__, __le__ = map(_operator, ("gt", "ge", "lt", "le"))
 
     def __neg__(self) -> Expr:
         return Op("neg", self)  # type: ignore[arg-type]

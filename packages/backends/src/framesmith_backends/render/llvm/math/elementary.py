@@ -282,7 +282,7 @@ def tanh(b: Builder, x: Value) -> Value:
     z = square(b, x)
     near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
     # Beyond 10, tanh is 1 to the last bit.
-    bounded = b.select(b.compare("ogt", size, 10.0), b.number(10.0, x), size)
+    bounded = at_most(b, size, 10.0)
     _, t, r = reduced_exponent(b, b.mul(bounded, 2.0))
     e = times_power(b, b.add(exp_rest(b, r), 1.0), t)
     far = b.fma(reciprocal(b, b.add(e, 1.0)), -2.0, 1.0)
@@ -292,7 +292,7 @@ def tanh(b: Builder, x: Value) -> Value:
 
 def _half_exp(b: Builder, size: Value) -> Value:
     """e**size / 2, which is finite wherever sinh and cosh are."""
-    bounded = b.select(b.compare("ogt", size, 90.0), b.number(90.0, size), size)
+    bounded = at_most(b, size, 90.0)
     _, t, r = reduced_exponent(b, bounded)
     return scale(b, b.add(exp_rest(b, r), 1.0), t, more=-1, last=64)
 
@@ -397,7 +397,7 @@ def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
     near = b.fma(b.polynomial(square(b, x), ERF_SMALL), x, x)
     # A NaN stays in t, and so in the result.
-    t = b.select(b.compare("ogt", size, 4.0), b.number(4.0, x), size)
+    t = at_most(b, size, 4.0)
     y = b.mul(b.polynomial(t, ERF_LARGE), b.neg(t))
     n, exponent = whole_part(b, y, 1.0)
     r = b.sub(y, n)

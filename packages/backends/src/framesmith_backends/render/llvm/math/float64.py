@@ -13,6 +13,7 @@ from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import (
     INFINITY,
     LOG2E,
+    at_most,
     bounded,
     clamp,
     falling,
@@ -257,7 +258,7 @@ def tanh(b: Builder, x: Value) -> Value:
     z = square(b, x)
     near = b.fma(b.mul(b.polynomial(z, TANH_P), z), x, x)
     # Beyond 20, tanh is 1 to the last bit.
-    bounded = b.select(b.compare("ogt", size, 20.0), b.number(20.0, x), size)
+    bounded = at_most(b, size, 20.0)
     _, t, p = _exp_of_rest(b, b.mul(bounded, 2.0))
     far = b.add(b.div(b.number(-2.0, x), b.add(times_power(b, p, t), 1.0)), 1.0)
     # copysign last: it also keeps the sign of zero.
@@ -268,7 +269,7 @@ def erf(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
     near = b.fma(b.polynomial(square(b, x), ERF_SMALL), x, x)
     # A NaN stays in t, and so in the result.
-    t = b.select(b.compare("ogt", size, ERF_END), b.number(ERF_END, x), size)
+    t = at_most(b, size, ERF_END)
     y = b.mul(b.polynomial(b.sub(t, ERF_MIDDLE), ERF_LARGE), b.neg(t))
     n, exponent = whole_part(b, y, 1.0)
     r = b.sub(y, n)

@@ -21,6 +21,7 @@ from framesmith_backends.render.llvm.math.elementary import (
     LARGE,
     LN2_HIGH,
     LN2_LOW,
+    at_most,
     log_parts,
     rounded,
     split,
@@ -83,10 +84,6 @@ def _log(b: Builder, x: Value) -> Value:
     return b.fma(k, math.log(2.0), b.mul(s, p))
 
 
-def _least(b: Builder, x: Value, end: float) -> Value:
-    return b.select(b.compare("ogt", x, end), b.number(end, x), x)
-
-
 def _whole(b: Builder, x: Value) -> tuple[Value, Value]:
     """(x to the nearest whole number, whether it is one)."""
     n = b.intrinsic("rint", x)
@@ -130,7 +127,7 @@ def _lgamma_of_positive(b: Builder, x: Value) -> Value:
     p = b.fma(widened(b, b.polynomial(d, LGAMMA_P[1:])), wide_d, LGAMMA_P[0])
     both = b.mul(widened(b, b.select(first, x, b.sub(x, one))), wide_d)
     near = b.fma(both, p, b.mul(log, widened(b, b.select(first, b.neg(one), zero))))
-    r = b.div(one, _least(b, x, LARGE))
+    r = b.div(one, at_most(b, x, LARGE))
     series = b.mul(r, b.polynomial(b.mul(r, r), LGAMMA_Q))
     wide = widened(b, x)
     rest = b.add(b.sub(b.number(HALF_LOG_TAU, wide), wide), widened(b, series))
@@ -167,7 +164,7 @@ def _digamma(b: Builder, x: Value) -> Value:
 
 def _digamma_of_positive(b: Builder, x: Value) -> Value:
     one, zero = b.number(1.0, x), b.number(0.0, x)
-    r = b.div(one, _least(b, x, LARGE))
+    r = b.div(one, at_most(b, x, LARGE))
     below = b.compare("olt", x, 1.0)
     t = b.sub(x, b.select(below, b.number(ROOT - 1.0, x), b.number(ROOT, x)))  # exact where it is small
     # Below 1, 1 / x is subtracted from the value of 1 + x, and first what was lost of it.

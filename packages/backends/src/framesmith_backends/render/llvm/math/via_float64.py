@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E
+from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E, at_most
 from framesmith_backends.render.llvm.math.float64_lanes import log_terms, narrowed, widened
 from framesmith_backends.render.llvm.math.powers import power_of_two, square, whole_part
 
@@ -37,7 +37,7 @@ def pow(b: Builder, x: Value, y: Value) -> Value:
     power = b.mul(_log2(b, widened(b, known)), widened(b, y))
     # The last power of two below those of doubles is 0.
     power = b.select(b.compare("ole", power, NOTHING), b.number(-1023.0, power), power)
-    power = b.select(b.compare("ogt", power, 200.0), b.number(200.0, power), power)
+    power = at_most(b, power, 200.0)
     n, t = whole_part(b, power, 1.0)
     result = narrowed(b, b.mul(b.polynomial(b.sub(power, n), EXP_P), power_of_two(b, t)))
     return _pow_range(b, x, y, result)
