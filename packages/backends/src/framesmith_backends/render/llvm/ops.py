@@ -21,7 +21,7 @@ def _resolved(reference: str) -> Emit:
     module, _, function = name.rpartition(":")
     if not module:
         method = getattr(Builder, function)
-        return lambda b, *args: method(b, *first, *args)
+        return (lambda b, *args: method(b, *first, *args)) if first else method
     emit = getattr(importlib.import_module(f"framesmith_backends.render.llvm.{module}"), function)
 
     def without_flags(b: Builder, *args: Value) -> Value:
