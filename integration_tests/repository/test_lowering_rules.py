@@ -207,7 +207,7 @@ def drive(function: Callable[[torch.Tensor], object], example: torch.Tensor) -> 
     """Send the function through aot, forward and (for floating point) backward, and lower what comes out."""
 
     def lower(gm: fx.GraphModule, inputs: object, role: str) -> Callable[..., object]:
-        graph.lower_graph(gm, target=replace(CPU, scans=True))
+        graph.lower_graph(gm, target=replace(CPU, scans_rows=True))
         return lambda args: gm(*args)
 
     with torch.no_grad():

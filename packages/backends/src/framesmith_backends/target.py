@@ -79,8 +79,9 @@ class Target:
     """A kind of machine, wherever the tensors are that a graph was traced with.
 
     Lowering. `on_gpu`: results follow ATen's CUDA kernels, and core operations are those of GPUs. `in_order`: a kernel
-    visits points one after another; otherwise threads add up in any order. `scans`: kernels may scan. `statistics`: how
-    the rules of means and variances split them; None where the scheduler does.
+    visits points one after another; otherwise threads add up in any order. `scans_rows`: kernels scan any dimension;
+    otherwise columns alone, float32 in float64. `statistics`: how the rules of means and variances split them; None
+    where the scheduler does.
 
     Scheduling. `split`: reductions that are split; `inline`: what is recomputed rather than stored; `row_column`: rows
     and columns of the same points reduced in one kernel, or None. `scratch`: kernels keep a row in scratch memory
@@ -91,7 +92,7 @@ class Target:
 
     on_gpu: bool
     in_order: bool
-    scans: bool
+    scans_rows: bool
     statistics: SplitPolicy | None
     split: SplitPolicy
     inline: InlineBudget
@@ -118,7 +119,7 @@ SLACK = 4
 CPU = Target(
     on_gpu=False,
     in_order=True,
-    scans=False,
+    scans_rows=False,
     statistics=None,
     split=SplitPolicy(1 << 15, few=8, wanted=32, most_parts=512, least=1, fewest=1, columns=64, balanced=False),
     inline=InlineBudget(cost=4, loads=2, users=4),
@@ -145,7 +146,7 @@ _SPLIT_ON_GPU = SplitPolicy(
 GPU = Target(
     on_gpu=True,
     in_order=False,
-    scans=True,
+    scans_rows=True,
     statistics=_SPLIT_ON_GPU,
     split=_SPLIT_ON_GPU,
     inline=InlineBudget(cost=32, loads=2, users=4),

@@ -142,9 +142,9 @@ class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
     `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
-    kernel and in memory; `runtime` says under which name a graph node's value is
-    found when the graph runs. `views` says of calls that give views where these lie. `bindings` says where symbols are
-    read, `numbers` which runtime values are numbers.
+    kernel and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` says under which
+    name a graph node's value is found when the graph runs. `views` says of calls that give views where these lie.
+    `bindings` says where symbols are read, `numbers` which runtime values are numbers.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -153,6 +153,7 @@ class Program:
     layouts: dict[str, Layout] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     alone: set[str] = field(default_factory=set)
+    column_scans: set[str] = field(default_factory=set)
     outputs: list[object] = field(default_factory=list)
     runtime: dict[str, str] = field(default_factory=dict)
     views: dict[str, BufferView] = field(default_factory=dict)

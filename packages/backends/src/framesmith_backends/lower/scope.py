@@ -242,6 +242,8 @@ class Scope:
         if scanned is not None:
             made = self.program.defs[found.source]
             self.program.defs[found.source] = replace(made, scan=kind, scanned=scanned)
+            if not self.target.scans_rows:
+                self.program.column_scans.add(found.source)
         return found
 
 

@@ -1,11 +1,14 @@
-"""Lowering of cumulative sums, products, extremes and log-sum-exps, for targets whose kernels scan."""
+"""Lowering of cumulative sums, products, extremes and log-sum-exps.
+
+On the CPU kernels scan sums and products down columns, a vector of lines at once; other scans are native operators.
+"""
 
 from __future__ import annotations
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Expr, Index, Op
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.size import hint
+from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.lower.compute.reductions import stored
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
@@ -13,6 +16,8 @@ from framesmith_backends.lower.tensor import Tensor, element, point
 
 #: Fewer lines of more elements leave a GPU idle: ATen's kernel for one line works across blocks.
 FEW_LINES, MANY_ELEMENTS = 4, 1 << 15
+#: On the CPU, the fewest lines side by side that are worth a vector, and the types of results.
+FEWEST_COLUMNS, COLUMN_TYPES = 4, ("f32", "f64", "bf16", "f16", "i64")
 #: Indices along shorter dimensions are scanned in 32 bits.
 MOST_IN_32_BITS = (1 << 31) - 1
 
@@ -42,11 +47,15 @@ def cummin(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return _extremes(s, "min", x, dim)
 
 
-def _dim(s: Scope, x: Tensor, dim: int) -> int:
+def _dim(s: Scope, x: Tensor, dim: int, kind: str) -> int:
     """The dimension that is scanned, where kernels do that as fast as ATen."""
-    if not s.target.scans:
-        raise Decline("a scan, which kernels of this target do not do")
     dim %= len(x.shape) or 1
+    if not s.target.scans_rows:
+        if kind not in ("sum", "prod") or s.result.dtype not in COLUMN_TYPES:
+            raise Decline(f"a {kind} scan in {s.result.dtype}, which kernels of CPUs do not do")
+        if hint(numel(x.shape[dim + 1 :])) < FEWEST_COLUMNS:
+            raise Decline("a scan along rows, which kernels of CPUs do not do")
+        return dim
     size = hint(x.shape[dim]) if x.shape else 1
     elements = hint(s.result.numel)
     if elements > MANY_ELEMENTS and elements < FEW_LINES * size:
@@ -55,8 +64,13 @@ def _dim(s: Scope, x: Tensor, dim: int) -> int:
 
 
 def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
-    """Elements are of the result's type before they are scanned, in float32 if that is a low-precision type."""
-    dim, inner, dtype = _dim(s, x, dim), compute_type(s.result.dtype), s.result.dtype
+    """Elements are of the result's type before they are scanned: in float32 if that is a low-precision type.
+
+    On the CPU float32 is scanned in float64, as ATen does.
+    """
+    dim, inner, dtype = _dim(s, x, dim, kind), compute_type(s.result.dtype), s.result.dtype
+    if dtype == "f32" and not s.target.scans_rows:
+        inner = "f64"
     if x.dtype != dtype != inner:
         x = stored(s, x, dtype)
     return stored(s, s.scan(kind, x, dim, inner), dtype)
@@ -64,7 +78,7 @@ def _scanned(s: Scope, kind: str, x: Tensor, dim: int) -> Tensor:
 
 def _extremes(s: Scope, kind: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The extremes, and the index of the last element so far that is one, or NaN."""
-    dim, inner = _dim(s, x, dim), compute_type(x.dtype)
+    dim, inner = _dim(s, x, dim, kind), compute_type(x.dtype)
     extremes = s.scan(kind, x, dim, inner)
     where = point(x.shape)
     narrow = bool(x.shape) and isinstance(x.shape[dim], int) and hint(x.shape[dim]) <= MOST_IN_32_BITS

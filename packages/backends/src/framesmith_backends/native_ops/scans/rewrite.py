@@ -1,17 +1,22 @@
 """Writes calls of the native scans into graphs: `cumsum`, `cumprod`, `cummax`, `cummin`, `logcumsumexp` on the CPU.
 
-Complex numbers, results of few bits and small tensors stay with ATen. A flip, a scan and a flip back, as in the
+Sums and products down columns are kernels of the graph (`lower/compute/scans.py`). Complex numbers, results of few bits
+and small tensors stay with ATen. A flip, a scan and a flip back, as in the
 derivative of a cumulative sum, become a scan from the end.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import fx
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
-from framesmith_aten.symbolic import has_symbols
+from framesmith_aten.symbolic import has_symbols, hint
+from framesmith_backends.ir.dtypes import NUMBERS
+from framesmith_backends.lower.compute.scans import FEWEST_COLUMNS
 from framesmith_backends.rewrite.replacing import Copies, Write, dropped, erase_unread, replaced
 from framesmith_guards.torch_adapter import aten
 
@@ -49,9 +54,20 @@ def _is_native(node: fx.Node, kind: str) -> bool:
     value = found[0] if isinstance(found, (list, tuple)) else found
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
         return False
-    if not supports(kind, value.dtype):
+    if not supports(kind, value.dtype) or _is_column_scan(node, kind, value):
         return False
     return has_symbols(value) or (value.is_contiguous() and is_faster(value, _dim(node, value), kind))
+
+
+def _is_column_scan(node: fx.Node, kind: str, value: torch.Tensor) -> bool:
+    """Whether a kernel scans a vector of lines at once, by the sizes met while tracing."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    given = source.meta["val"]
+    if kind not in ("sum", "prod") or given.dtype not in NUMBERS or not given.is_contiguous():
+        return False
+    inner = value.shape[_dim(node, value) + 1 :]
+    return bool(math.prod(hint(size) or 0 for size in inner) >= FEWEST_COLUMNS)
 
 
 def _dim(node: fx.Node, value: torch.Tensor) -> int:

@@ -241,12 +241,14 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
     sizes, reduced = placed
     if reduced is not None and host.reduced is None and _too_serial(sizes, reduced, host):
         return "the group would lose its parallel loops"
-    return _why_not_scanned([*host.members, d], reduced) or why_not_same_point(host, d, sizes, reduced)
+    return _why_not_scanned(g.program, [*host.members, d], reduced) or why_not_same_point(host, d, sizes, reduced)
 
 
-def _why_not_scanned(members: Sequence[Def], reduced: tuple[bool, ...] | None) -> str | None:
-    """Why what is scanned cannot be so in one kernel with these flags of its loops, or None."""
+def _why_not_scanned(program: Program, members: Sequence[Def], reduced: tuple[bool, ...] | None) -> str | None:
+    """Why the scans among the members cannot be in one kernel with these flags of its loops, or None."""
     directions = {m.reverse for m in members if m.scan is not None}
+    if any(m.name in program.column_scans for m in members) and any(m.reduction or m.failure for m in members):
+        return "a scan down columns is in a kernel without reductions and checks"
     if directions and sum(reduced or ()) != 1:
         return "what is scanned would be cut"
     return "it is scanned in both directions" if len(directions) > 1 else None
@@ -384,7 +386,7 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
     if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced, trial):
         return "the group would lose its parallel loops"
     everyone = [*other.members, *host.members]
-    scanned = _why_not_scanned(everyone, trial.reduced)
+    scanned = _why_not_scanned(g.program, everyone, trial.reduced)
     if scanned is not None:
         return scanned
     for member in everyone:

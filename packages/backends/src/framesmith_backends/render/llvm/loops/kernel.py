@@ -29,7 +29,7 @@ from framesmith_backends.render.llvm.loops.nest import any_lane_tail, lane_block
 from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Accumulator
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
-from framesmith_backends.render.llvm.loops.tiles import tiled_passes
+from framesmith_backends.render.llvm.loops.tiles import column_scan, tiled_passes
 from framesmith_backends.render.llvm.loops.transposed import in_tiles, transposed_tiles
 from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.schedule.kernels.index_splitting import along_lanes
@@ -48,6 +48,8 @@ class Shape:
     points: Size
     # Lanes of one tile, where rows are walked a tile of lanes at a time (0: a block of lanes at a time).
     tile: int = 0
+    # Lanes of one point of the parallel loop, if that is over lanes. Threads have whole tiles but of scans.
+    unit: int = 0
 
 
 def shape_of(kernel: Kernel, target: Processor) -> Shape:
@@ -57,21 +59,24 @@ def shape_of(kernel: Kernel, target: Processor) -> Shape:
     if not lane_outer or kernel.lane is None:
         return Shape(lanes, False, False, others, kernel.points)
     tile = tile_of(kernel, lanes, target)
-    blocks = -(-kernel.lane.size // (tile or lanes))
+    unit = lanes if kernel.has_scans else tile or lanes
+    blocks = -(-kernel.lane.size // unit)
     by_lane = hint(others) < 32 and hint(blocks) > hint(others)
-    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile)
+    return Shape(lanes, True, by_lane, blocks if by_lane else others, kernel.points, tile, unit)
 
 
 # Tiles are wide enough that memory is read along rows, narrow enough that running sums stay in the L1 cache. Where the
 # parallel loop has no other points, the lanes are so many tiles at least, which threads can share.
-TILE_LANES = 512
+TILE_LANES, SCAN_LANES = 512, 1024
 FEWEST_TILES = 4
 
 
 def tile_of(kernel: Kernel, lanes: int, target: Processor) -> int:
-    """The width of a tile for updates of rows, and sums down columns too costly for many lanes at once, else 0."""
+    """The width of a tile for scans, updates of rows, and sums down columns too costly for many lanes, else 0."""
     if not kernel.row or kernel.scratch or kernel.lane is None:
         return 0
+    if kernel.has_scans:
+        return SCAN_LANES
     if not kernel.updates and (lanes >= 4 * target.float_lanes or not any(one.reductions for one in kernel.passes)):
         return 0
     if kernel.checks and not _updates_across(kernel):
@@ -95,9 +100,7 @@ def render_kernel(
     kernel: Kernel, name: str, target: Processor, strict: bool = False
 ) -> tuple[str, Shape, dict[str, None]]:
     """(the function's text, its shape, the declarations it needs)."""
-    if kernel.has_scans:
-        raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans")
-    kernel = in_tiles(kernel)
+    kernel = column_scan(kernel) if kernel.has_scans else in_tiles(kernel)
     shape = shape_of(kernel, target)
     b = Builder(flags="" if strict else " contract", vectors=target.vectors)
     r = Rendering(kernel, shape.lanes, b, target)
@@ -159,8 +162,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     between = numel(v.size for v in others)
     if shape.by_lane:
         assert lane is not None
-        step = shape.tile or r.lanes
-        low, far = r.b.mul(begin, step), r.b.mul(end, step)
+        low, far = r.b.mul(begin, shape.unit), r.b.mul(end, shape.unit)
         high = r.b.select(r.b.compare("ult", far, size_of(r, lane.size)), far, high)
         begin, end = constant(0, "i64"), size_of(r, between)
     with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:

@@ -39,7 +39,10 @@ def choose_lanes(kernel: Kernel, target: Processor) -> int:
         lanes *= _side_by_side(kernel, target, roots)
     if lanes == target.float_lanes and _all_deinterleaved(kernel, 2 * lanes, target):
         lanes *= 2
-    while isinstance(kernel.lane.size, int) and lanes > 2 and lanes // 2 >= kernel.lane.size:
+    size = kernel.lane.size
+    if kernel.has_scans and isinstance(size, int) and lanes < size < 2 * lanes:
+        lanes *= 2  # one block for each row
+    while isinstance(size, int) and lanes > 2 and lanes // 2 >= size:
         lanes //= 2
     return lanes
 

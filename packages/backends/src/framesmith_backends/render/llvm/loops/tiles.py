@@ -1,4 +1,4 @@
-"""Reductions down columns in tiles: rows are walked outside, a tile of lanes inside, running values in arrays.
+"""Reductions and scans down columns in tiles: rows outside, a tile of lanes inside, running values in arrays.
 
 So memory is read along its rows even where the values are too costly to compute for many lanes at once.
 """
@@ -13,6 +13,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -23,6 +24,7 @@ from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, needs_bloc
 from framesmith_backends.render.llvm.loops.sizes import size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.ops import emit_op
+from framesmith_backends.schedule.kernels.loops import rewrite_indices
 
 # Cycles (`ir.expr.cost`) from which a value that no row changes is computed before the rows: those of a load.
 LEAST_KEPT = 2
@@ -40,12 +42,30 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A reduction under way: an array of running values, and for long sums one of totals."""
+    """A reduction or scan under way: an array of running values, and for long sums one of totals."""
 
     spec: Accumulate
     kind: str
     running: Value
     total: Value | None
+    is_scan: bool = False
+
+
+def column_scan(kernel: Kernel) -> Kernel:
+    """The kernel with its lanes across the scanned lines, and its row loop in the direction of the scans.
+
+    Raises:
+        ValueError: There is no loop across lines.
+    """
+    if not kernel.outer:
+        raise ValueError(f"kernel {kernel.name} has no LLVM form: it scans one line")
+    if kernel.lane not in kernel.outer:
+        kernel = replace(kernel, lane=kernel.outer[-1])
+    if any(scan.reverse for one in kernel.passes for scan in one.scans):
+        (row,) = kernel.row
+        backwards = index.total(((index.of(row), -1),), row.size - 1)
+        kernel = rewrite_indices(kernel, lambda ix: index.substitute(ix, {row: backwards}))
+    return kernel
 
 
 def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int) -> None:
@@ -56,20 +76,21 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
             _along(r, tile, partial(_stores, r, one.before))
         if one.has_loop:
             one = _without_invariants(r, tile, one, f"tile.{number}")
-            columns = [_column(r, tile, a) for a in one.reductions]
+            scans = [Accumulate(s.name, s.kind, s.value) for s in one.scans]
+            columns = [*(_column(r, tile, a) for a in one.reductions), *(_column(r, tile, s, True) for s in scans)]
             _rows(r, tile, list(r.kernel.row), one, columns)
             for c in columns:
                 if c.total is not None:
                     _flush(r, tile, columns)
                     break
-            for c in columns:
+            for c in columns[: len(one.reductions)]:
                 r.arrays[c.spec.name] = (c.running if c.total is None else c.total, first, c.kind)
 
 
 def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
-    roots = [*(a.value for a in one.reductions), *(s.value for s in one.stores)]
-    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, roots))}
+    roots = [*(a.value for a in one.reductions), *(s.value for s in one.scans), *(s.value for s in one.stores)]
+    kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, one, roots))}
     arrays = {e: _array(r, tile, DTYPES[e.dtype].register) for e in kept}
 
     def compute() -> None:
@@ -86,11 +107,12 @@ def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     return replace(
         one,
         reductions=tuple(replace(a, value=done[a.value]) for a in one.reductions),
+        scans=tuple(replace(s, value=done[s.value]) for s in one.scans),
         stores=tuple(replace(s, value=done[s.value]) for s in one.stores),
     )
 
 
-def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
+def _invariants(kernel: Kernel, one: Pass, roots: Sequence[Expr]) -> list[Expr]:
     """The largest parts of the expressions that no row changes and that are worth keeping.
 
     None where there may be no rows: what only they read is not read then (see `Level`).
@@ -98,9 +120,9 @@ def _invariants(kernel: Kernel, roots: Sequence[Expr]) -> list[Expr]:
     if not all(surely_positive(var.size) for var in kernel.row):
         return []
     fixed: dict[Expr, bool] = {}
-    rows = frozenset(kernel.row)
+    rows, scans = frozenset(kernel.row), {scan.name for scan in one.scans}
     for e in walk(*roots):
-        changed = own_variables(e) & rows or kernel.reads_again(e)
+        changed = own_variables(e) & rows or kernel.reads_again(e) or (isinstance(e, Ref) and e.name in scans)
         fixed[e] = not changed and all(fixed[part] for part in children(e))
     found: dict[Expr, None] = {}
     pending, met = list(roots), set(roots)
@@ -130,11 +152,11 @@ def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
     lane_blocks(r, tile.lane, tile.first, tile.last, block)
 
 
-def _column(r: Rendering, tile: Tile, spec: Accumulate) -> Column:
+def _column(r: Rendering, tile: Tile, spec: Accumulate, is_scan: bool = False) -> Column:
     kind = DTYPES[spec.value.dtype].register
     running = _array(r, tile, kind)
-    total = _array(r, tile, kind) if needs_blocks(r, spec) else None
-    column = Column(spec, kind, running, total)
+    total = _array(r, tile, kind) if needs_blocks(r, spec) and not is_scan else None
+    column = Column(spec, kind, running, total, is_scan)
 
     def begin() -> None:
         for cell in (running, total):
@@ -160,11 +182,13 @@ def _put(r: Rendering, tile: Tile, kind: str, cell: Value, value: Value) -> None
     r.b.line(f"store {r.b.splat(value, r.lanes).typed}, ptr {place.text}, align 1")
 
 
-def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value) -> None:
+def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value) -> Value:
     before = tile_load(r, tile_address(r, cell, tile.first, column.kind), column.kind)
     value = r.b.splat(value, r.lanes)
     combine = REDUCTIONS[column.spec.kind].combine
-    _put(r, tile, column.kind, cell, emit_op(r.b, combine, (value, before), column.spec.value.dtype))
+    after = emit_op(r.b, combine, (value, before), column.spec.value.dtype)
+    _put(r, tile, column.kind, cell, after)
+    return after
 
 
 def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Column]) -> None:
@@ -192,9 +216,11 @@ def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[C
 
 def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
     for c in columns:
-        base = squared(c.spec)
+        base = None if c.is_scan else squared(c.spec)
         if base is None:
-            _combine(r, tile, c, c.running, emit(r, c.spec.value))
+            after = _combine(r, tile, c, c.running, emit(r, c.spec.value))
+            if c.is_scan:
+                r.refs[c.spec.name] = after
             continue
         before = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
         value = r.b.splat(emit(r, base), r.lanes)
