@@ -1,4 +1,4 @@
-"""What expressions and kernels compute, whatever their buffers are called: of equal forms the code is equal."""
+"""Canonical forms of expressions and kernels, without the names of buffers: equal ones have equal code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Numbering:
 
 
 def form_of(roots: Sequence[Expr], number: Numbering) -> Hashable | None:
-    """What the expressions compute of numbered buffers and reductions; None where data tell places.
+    """Return the expressions over numbered buffers and reductions; None with indirect indices.
 
-    There the names are part of indices.
+    Those hold names of buffers.
     """
     at: dict[Expr, int] = {}
     parts: list[object] = []
@@ -50,7 +50,7 @@ def form_of(roots: Sequence[Expr], number: Numbering) -> Hashable | None:
 
 
 def kernel_form(kernel: Kernel) -> Hashable | None:
-    """What the kernel does with its parameters, which are numbered in their order; None where data tell places."""
+    """Return the kernel over its parameters numbered in their order; None with indirect indices."""
     if any(index.indirect_atoms(store.index) for store in kernel.stores):
         return None
     number = Numbering()
@@ -67,7 +67,7 @@ def kernel_form(kernel: Kernel) -> Hashable | None:
 
 
 def _pass_form(one: Pass, number: Numbering) -> Hashable:
-    """What a pass does with the values that it has; these are told elsewhere, in their order."""
+    """Return the pass without its values, which `kernel_form` has in their order."""
 
     def combined(found: Accumulate | Scan) -> Hashable:
         return (number(found.name), found.kind, found.reverse if isinstance(found, Scan) else None)

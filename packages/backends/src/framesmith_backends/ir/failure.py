@@ -1,4 +1,4 @@
-"""What the caller of a run gets where a check does not hold."""
+"""The exception of a check that does not hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception of Python's by its name, and what it says."""
+    """A Python exception by its name, and its message."""
 
     exception: str
     message: str

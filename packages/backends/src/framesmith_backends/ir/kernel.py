@@ -54,8 +54,8 @@ class Store:
     index: Ix
     value: Expr
 
-    def place(self, change: Callable[[Expr], Expr]) -> Ix:
-        """The index, with what data tell changed as values are."""
+    def changed_index(self, change: Callable[[Expr], Expr]) -> Ix:
+        """Return the index with `change` applied to the expressions in it."""
         found = change(Index(self.index))
         assert isinstance(found, Index)
         return found.ix
@@ -109,7 +109,7 @@ class Pass:
         return [*stored, *scanned, *combined, *(c.holds for c in self.checks)]
 
     def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
-        """The pass with other values; `store` is given those that it stores, with their places."""
+        """Return the pass with `value` applied to its values and `store` to its stores."""
         reductions, columns = (
             tuple(Accumulate(a.name, a.kind, value(a.value)) for a in some) for some in (self.reductions, self.columns)
         )
@@ -156,7 +156,7 @@ class Kernel:
 
     @property
     def read_in_turn(self) -> frozenset[Load]:
-        """What is read of each row, a value for each of its points, where rows are taken in turn."""
+        """Loads of one value per point of each row, where rows are taken in turn."""
         read = loads(*(value for one in self.passes for value in one.values))
         return frozenset(load for load in read if {*self.down, *self.row} <= index.variables(load.index[0]))
 
@@ -175,11 +175,11 @@ class Kernel:
 
     @property
     def updates(self) -> bool:
-        """Whether data tell where it writes: the row loops are then in order, and lanes are never along them."""
+        """Whether it stores at indirect indices: row loops then run in order, and lanes are never along them."""
         return any(index.indirect_atoms(store.index) for one in self.passes for store in one.stores)
 
     def reduced(self, name: str) -> Expr | None:
-        """What a reduction along rows combines; None where there is no reduction of that name."""
+        """The operand of the reduction of that name along rows, if any."""
         return next((a.value for one in self.passes for a in one.reductions if a.name == name), None)
 
     def reads_again(self, e: Expr) -> bool:
@@ -189,16 +189,16 @@ class Kernel:
     @property
     def writes_what_it_reads(self) -> bool:
         """Whether a buffer is both read and written: then at each point it is read first."""
-        told = indirect_parts(*(store.index for store in self.stores))
-        read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *told)}
+        within = indirect_parts(*(store.index for store in self.stores))
+        read = {load.source for load in loads(*(value for one in self.passes for value in one.values), *within)}
         return any(param.written and param.name in read for param in self.params)
 
     def on(self, names: Mapping[str, str]) -> Kernel:
         """The kernel on buffers of other names; two parameters that get one name become one."""
 
         def store(s: Store) -> Store:
-            place = s.place(lambda e: on_buffers(e, names))
-            return Store(names.get(s.buffer, s.buffer), place, on_buffers(s.value, names))
+            where = s.changed_index(lambda e: on_buffers(e, names))
+            return Store(names.get(s.buffer, s.buffer), where, on_buffers(s.value, names))
 
         params: dict[str, Param] = {}
         for param in self.params:
@@ -278,7 +278,7 @@ def params_of(passes: Iterable[Pass], after: Iterable[Store] = (), own: Collecti
 
 
 def with_numbers(kernel: Kernel) -> Kernel:
-    """The kernel with the numbers that its loops, places and values are made of."""
+    """The kernel with the symbols and numbers of its loops, indices and values."""
     sizes = set(symbols_of((*(v.size for v in (*kernel.outer, *kernel.row)), *(s.numel for s in kernel.scratch))))
     floats: set[Number] = set()
     for store in kernel.stores:

@@ -1,4 +1,4 @@
-"""A matmul of two float32 matrices as a step between kernels: operands as places in buffers, no tensor objects."""
+"""A matmul of two float32 matrices as a step between kernels: operands as views of buffers, no tensor objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Elements of a buffer from `offset` on: rows `leading` apart, or, if `transposed`, columns."""
+    """A matrix in a buffer from element `offset` on; `leading` is the stride of rows, or of columns if `transposed`."""
 
     buffer: str
     offset: Size
@@ -73,7 +73,7 @@ class Matmul:
         return f"{self.name}: {self.result}[{self.m}, {self.n}] = {self.a.text()} @ {self.b.text()}{bias} over {self.k}"
 
 
-#: What a GPU runs as a kernel.
+#: The kernels of a GPU.
 OnGpu = Kernel | FusedMatmul | FusedAttention | FusedAttentionGradient
-#: What a native entry runs, one after the other.
+#: The items of a native entry, which run one after the other.
 Item = OnGpu | Matmul

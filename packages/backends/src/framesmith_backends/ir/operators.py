@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from framesmith_guards.torch_adapter import aten
 
-#: Convolutions -> the positions of their images, of their weights, and of the gradient of their result.
+#: Convolutions -> the positions of their inputs, weights, and gradients of results.
 CONVOLUTIONS: dict[object, tuple[int, int, int | None]] = {
     aten.convolution.default: (0, 1, None),
     aten.convolution_backward.default: (1, 2, 0),

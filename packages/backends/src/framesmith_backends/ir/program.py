@@ -40,7 +40,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class BufferView:
-    """Where a view lies: elements of the buffer `source`, from `offset` on, so many strides apart."""
+    """A view of the buffer `source`, with an offset and strides in elements."""
 
     source: str
     offset: Size
@@ -48,12 +48,12 @@ class BufferView:
     strides: tuple[Size, ...]
 
     def on(self, names: Mapping[str, str]) -> BufferView:
-        """The place in a buffer of another name."""
+        """The view, of a buffer of another name."""
         return replace(self, source=names.get(self.source, self.source))
 
     @property
     def transposed(self) -> BufferView:
-        """The place with its last two dimensions exchanged."""
+        """The view with its last two dimensions exchanged."""
         *shape, m, n = self.shape
         *strides, down, right = self.strides
         return replace(self, shape=(*shape, n, m), strides=(*strides, right, down))
@@ -125,7 +125,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class SymbolBinding:
-    """Where a symbol is read when the graph runs: `what` of the runtime value `source` is factor * symbol + shift.
+    """The source of a symbol when the graph runs: `what` of the runtime value `source` is factor * symbol + shift.
 
     `what` is "number" where the value itself is one, "size" or "stride" of dimension `dim`, or "offset".
     """
@@ -142,9 +142,9 @@ class Program:
     """A lowered graph. `layouts` has every buffer whose elements definitions read or write.
 
     `kept` are definitions that must exist in memory, `alone` those that are never fused but with checks: each is a
-    kernel and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` says under which
-    name a graph node's value is found when the graph runs. `views` says of calls that give views where these lie.
-    `bindings` says where symbols are read, `numbers` which runtime values are numbers.
+    kernel and in memory; `column_scans` are not in one kernel with reductions or checks. `runtime` has the name of a
+    graph node's value when the graph runs. `views` has the views that calls return, `bindings` the sources of symbols,
+    `numbers` the runtime values that are numbers.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -165,13 +165,13 @@ class Program:
         return bool(self.bindings or self.numbers)
 
     def view(self, name: str) -> BufferView | None:
-        """Where the tensor of that runtime name lies, if it is one that kernels can read."""
+        """Return the view of the tensor of that runtime name, if kernels can read it."""
         layout = self.layouts.get(name)
         whole = None if layout is None else BufferView(name, 0, layout.shape, layout.strides)
         return self.views.get(name, whole)
 
     def numbers_for(self, item: Def | Call) -> tuple[str, ...]:
-        """The runtime values that tell the numbers of a definition, or of a call's result."""
+        """Return the runtime values that bind the symbols and numbers of a definition, or of a call's result."""
         if not self.is_symbolic:
             return ()
         names: list[str] = []
@@ -203,7 +203,7 @@ class Program:
 
 
 def updated_place(d: Def) -> tuple[Ix, ...]:
-    """Where a definition writes that updates another: where it reads that one."""
+    """Return the indices at which a definition updates another: those at which it reads that one."""
     [place] = {node.index for node in walk(d.body) if isinstance(node, Load) and node.source == d.updates}
     return place
 
@@ -252,7 +252,7 @@ def lies_in_rows(layout: Layout) -> bool:
 
 
 def has_channels_last(layout: Layout) -> bool:
-    """Whether these are images or volumes whose channels lie side by side."""
+    """Whether the layout is `torch.channels_last` or `channels_last_3d`, for all sizes."""
     rank = len(layout.shape)
     return rank in (4, 5) and lies_in_order(layout, (0, *range(2, rank), 1))
 

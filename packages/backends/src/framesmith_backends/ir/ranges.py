@@ -1,4 +1,4 @@
-"""The smallest and largest value that an integer expression can have, as far as its operations tell."""
+"""The smallest and largest value of an integer expression, as far as its operations bound it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How reductions with few results are split, so that all threads have work.
+"""Splits of reductions with few results, so that all threads have work.
 
 Splits depend on sizes, layouts and bytes read, never on the number of threads, so that results do not either.
 """
@@ -19,14 +19,14 @@ from framesmith_backends.target import SLACK, RowColumnPolicy, SplitPolicy
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Reduced loops, by their places: those of which every step is a part, and one that has so many parts."""
+    """Split loops by position: `whole` ones, of which each step is a part, and one with its number of parts."""
 
     whole: tuple[int, ...]
     parts: dict[int, int]
 
 
 def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: SplitPolicy) -> Cut | None:
-    """How a reduction over loops of these sizes is cut, or None; `in_columns` where results lie beside each other.
+    """Return the split of a reduction over loops of these sizes, if any; `in_columns` where results are adjacent.
 
     `read` are the bytes read for an element.
     """
@@ -42,7 +42,7 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
 
 
 def cut_down(reduced: Sequence[Size], by: RowColumnPolicy) -> Cut | None:
-    """How a reduction down columns is cut whose rows are reduced by the same programs; None if there are few rows."""
+    """Return the split of a column reduction in one pass with a row reduction; None with few rows."""
     rows = numel(reduced)
     if not isinstance(rows, int) or rows < by.least * by.least_rows:
         return None
@@ -55,13 +55,13 @@ def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cu
     """Outer loops first: whole ones, and parts of the next, until there are at least as many as wanted."""
     whole: list[int] = []
     made = 1
-    loops = [(place, size) for place, size in enumerate(reduced) if size != 1]
-    for place, size in loops:
+    loops = [(at, size) for at, size in enumerate(reduced) if size != 1]
+    for at, size in loops:
         parts = _number_of_parts(size, -(-wanted // made), min(most // made, most_parts))
         if parts is not None:
-            return Cut(tuple(whole), {place: parts})
+            return Cut(tuple(whole), {at: parts})
         if made * hint(size) <= most:
-            whole.append(place)
+            whole.append(at)
             made *= hint(size)
         if made >= wanted:
             break
@@ -71,7 +71,7 @@ def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cu
 
 
 def _number_of_parts(size: Size, wanted: int, most: int) -> int | None:
-    """How many equal parts, at least as many as wanted, the loop can be cut into whatever the sizes are."""
+    """Return the least number of equal parts of the loop, at least as many as wanted, if any."""
     if not isinstance(size, int) or wanted < 2:
         return None
     return next((k for k in range(wanted, min(size // 2, most) + 1) if size % k == 0), None)
@@ -91,7 +91,7 @@ def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Va
 def reduces_rows(where: Sequence[Ix], reduced: Collection[Var], layout: Layout) -> bool:
     """Whether what is read at `where` is reduced over its last dimensions and no others, but not over all of them.
 
-    Images whose channels lie side by side have no rows: they are convolved so, and columns of theirs are read as fast.
+    Channels-last tensors have no rows: convolutions want them so, and their columns are read as fast.
     """
     if has_channels_last(layout):
         return False

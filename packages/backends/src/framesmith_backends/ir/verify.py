@@ -61,22 +61,22 @@ def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
 
 
 def _update_problems(d: Def, program: Program) -> Iterable[str]:
-    """A point's place is its own but for the variables along which points are taken in order."""
+    """Each point updates its own element, but for variables along which points run in order."""
     other = program.defs.get(str(d.updates))
     if other is None or other.buffer != d.name or other.layout != d.layout or d.reduction is not None or d.axes:
         yield f"it does not take over {d.updates}"
     readers = [one.name for one in program.defs.values() if any(load.source == d.updates for load in loads(one.body))]
     if readers != [d.name]:
         yield f"{d.updates} is read by {readers}"
-    places = {load.index for load in loads(d.body) if load.source == d.updates and load.guard is None}
-    if len(places) != 1:
-        yield f"it writes to {len(places)} places at a point"
-    for place in places:
-        own = {v for v in d.domain if index.of(v) in place}
-        missing = set(d.domain) - {v for ix in place for v in index.variables(ix)}
-        told = any(map(index.indirect_atoms, place))  # by data: it may be the same one at all points
-        if set(d.domain) - own - d.reduced or (missing and not told):
-            yield f"points share the place {place}"
+    written = {load.index for load in loads(d.body) if load.source == d.updates and load.guard is None}
+    if len(written) != 1:
+        yield f"it writes to {len(written)} elements at a point"
+    for where in written:
+        own = {v for v in d.domain if index.of(v) in where}
+        missing = set(d.domain) - {v for ix in where for v in index.variables(ix)}
+        is_indirect = any(map(index.indirect_atoms, where))  # maybe the same element at all points
+        if set(d.domain) - own - d.reduced or (missing and not is_indirect):
+            yield f"points share the element {where}"
 
 
 def _load_problems(load: Load, program: Program) -> Iterable[str]:
@@ -117,7 +117,7 @@ def verify_kernel(kernel: Kernel) -> None:
 
 
 def _column_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
-    """What is combined down columns is stored once for each of these."""
+    """Column reductions are stored once for each column."""
     made = [a.name for one in kernel.passes for a in one.columns]
     if kernel.outer[len(kernel.outer) - len(kernel.down) :] != kernel.down:
         yield "loops that go down are the last of the outer ones"
@@ -186,7 +186,7 @@ def verify_fused_matmul(matmul: FusedMatmul) -> None:
 
 
 def _prologue_problems(matmul: FusedMatmul, written: set[str]) -> Iterable[str]:
-    """What is computed on the way in has the matmul's type, the operand's loops, and reads nothing that is written."""
+    """A prologue has the matmul's type and the operand's loops, and reads nothing that is written."""
     batch, rows, along, columns = matmul.batch, matmul.rows, matmul.along, matmul.columns
     if tuple(value is not None for value in matmul.prologues) != matmul.tile.computed:
         yield f"{sum(value is not None for value in matmul.prologues)} of them for {matmul.tile.text()}"

@@ -1,8 +1,7 @@
-"""Kernels of a run that may be one launch: those that are alike, and none of which waits for another.
+"""Horizontal fusion: independent kernels of a run with the same structure become one launch (horizontal fusion).
 
-A kernel may run before another if neither writes what the other reads or writes. Names tell that: buffers and inputs
-that are written to have memory of their own (`framesmith_aten.contract`), and of what calls give, which may be views,
-it is asked what they may show.
+A kernel may run before another if neither writes what the other reads or writes. Buffers and inputs that are written to
+have memory of their own (`framesmith_aten.contract`), so names decide; results of calls may be views: `shown_by`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
 from framesmith_backends.schedule.memory.allocation import gives_memory
 from framesmith_backends.schedule.steps import CallStep, Step
 
-#: What is written within so many bytes is in the cache for who reads it next, though others run in between.
+#: Results within so many bytes stay in the cache for their readers, though others run in between.
 NEAR_BYTES = 16 << 20
-#: So many parts of a kernel that are alike are kernels of their own.
+#: So many equal parts of a kernel become kernels of their own.
 FEWEST_EQUAL = 3
-#: Of more elements not every place in memory has 32 bits.
+#: Beyond so many elements offsets exceed 32 bits.
 MOST_POINTS = 1 << 30
 #: The loop over a line of elements of any number.
 LINE = Var("x", symbol("elements", 1, MOST_POINTS))
@@ -34,7 +33,7 @@ LINE = Var("x", symbol("elements", 1, MOST_POINTS))
 
 @dataclass(frozen=True, slots=True)
 class SharedForm:
-    """What the kernels of a launch share: all that `key` says, and where they go along lines, the kernel over `LINE`.
+    """The structure that the kernels of a launch share: `key`, and where they go along lines, the kernel over `LINE`.
 
     The key of such a kernel is what it does with the first element. A kernel of a single element is like any other that
     does the same with its first: it is over a line of one.
@@ -44,7 +43,7 @@ class SharedForm:
     line: Kernel | None = None
 
     def shared_with(self, other: SharedForm) -> SharedForm | None:
-        """What the kernels of both share, which have one key; None if they cannot be one launch."""
+        """Return the form that kernels of both, which have one key, share; None if they cannot be one launch."""
         if self.line is None or other.line is None or self.line == other.line:
             return self if other.line is None else other
         return None
@@ -70,10 +69,10 @@ def line_form(kernel: Kernel) -> SharedForm | None:
 
 
 def split_independent_stores(kernel: Kernel) -> list[Kernel]:
-    """The kernel as several, of which none goes along a buffer of another, where some of these are alike.
+    """Return the kernel split by independent stores, which share no buffer, where enough of the parts are equal.
 
-    Fusion has gathered them for a number that they share, as what gradients are scaled by. Alike and apart they are one
-    launch, in which each has its own programs and registers.
+    Fusion has gathered them for a number that they share, as the scale of gradients. As separate equal kernels they are
+    one launch, in which each has its own programs and registers.
     """
     stores = [store for one in kernel.passes for store in one.stores]
     if len(kernel.outer) != 1 or kernel.row or len(stores) < FEWEST_EQUAL or any(one.before for one in kernel.passes):
@@ -91,15 +90,15 @@ def split_independent_stores(kernel: Kernel) -> list[Kernel]:
     if len(parts) < FEWEST_EQUAL or line_form(kernel) is None:
         return [kernel]
     kernels = [_with_stores(kernel, stores, f"{kernel.name}_{k}") for k, (_, stores) in enumerate(parts)]
-    forms = [line_form(part) for part in kernels]
-    many = [form for form, count in Counter(forms).items() if count >= FEWEST_EQUAL]
-    rest = [store for form, (_, stores) in zip(forms, parts, strict=True) if form not in many for store in stores]
-    alone = [part for form, part in zip(forms, kernels, strict=True) if form in many]
+    structures = [line_form(part) for part in kernels]
+    many = [form for form, count in Counter(structures).items() if count >= FEWEST_EQUAL]
+    rest = [store for form, (_, stores) in zip(structures, parts, strict=True) if form not in many for store in stores]
+    alone = [part for form, part in zip(structures, kernels, strict=True) if form in many]
     return [*alone, *([_with_stores(kernel, rest, kernel.name)] if rest else [])]
 
 
 def _with_stores(kernel: Kernel, stores: Sequence[Store], name: str) -> Kernel:
-    """The kernel with some of what it writes."""
+    """Return the kernel with some of its stores."""
     used = [*(load.source for load in loads(*(s.value for s in stores))), *(s.buffer for s in stores)]
     known = {param.name: param for param in kernel.params}
     params = tuple(sorted((known[name] for name in dict.fromkeys(used)), key=lambda param: param.written))
@@ -108,10 +107,10 @@ def _with_stores(kernel: Kernel, stores: Sequence[Store], name: str) -> Kernel:
 
 @dataclass(slots=True, eq=False)
 class HorizontalGroup:
-    """Kernels, by number, that one launch runs, the sets in the order of their positions.
+    """Kernels, by number, of one launch; launches run in the order of their positions.
 
     `written` and `moved` are how many bytes they write and, at most, how many they write and read. `followed` says that
-    a later set has to come after this one, `read` that it reads what this one writes.
+    a later group has to come after this one, `read` that it reads what this one writes.
     """
 
     form: SharedForm
@@ -123,8 +122,8 @@ class HorizontalGroup:
     followed: bool = False
     read: bool = False
 
-    def place_for(self, kernel: OnGpu, form: SharedForm, after: int, last: int, most: int) -> int | None:
-        """Where it is with a kernel that comes after a position and is alike: where it was, or behind the last set."""
+    def position_for(self, kernel: OnGpu, form: SharedForm, after: int, last: int, most: int) -> int | None:
+        """Return its position with a kernel that runs after `after`: its own, or behind the last; None if unfit."""
         if self.form.shared_with(form) is None or len(self.names | _names(kernel)) > most:
             return None
         if self.position > after:
@@ -141,17 +140,17 @@ class HorizontalGroup:
 
 def horizontal_groups(
     kernels: Sequence[OnGpu],
-    forms: Sequence[SharedForm],
+    structures: Sequence[SharedForm],
     most: int,
     shown: Mapping[str, frozenset[str]],
 ) -> list[HorizontalGroup]:
-    """The kernels in sets of no more than `most` buffers, in an order in which these can run."""
+    """Return the kernels in groups of no more than `most` buffers, in an order in which these can run."""
     found: list[HorizontalGroup] = []
-    alike: dict[Hashable, list[HorizontalGroup]] = {}
+    by_key: dict[Hashable, list[HorizontalGroup]] = {}
     used: dict[str, dict[HorizontalGroup, None]] = {}
     written: dict[str, dict[HorizontalGroup, None]] = {}
     last = -1
-    for number, (kernel, form) in enumerate(zip(kernels, forms, strict=True)):
+    for number, (kernel, form) in enumerate(zip(kernels, structures, strict=True)):
         reads = _memory(_names(kernel), shown)
         writes = _memory(_names(kernel, written=True), shown)
         makers = [one for name in reads for one in written.get(name, ())]
@@ -161,13 +160,13 @@ def horizontal_groups(
         for one in before:
             one.followed = True
         after = max((one.position for one in before), default=-1)
-        places = alike.setdefault(form.key, [])
-        trials = ((one, one.place_for(kernel, form, after, last, most)) for one in places)
+        same = by_key.setdefault(form.key, [])
+        trials = ((one, one.position_for(kernel, form, after, last, most)) for one in same)
         own, place = next(((one, at) for one, at in trials if at is not None), (None, last + 1))
         if own is None:
             own = HorizontalGroup(form, place)
             found.append(own)
-            places.append(own)
+            same.append(own)
         own.position, last = place, max(last, place)
         own.add(number, kernel, form)
         for name in reads:
@@ -198,7 +197,7 @@ def _memory(names: set[str], shown: Mapping[str, frozenset[str]]) -> set[str]:
 
 def _bytes_moved(kernel: OnGpu) -> int:
     if not isinstance(kernel, Kernel):
-        return 0  # it is in no set with others
+        return 0  # it shares no launch
     return hint(kernel.points) * sum(DTYPES[param.dtype].itemsize for param in kernel.params)
 
 

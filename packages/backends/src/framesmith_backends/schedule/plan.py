@@ -63,7 +63,6 @@ class Plan:
 
     @property
     def items(self) -> list[Item]:
-        """What the runs launch, in order."""
         return [item for step in self.steps if isinstance(step, Run) for item in step.items]
 
     def items_of(self, kind: type[ItemT]) -> list[ItemT]:
@@ -79,7 +78,7 @@ class Plan:
 
     @property
     def launches(self) -> int:
-        """How many kernels, matmuls and calls that compute there are."""
+        """The number of kernels, matmuls and calls that compute."""
         return len(self.items) + sum(isinstance(step, Copies) or _computes(step) for step in self.steps)
 
     @property
@@ -111,7 +110,7 @@ def _computes(step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fusing:
-    """What the passes before fusion know: `in_parts` are the sums down columns that are split for rows of theirs."""
+    """The context of passes before fusion: `in_parts` are the sums down columns that are split for rows of theirs."""
 
     target: Target
     in_parts: frozenset[str] = frozenset()
@@ -133,7 +132,7 @@ FUSION_PASSES: tuple[Pass[Program, Fusing], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What the passes over a launch list know. `native`: matmuls run between kernels; `order`: see `make_plan`."""
+    """The context of passes over a launch list. `native`: matmuls run between kernels; `order`: see `make_plan`."""
 
     program: Program
     target: Target
@@ -287,18 +286,18 @@ def _attention(
     if attends is None:
         return program, nodes, {}, set()
     found = [*attentions(program, nodes, stored), *attention_gradients(program, nodes, stored)]
-    taken: list[Found] = []
+    chosen: list[Found] = []
     for one in found:
-        if any(not one.calls.isdisjoint(other.calls) for other in taken):
+        if any(not one.calls.isdisjoint(other.calls) for other in chosen):
             continue
         device = next(program.layouts[item.params[-1].name].device for item in one.items.values())
         order = moved_after(nodes, one)
         if order is not None and all(attends(kind, device) for kind in one.factors):
             nodes = order
-            taken.append(one)
-    program, nodes = with_operands(program, nodes, taken)
-    gone = {name for one in taken for name in one.calls}
-    return program, nodes, {at: (item,) for one in taken for at, item in one.items.items()}, gone
+            chosen.append(one)
+    program, nodes = with_operands(program, nodes, chosen)
+    gone = {name for one in chosen for name in one.calls}
+    return program, nodes, {at: (item,) for one in chosen for at, item in one.items.items()}, gone
 
 
 def _fused(
@@ -346,13 +345,13 @@ def _gives_views(call: Call) -> bool:
 
 
 def _view_step(program: Program, call: Call) -> CallStep:
-    """The call as a step: a view whose place is known is one of the buffer itself, whatever lies between."""
+    """Return the call as a step: a view of known layout is one of the buffer itself."""
     place = _fixed_view(program, call.name)
     return CallStep(call, None) if place is None else CallStep(replace(call, needs=(place.source,)), None, place)
 
 
 def _fixed_view(program: Program, name: str) -> BufferView | None:
-    """Where a view lies, if no size of that changes."""
+    """Return the view of that name, if its layout is static."""
     place = program.views.get(name)
     if place is None or not all(isinstance(n, int) for n in (place.offset, *place.shape, *place.strides)):
         return None
@@ -360,7 +359,7 @@ def _fixed_view(program: Program, name: str) -> BufferView | None:
 
 
 def _shown(program: Program, name: str) -> str:
-    """The buffer that a view is of, or the view where that is not asked for by its place."""
+    """Return the buffer of a view of static layout; otherwise the view."""
     place = _fixed_view(program, name)
     return name if place is None else place.source
 
@@ -401,7 +400,6 @@ def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:
 
 
 def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
-    """What runs them, if there are any."""
     if not items:
         return []
     written = dict.fromkeys(p.name for item in items for p in item.params if p.written)

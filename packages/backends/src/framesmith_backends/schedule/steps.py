@@ -31,7 +31,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Kernels and matmuls run by one native entry on `buffers`, in order, and on the `numbers` that the call tells.
+    """Kernels and matmuls run by one native entry on `buffers`, in order, and on `numbers` known at run time.
 
     `inner` are buffers that no other step sees, in the arena, which is the last of `buffers`.
     `shared` are others of these: each lies where one of `buffers` lay, which is dead by then.
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def positions(self) -> dict[str, int]:
-        """Where the entry finds every buffer of the items: those that it is given come first, then the inner ones."""
+        """Positions of the items' buffers among those of the entry: given ones first, then the inner ones."""
         found = {name: at for at, name in enumerate((*self.buffers, *(one.name for one in self.inner)))}
         return found | {name: found[first] for name, first in self.shared}
 
@@ -59,7 +59,7 @@ class Run:
 class CallStep:
     """An ATen call; with `layout` its result must have these strides, because kernels or views read it.
 
-    With `place` nothing is called: the result is a view, which lies there.
+    With `place` nothing is called: the result is that view.
     """
 
     call: Call
@@ -86,7 +86,7 @@ Step = Allocate | Run | CallStep | Copies | Drop
 
 
 def used_by(step: Step) -> tuple[str, ...]:
-    """What the step reads or writes, but for what it makes."""
+    """Return the names that the step reads or writes, without those it makes."""
     if isinstance(step, Run):
         return step.buffers
     if isinstance(step, Copies):

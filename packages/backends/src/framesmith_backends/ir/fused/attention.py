@@ -1,6 +1,6 @@
-"""Attention on a GPU as one kernel: matmuls of queries and keys, what is computed of them, softmax, means of values.
+"""Attention on a GPU as one kernel: Q·K matmul, pointwise work on the scores, softmax, P·V matmul.
 
-Operands are places in buffers, of three dimensions: the number of the matmul; rows and elements of the queries,
+Operands are views of buffers with three dimensions: the number of the matmul; rows and elements of the queries,
 elements and columns of the keys, columns and elements of the values. `Ref(ACCUMULATOR)` is a matmul in `scores`.
 """
 
@@ -34,7 +34,7 @@ def why_not_deep(depth: int, factors: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """How many rows a program has and how many columns it takes at once, its warps, how far loads run ahead."""
+    """Rows of a program, columns of a step, warps, and stages of software pipelining."""
 
     rows: int
     columns: int
@@ -47,7 +47,7 @@ class AttentionTile:
 
 @dataclass(frozen=True, slots=True)
 class FusedAttention:
-    """result[z, m, e] = sum over n of weight[z, m, n] * v[z, n, e]; weights are softmax along n of the scores.
+    """result[z, m, e] = sum over n of p[z, m, n] * v[z, n, e]; probabilities p are softmax along n of the scores.
 
     `dtype` is that of values, probabilities and result, `factors` that of queries and keys. Where all scores of a row
     are -inf its result is 0 if `zero_masked_rows`, else NaN. What is `kept` of a row besides is made of `Ref`s to its
@@ -72,7 +72,7 @@ class FusedAttention:
 
     @property
     def operands(self) -> tuple[tuple[BufferView, str], ...]:
-        """What is multiplied, and the types of its elements."""
+        """The operands of the matmuls, with their dtypes."""
         return (self.queries, self.factors), (self.keys, self.factors), (self.values, self.dtype)
 
     @property
@@ -111,12 +111,12 @@ class FusedAttention:
 
     @property
     def seen(self) -> Expr | None:
-        """Whether a score is that of a place and not -inf, if places alone tell; None where they do not."""
+        """The mask: whether a score is not -inf; None if that depends on more than positions."""
         x = self.scores
         if not (isinstance(x, Op) and x.name == "where" and x.args[2] == Const(LOWEST, x.dtype)):
             return None
-        told = any(isinstance(part, Ref) and part.name == ACCUMULATOR for part in walk(x.args[0]))
-        return None if told else x.args[0]
+        depends = any(isinstance(part, Ref) and part.name == ACCUMULATOR for part in walk(x.args[0]))
+        return None if depends else x.args[0]
 
     def text(self) -> str:
         sizes = f"{self.batch.size} x [{self.rows.size}, {self.columns.size}]"

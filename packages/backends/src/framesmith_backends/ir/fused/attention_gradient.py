@@ -1,4 +1,4 @@
-"""Gradients of attention on a GPU as kernels: matmuls, what is computed of them point by point, matmuls of that.
+"""Gradients of attention on a GPU as kernels: matmuls, pointwise work on them, matmuls of that.
 
 One kernel has gradients of queries, a row of scores after the other, another one those of keys and values, a column
 after the other. A program has some of its `own` side, and goes over all of the `other` side in turn: it adds up
@@ -61,7 +61,7 @@ class FusedAttentionGradient:
 
     @property
     def operands(self) -> tuple[tuple[BufferView, str], ...]:
-        """What is multiplied, and the types of its elements."""
+        """The operands of the matmuls, with their dtypes."""
         factors = [(place, one.dtype) for one in self.matmuls for place in (one.own, one.other)]
         return (*factors, *((one.factor, one.stored) for one in self.sums))
 
@@ -103,7 +103,7 @@ class FusedAttentionGradient:
 
     @property
     def seen(self) -> Expr | None:
-        """What is false where all that is summed up is 0, if places alone tell; None where they do not."""
+        """The mask: false where all summands are 0; None if that depends on more than positions."""
         found = {_nothing_without(one.value) for one in self.sums}
         seen = found.pop() if len(found) == 1 else None
         return None if seen is None or any(isinstance(part, Ref) for part in walk(seen)) else seen
@@ -125,7 +125,7 @@ def _text(place: BufferView) -> str:
 
 
 def _nothing_without(e: Expr) -> Expr | None:
-    """What has to be true for the value not to be 0, if that is known: a hidden score has no weight."""
+    """Return a condition without which the value is 0, if known: the probability of a masked score is 0."""
     if isinstance(e, Cast):
         return _nothing_without(e.value)
     if not isinstance(e, Op):
@@ -141,7 +141,7 @@ def _nothing_without(e: Expr) -> Expr | None:
 
 
 def _seen(e: Expr) -> Expr | None:
-    """What has to be true for the value not to be -inf, what is taken from a score being finite."""
+    """Return a condition without which the value is -inf; subtrahends are finite."""
     if isinstance(e, Op) and e.name == "sub":
         return _seen(e.args[0])
     hides = isinstance(e, Op) and e.name == "where" and e.args[2] == Const(LOWEST, e.dtype)

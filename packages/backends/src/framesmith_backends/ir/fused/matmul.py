@@ -1,8 +1,8 @@
-"""A matmul of matrices on a GPU as one kernel with what is computed of it: `Ref(ACCUMULATOR)` is its element.
+"""A GPU matmul with epilogue and prologues as one kernel: `Ref(ACCUMULATOR)` is its element.
 
-Operands are places in buffers, of three dimensions: the number of the matmul, rows, columns. Or they are computed on
-the way in, of what lies elsewhere: by an expression over the loops of the operand. The epilogue is a kernel
-whose loops are those of the result; it stores what is needed of each element, and reads what it needs besides.
+Operands are views of buffers with three dimensions: the number of the matmul, rows, columns. Or a prologue computes
+them: an expression over the loops of the operand. The epilogue is a kernel over the loops of the result; it reads its
+other operands and stores what is needed of each element.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from framesmith_backends.ir.symbolic.size import Symbol
 
 #: The name of the sum, in float32, in an epilogue.
 ACCUMULATOR = "matmul"
-#: What operands are called in text, by whether the first, the second, or both are meant.
+#: The names of operands in text, by whether the first, the second, or both are meant.
 OPERANDS = {(True, False): "a", (False, True): "b", (True, True): "a and b"}
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """How a matmul is cut: rows, columns and depth of a program's tile, its warps, and how far loads run ahead.
+    """The tiling of a matmul: rows, columns and depth of a tile, warps, and stages of software pipelining.
 
     With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up. `computed` says of each
     operand whether it is computed on the way in. With `programs` so many go over the tiles in turn; otherwise each tile
@@ -87,7 +87,7 @@ class FusedMatmul:
 
     @property
     def tiles(self) -> int:
-        """How many tiles the result has, of all matmuls; those of the parts of a depth count once."""
+        """The number of the result's tiles, of all matmuls; parts of the depth do not count."""
         sizes = (self.rows.size, self.tile.rows), (self.columns.size, self.tile.columns), (self.batch.size, 1)
         count = 1
         for size, length in sizes:
@@ -97,12 +97,12 @@ class FusedMatmul:
 
     @property
     def steps(self) -> int:
-        """How many tiles of the depth there are, in each part of it."""
+        """The number of tiles along each part of the depth."""
         return -(-self.depth // (self.tile.depth * self.tile.splits))
 
     @property
     def left_over(self) -> int:
-        """How many tiles are cut evenly: the last ones."""
+        """The number of tiles that are split evenly among programs: the last ones."""
         return self.tiles % self.tile.evenly if self.tile.evenly else 0
 
     @property
@@ -112,7 +112,7 @@ class FusedMatmul:
 
     @property
     def operands(self) -> tuple[tuple[BufferView, Expr | None], tuple[BufferView, Expr | None]]:
-        """Each operand's place, and what computes it; None where it is read at its place."""
+        """Each operand's view, and its prologue, if any."""
         first, second = self.prologues
         return (self.a, first), (self.b, second)
 

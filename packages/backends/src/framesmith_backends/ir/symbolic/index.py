@@ -2,10 +2,10 @@
 
 Every operation simplifies by the variables' ranges, so that a reshape of a reshape is affine again
 whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
-Constants, coefficients, divisors and the sizes of variables are ints, or sizes that change (`ir.size`).
+Constants, coefficients, divisors and the sizes of variables are ints or symbolic (`ir.size`).
 
-Where data say which element is read, an index holds the number as a `Indirect`. It is an operand of the expression that
-the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves it as it is.
+An indirect index (gather, scatter) holds the data-dependent number as an `Indirect`. It is an operand of the
+expression that the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves it as it is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Mod(Node):
 
 
 class Indirect(Node):
-    """A number that data tell: `value`, an expression, where 0 <= value < size, else 0; `inner` are its variables."""
+    """A data-dependent number: `value`, an expression, where 0 <= value < size, else 0; `inner` are its variables."""
 
     __slots__ = ("inner", "size", "value")
     inner: frozenset[Var]
@@ -81,7 +81,7 @@ class Indirect(Node):
         return found
 
 
-#: Texts that were asked for. What data tell may be told by what data tell, many times over: no text holds all of it.
+#: Texts that were asked for, shortened: indirect indices nest deeply.
 _TEXTS: WeakKeyDictionary[Indirect, str] = WeakKeyDictionary()
 LONGEST_TEXT = 200
 
@@ -341,7 +341,7 @@ def substitute(a: Ix, values: Mapping[Var, Ix]) -> Ix:
 
 
 def replace_indirect(a: Ix, values: Mapping[Indirect, Ix]) -> Ix:
-    """Replace what data tell."""
+    """Replace data-dependent numbers."""
     return _replaced(a, values) if values else a
 
 
@@ -371,7 +371,7 @@ def _variables(atom: Atom) -> frozenset[Var]:
 
 
 def indirect_atoms(a: Ix) -> tuple[Indirect, ...]:
-    """What data tell, each once."""
+    """Return the data-dependent numbers, each once."""
     found: dict[Indirect, None] = {}
     for atom, _ in a.terms:
         if isinstance(atom, Indirect):
@@ -382,7 +382,7 @@ def indirect_atoms(a: Ix) -> tuple[Indirect, ...]:
 
 
 def coefficient(a: Ix, var: Var) -> Size | None:
-    """The stride of `a` along `var`; None where `var` occurs inside a division or remainder, or in what data tell."""
+    """The stride of `a` along `var`; None where `var` occurs inside a division, a remainder or an `Indirect`."""
     result: Size = 0
     for atom, k in a.terms:
         if atom is var:
@@ -393,9 +393,9 @@ def coefficient(a: Ix, var: Var) -> Size | None:
 
 
 def block_offsets(a: Ix, var: Var, count: int) -> tuple[int, ...] | None:
-    """How much larger the index is at each of `count` values of `var`, begun at a multiple of it, than at the first.
+    """Return the index at each of `count` values of `var`, from a multiple of `count` on, less that at the first.
 
-    None where that is not the same from each multiple on, or not known.
+    None where that differs between multiples, or is not known.
     """
     offsets = [0] * count
     for atom, k in a.terms:
@@ -437,7 +437,7 @@ def evaluate(a: Ix, values: Mapping[Var, int], sizes: Mapping[sizes_.Symbol, int
         if isinstance(atom, Var):
             value = values[atom]
         elif isinstance(atom, Indirect):
-            raise ValueError(f"data tell {atom}")
+            raise ValueError(f"{atom} is data-dependent")
         elif isinstance(atom, Div):
             value = evaluate(atom.base, values, sizes) // sizes_.evaluate(atom.divisor, known)
         else:

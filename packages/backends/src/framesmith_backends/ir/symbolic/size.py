@@ -1,4 +1,4 @@
-"""Sizes that change between calls: integer polynomials over symbols, floor quotients, maxima and minima.
+"""Symbolic sizes: integer polynomials over symbols, floor quotients, maxima and minima.
 
 A `Size` is an int, or a `Sym`. Arithmetic of the two gives an int wherever the result is known, so that static graphs
 meet nothing but ints. Two `Sym`s that are equal as polynomials are one object. Comparisons say what holds for all
@@ -67,7 +67,7 @@ Monomial = tuple[Atom, ...]
 
 
 class Sym(Node):
-    """A sum of coefficient * product of atoms, not a constant; terms and the atoms in each are sorted."""
+    """A sum of coefficient * monomial of atoms, not a constant; terms and the atoms in each are sorted."""
 
     __slots__ = ("terms",)
     terms: tuple[tuple[Monomial, int], ...]
@@ -90,7 +90,7 @@ class Sym(Node):
         return _sum(-self, other, 1)
 
     def __mul__(self, other: Size) -> Size:
-        return _product(self, other)
+        return _mul(self, other)
 
     __rmul__ = __mul__
 
@@ -171,7 +171,7 @@ def _sum(a: Size, b: Size, factor: int) -> Size:
     return _made(terms)
 
 
-def _product(a: Size, b: Size) -> Size:
+def _mul(a: Size, b: Size) -> Size:
     terms: dict[Monomial, int] = {}
     for m, k in _terms(a).items():
         for n, j in _terms(b).items():
@@ -204,7 +204,7 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
         if part is None or not by or rest[top] % by:
             return None
         found[part] = k = rest[top] // by
-        less = _product(_made({part: k}), b)
+        less = _mul(_made({part: k}), b)
         rest = {m: j for m, j in _terms(_sum(_made(rest), less, -1)).items() if j}
     return _made(found)
 
@@ -355,12 +355,12 @@ def _with_bound(a: Sym, atom: Quotient) -> Size | None:
     for monomial, k in a.terms:
         rest = _without(monomial, (atom,))
         if rest is None:
-            result = result + _product(_made({monomial: k}), atom.divisor)
+            result = result + _mul(_made({monomial: k}), atom.divisor)
         elif atom in rest or not _bounded(rest) or any((_low(r) or 0) < 0 for r in rest):
             return None
         else:
             bound = atom.base if k < 0 else atom.base - atom.divisor + 1
-            result = result + _product(_made({rest: k}), bound)
+            result = result + _mul(_made({rest: k}), bound)
     return result
 
 
@@ -404,7 +404,7 @@ def operands(atom: Quotient | Extreme) -> tuple[Size, Size]:
 
 
 def hint(a: Size) -> int:
-    """What the size was while tracing: it decides what is fast, never what is right."""
+    """The size while tracing: it decides what is fast, never what is right."""
     return a if isinstance(a, int) else _hint(a)
 
 

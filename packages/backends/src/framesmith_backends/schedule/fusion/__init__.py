@@ -1,1 +1,1 @@
-"""Which definitions share a kernel."""
+"""Fusion of definitions into groups, each a kernel."""

@@ -71,7 +71,7 @@ def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[
 
 
 def flags_of(sizes: Sizes, reduced: Sequence[bool], refined: Sizes) -> tuple[bool, ...]:
-    """Which axes of the refinement are reduced, given which axes of `sizes` are."""
+    """Return, for each axis of the refinement, whether it is reduced, given that of `sizes`."""
     flags: list[bool] = []
     k = len(refined)
     for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):

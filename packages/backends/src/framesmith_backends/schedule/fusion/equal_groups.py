@@ -1,4 +1,4 @@
-"""Kernels of groups: of those that differ in names alone one is built, the others are the same on their own buffers."""
+"""Shared kernels: of groups that differ in names alone one is built, the others run it on their own buffers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Build = Callable[[str, Group], tuple[Kernel, ...]]
 
 @dataclass(slots=True)
 class SharedKernels:
-    """What was built of the groups of one program, by their forms.
+    """Kernels of one program by the canonical form of their group.
 
-    `build` makes kernels of a group, each under the name that it is given or one that begins with it.
+    `build` returns kernels of a group, each with the given name or one that begins with it.
     """
 
     program: Program
@@ -42,7 +42,7 @@ class SharedKernels:
 
 
 def group_form(program: Program, group: Group, stored: frozenset[str], number: Numbering) -> Hashable | None:
-    """All that a group's kernels are made from but its names, which are numbered; None where data tell places."""
+    """Return all that a group's kernels depend on, with names numbered; None with indirect indices."""
     members = []
     for d in group.members:
         body = form_of((d.body,), number)

@@ -48,19 +48,19 @@ def inline(program: Program, cheap: InlineBudget) -> Program:
 
 
 def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:
-    """For each definition its users, each with the number of different places it is read at."""
+    """For each definition its users, each with the number of its different reads."""
     found: dict[str, list[tuple[Def, int]]] = defaultdict(list)
     for d in program.defs.values():
-        places: dict[str, int] = defaultdict(int)
+        reads: dict[str, int] = defaultdict(int)
         for load in loads(d.body):
-            places[load.source] += 1
-        for source, count in places.items():
+            reads[load.source] += 1
+        for source, count in reads.items():
             found[source].append((d, count))
     return found
 
 
 def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: InlineBudget) -> str | None:
-    """Why this definition keeps a place of its own, or None."""
+    """Return why this definition is not inlined, or None."""
     if d.reduction is not None:
         return "a reduction"
     if d.scan is not None:

@@ -1,4 +1,4 @@
-"""What of a lowered program is needed at all, and which definitions must exist in memory."""
+"""Liveness: the definitions of a lowered program that are needed, and those that must exist in memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Values that only kernels see, laid out in rows for the reductions over their last dimensions.
+"""Row layouts: values that only kernels see become contiguous for reductions over their last dimensions.
 
 In eager mode a value keeps the strides of what it is made of: behind a convolution over time and a permutation, all
-of a transformer's residuals have their features far apart, and each of its norms reads columns. Where no call of
-ATen's and nobody outside sees such a value, it may lie otherwise: the kernel that makes it turns it once.
+of a transformer's residuals have strided features, and each of its norms reads columns. Where no call of
+ATen's and no output shows such a value, it may have another layout: the kernel that makes it transposes it once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from framesmith_backends.ir.reduction_splits import reduces_rows
 
 
 def use_row_layouts(program: Program) -> Program:
-    """The program with such values contiguous."""
     wanted: set[str] = set()
     columns: set[str] = set()
     for d in program.defs.values():

@@ -38,7 +38,7 @@ def split_reductions(program: Program, target: Target, in_parts: Collection[str]
 
 
 def _points(d: Def) -> set[object]:
-    """What the definition reduces, and through which points."""
+    """Return the sources that the definition reduces, with its points."""
     return {(load.source, d.domain, d.reduced) for load in loads(d.body)} if d.reduction is not None else set()
 
 

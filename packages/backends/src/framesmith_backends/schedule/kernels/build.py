@@ -67,7 +67,7 @@ def build_kernel(name: str, program: Program, group: Group, stored: frozenset[st
 
 
 def _pages(kernel: Kernel) -> int:
-    """In how many pages the elements of a row lie, where they are farthest apart."""
+    """Return the most pages that one load of a row spans."""
     steps = [0]
     for load in loads(*(value for one in kernel.passes for value in one.values)):
         found = [index.coefficient(load.index[0], var) for var in kernel.row]
@@ -180,7 +180,7 @@ def _row_index(b: Building) -> Ix:
 
 
 def _address(b: Building, d: Def) -> Ix:
-    """Where the member's element at the current point lies in its buffer."""
+    """Return the offset of the member's element at the current point in its buffer."""
     where = b.where[d.name]
     return index.total(
         (where[axis], stride) for axis, stride in zip(d.axes, d.layout.steps, strict=True) if axis is not None
@@ -188,7 +188,7 @@ def _address(b: Building, d: Def) -> Ix:
 
 
 def _updated(b: Building, d: Def, value: Expr) -> Ix:
-    """Where a member writes that updates what another kernel wrote: where its value reads that."""
+    """Return the offset at which a member updates what another kernel wrote: that of its read."""
     [(place,)] = {load.index for load in loads(value) if load.source == d.name}
     return place
 

@@ -1,8 +1,8 @@
-"""Kernels cut along a loop where they ask in which piece of it they are: parts of a concatenation are written as such.
+"""Index-set splitting of loops with conditions on their variable, as of concatenations.
 
-What a piece need not compute is gone from it, and so are the conditions. Pieces of one size are written by one kernel,
-which reads what they share once; others by a kernel each, where that is worth it. Along the lanes, the pieces of a row
-may also follow each other in one kernel.
+Within an interval the conditions are decided. Intervals of one size are written by one kernel, which reads what they
+share once; others by a kernel each, where that is worth it. Along the lanes, the intervals of a row may also follow
+each other in one kernel.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.schedule.kernels.loops import arrange, rewrite_indices
 
-#: So many pieces of one size are written at once.
+#: So many intervals of one size are written at once.
 MOST_AT_ONCE = 8
-#: Other pieces become kernels where there are so many of them: two or three conditions cost less than kernels.
+#: Other intervals become kernels where there are so many of them: two or three conditions cost less than kernels.
 MANY_INTERVALS = 4
-#: Pieces of fewer elements than this, or with shorter rows, are not worth a kernel; nor are more pieces than this.
+#: Intervals of fewer elements, or with shorter rows, are not worth a kernel; nor are more of them.
 FEWEST_ELEMENTS, SHORTEST_ROW, MOST_INTERVALS = 2048, 64, 64
-#: Pieces of a row that one kernel computes: the code of them all is not to be much longer than this many operations.
+#: The most intervals of a row in one kernel, and of operations in the code of them all.
 MOST_IN_ROW, LONGEST_CODE = 6, 400
-#: A piece of so many blocks of lanes is worth another that begins where its first whole one does.
+#: An interval of so many blocks of lanes is worth another that begins at an aligned block.
 LONG_INTERVAL = 8
 
 
 def split_ranges(kernel: Kernel, separate: bool = True) -> tuple[Kernel, ...]:
-    """The kernel with its pieces side by side, or, if they may be `separate`, as one for each piece, or as it is."""
+    """Return the kernel over its intervals side by side, or, if `separate`, one for each, or as it is."""
     found = _cuts(kernel)
     if found is None:
         return (kernel,)
@@ -44,42 +44,42 @@ def split_ranges(kernel: Kernel, separate: bool = True) -> tuple[Kernel, ...]:
     if not separate:
         return (kernel,)
     parts = [(low, high - low, f"{kernel.name}.{k}") for k, (low, high) in enumerate(pairwise(ends))]
-    pieces = tuple(_with_parts(kernel, var, [low], size, name) for low, size, name in parts)
-    return pieces if len(pieces) >= MANY_INTERVALS and all(map(_is_worth_it, pieces)) else (kernel,)
+    kernels = tuple(_with_parts(kernel, var, [low], size, name) for low, size, name in parts)
+    return kernels if len(kernels) >= MANY_INTERVALS and all(map(_is_worth_it, kernels)) else (kernel,)
 
 
 def _cuts(kernel: Kernel) -> tuple[Var, list[int]] | None:
-    """The loop with most conditions, and where its pieces begin and end."""
-    places = _places(kernel)
-    if not places:
+    """Return the loop with most conditions, and the ends of its intervals."""
+    changes = _changes(kernel)
+    if not changes:
         return None
-    counts = Counter(var for var, _ in places)
+    counts = Counter(var for var, _ in changes)
     var = max(counts, key=lambda v: (counts[v], v.name))
-    ends = _ends(var, places)
+    ends = _ends(var, changes)
     return (var, ends) if len(ends) <= MOST_INTERVALS + 1 else None
 
 
-def _places(kernel: Kernel) -> set[tuple[Var, int]]:
-    """Where conditions change, strictly inside the loops of the kernel; nowhere if it is not one that may be cut."""
+def _changes(kernel: Kernel) -> set[tuple[Var, int]]:
+    """Return the variables and values at which conditions change inside the loops of a kernel that may be split."""
     if len(kernel.passes) != 1 or kernel.row or kernel.checks or kernel.scratch or kernel.passes[0].before:
         return set()
     cuts = {cut for node in walk(*kernel.passes[0].values) if (cut := _cut(node)) is not None}
     return {(var, at) for var, at in cuts if isinstance(var.size, int) and 0 < at < var.size}
 
 
-def _ends(var: Var, places: set[tuple[Var, int]]) -> list[int]:
-    return sorted({0, hint(var.size), *(at for one, at in places if one is var)})
+def _ends(var: Var, changes: set[tuple[Var, int]]) -> list[int]:
+    return sorted({0, hint(var.size), *(at for one, at in changes if one is var)})
 
 
 def along_lanes(kernel: Kernel, lanes: int) -> list[tuple[Kernel, int]]:
-    """What is computed of a row, a piece after another, and how many lanes each has; all of it, if it is not cut.
+    """Return kernels for the intervals of a row in order, each with its number of lanes; one if it is not split.
 
-    A piece of one element has no lanes. The last lanes of a piece may have to be computed once more.
+    An interval of one element has no lanes. The last lanes of an interval may be computed once more.
     """
-    whole, lane, places = [(kernel, lanes)], kernel.lane, _places(kernel)
-    if lane is None or all(var is not lane for var, _ in places):
+    whole, lane, changes = [(kernel, lanes)], kernel.lane, _changes(kernel)
+    if lane is None or all(var is not lane for var, _ in changes):
         return whole
-    ends = _in_step(kernel, lanes, _ends(lane, places))
+    ends = _in_step(kernel, lanes, _ends(lane, changes))
     sizes = [high - low for low, high in pairwise(ends)]
     if len(sizes) > MOST_IN_ROW or cost(*kernel.passes[0].values) * len(sizes) > LONGEST_CODE:
         return whole
@@ -87,11 +87,13 @@ def along_lanes(kernel: Kernel, lanes: int) -> list[tuple[Kernel, int]]:
     blocks = sum(-(-size // width) for size, width in zip(sizes, widths, strict=True))
     if blocks > 2 * (hint(lane.size) // lanes + 1):
         return whole
-    return [(_piece(kernel, lane, low, size), width) for low, size, width in zip(ends[:-1], sizes, widths, strict=True)]
+    return [
+        (_interval(kernel, lane, low, size), width) for low, size, width in zip(ends[:-1], sizes, widths, strict=True)
+    ]
 
 
 def _in_step(kernel: Kernel, lanes: int, ends: list[int]) -> list[int]:
-    """The ends, and more of them, so that blocks of long pieces are written to as few cache lines as can be."""
+    """The ends, and more of them, so that blocks of long intervals touch as few cache lines as possible."""
     store = kernel.passes[0].stores[0].index
     others = [store.const, *(step for var, step in store.terms if var is not kernel.lane)]
     if any(not isinstance(step, int) or step % lanes for step in others):
@@ -100,7 +102,7 @@ def _in_step(kernel: Kernel, lanes: int, ends: list[int]) -> list[int]:
     return sorted({*ends, *(-(-low // lanes) * lanes for low in long)})
 
 
-def _piece(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
+def _interval(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
     """The kernel for so many of its lanes, in the loops that it has."""
     own = Var(f"{lane.name}.{start}", size)
     there = index.const(start) if size == 1 else index.add(index.of(own), index.const(start))
@@ -169,14 +171,14 @@ def _zero(dtype: str) -> Expr:
 
 
 def _of_known(e: Op) -> Iterator[Expr]:
-    """What is left of a conjunction or disjunction one of whose sides is known."""
+    """Yield the rest of a conjunction or disjunction one of whose sides is known."""
     for known, other in (e.args, e.args[::-1]):
         if isinstance(known, Const):
             yield other if known.value == (e.name == "and") else known
 
 
 def _compared(e: Op) -> bool | None:
-    """What a comparison of an index with a number is for all values, or None."""
+    """Return the result of a comparison of an index with a number, if it is the same for all values."""
     left, right = e.args if e.name in ("lt", "ge") else (None, None)
     if not isinstance(left, Index) or not isinstance(right, Const):
         return None

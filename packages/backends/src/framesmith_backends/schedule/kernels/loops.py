@@ -46,11 +46,11 @@ def read_once(kernel: Kernel) -> frozenset[Load]:
     """The reads that take each of their elements at one point alone, in one pass of a kernel of fixed sizes."""
     loops = {var for var in (*kernel.outer, *kernel.row) if var.size != 1}
     count = Counter(load for one in kernel.passes for load in loads(*one.values))
-    return frozenset(load for load, passes in count.items() if passes == 1 and _is_apart(load.index[0], loops))
+    return frozenset(load for load, passes in count.items() if passes == 1 and _is_injective(load.index[0], loops))
 
 
-def _is_apart(ix: Ix, loops: Collection[Var]) -> bool:
-    """Whether each point of the loops has a place of its own."""
+def _is_injective(ix: Ix, loops: Collection[Var]) -> bool:
+    """Whether each point of the loops has an element of its own."""
     steps = [(k, atom.size) for atom, k in ix.terms if isinstance(atom, Var)]
     if len(steps) != len(ix.terms) or {atom for atom, _ in ix.terms} != loops:
         return False
@@ -73,7 +73,7 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
         return None
 
     def store(s: Store) -> Store:
-        return Store(s.buffer, s.place(lambda e: transform(e, rule)), transform(s.value, rule))
+        return Store(s.buffer, s.changed_index(lambda e: transform(e, rule)), transform(s.value, rule))
 
     passes = tuple(one.rewritten(lambda value: transform(value, rule), store) for one in kernel.passes)
     return replace(kernel, passes=passes, after=tuple(map(store, kernel.after)))
@@ -130,7 +130,7 @@ def _exactly(size: Size, divisor: Size) -> Size:
 
 
 def _step(ix: Ix, var: Var) -> int:
-    """How far apart the places of neighbouring values of the variable are, by the hints; 0 where it is not said."""
+    """Return the stride along the variable, by the hints; 0 where it has none."""
     step = index.coefficient(ix, var)
     return 0 if step is None else abs(hint(step))
 
@@ -170,14 +170,14 @@ def merge(kernel: Kernel) -> Kernel:
 
 
 def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:
-    """Whether one variable could take the place of both. Of what data tell, the reads are accesses of their own."""
+    """Whether one variable could replace both; loads within indirect indices are accesses of their own."""
     ix = _as_known(ix)
     first, second = index.coefficient(ix, a), index.coefficient(ix, b)
     return first is not None and second is not None and first == second * b.size
 
 
 def _as_known(ix: Ix) -> Ix:
-    """The index as it is for some one number in the place of each that data tell."""
+    """Return the index with its data-dependent numbers replaced by 0."""
     return index.replace_indirect(ix, dict.fromkeys(index.indirect_atoms(ix), index.ZERO))
 
 
@@ -208,8 +208,8 @@ def choose_lane(kernel: Kernel) -> Var | None:
     """The variable along which most accesses are contiguous; an inner loop in case of doubt."""
     candidates = [v for v in (*reversed(kernel.row), *reversed(kernel.outer)) if hint(v.size) > 1]
     if kernel.updates:
-        places = [store.index for one in kernel.passes for store in one.stores]
-        candidates = [v for v in kernel.outer if all(index.coefficient(_as_known(ix), v) == 1 for ix in places)]
+        stored = [store.index for one in kernel.passes for store in one.stores]
+        candidates = [v for v in kernel.outer if all(index.coefficient(_as_known(ix), v) == 1 for ix in stored)]
     if not candidates:
         return None
     return max(candidates, key=lambda v: (lane_score(kernel, v), hint(v.size) >= 8, -candidates.index(v)))

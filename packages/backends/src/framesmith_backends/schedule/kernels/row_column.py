@@ -1,4 +1,4 @@
-"""Rows and columns of the same points reduced in one kernel: each of its programs takes rows in turn.
+"""Row and column reduction in one pass: each program of the kernel takes rows in turn.
 
 The backward pass of a norm reduces every row, and sums down all columns for its weight and bias. As two kernels these
 read the same large buffers twice. A program that holds a row can add it to sums down the columns, which it keeps until
@@ -59,12 +59,12 @@ class Shape:
         return found
 
     def numel_of_neither(self) -> int:
-        """How many programs there are: points along the axes that are reduced in no way."""
+        """The number of programs: points along the axes that neither reduction has."""
         return self.numel(not (r or d) for r, d in zip(self.row, self.down, strict=True))
 
 
 class Near:
-    """Which groups read a buffer that another one reads or makes: no others have anything in common with it."""
+    """The groups that read a buffer which another one reads or makes."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = groups
@@ -88,7 +88,7 @@ class Near:
 
 
 def _touched(group: Group) -> set[str]:
-    """What the group's members read, and they themselves."""
+    """Return the names of the group's members and of what they read."""
     return {name for d in group.members for name in (d.name, *(load.source for load in loads(d.body)))}
 
 
@@ -114,9 +114,9 @@ def reduce_rows_and_columns(
 
 
 def _wanted(program: Program, nodes: list[Node], by: RowColumnPolicy) -> frozenset[str]:
-    """The reductions down columns that may share kernels with rows once they are cut.
+    """Return the column reductions that may share kernels with rows once they are split.
 
-    Where sums are as they were written, what is computed of one may be in its kernel: only a trial tells.
+    Unsplit sums may have readers in their kernel: only a trial decides.
     """
     if by.in_registers:
         return _merged(program, nodes, replace(by, least=1, most_rows=None))[1]
@@ -280,7 +280,7 @@ def _is_full(d: Def, shape: Shape) -> bool:
 
 
 def _read_at(group: Group, shape: Shape) -> set[tuple[str, tuple[Ix, ...]]]:
-    """What the group's members read at every point, each element once, and where."""
+    """Return the sources and indices of loads that read each element once, at every point."""
     everywhere = {v for v in variables_of(shape.sizes) if v.size != 1}
     found = set()
     for d in group.members:

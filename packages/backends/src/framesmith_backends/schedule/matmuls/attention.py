@@ -54,7 +54,7 @@ class Found:
 
     @property
     def buffers(self) -> set[str]:
-        """What is read and written."""
+        """The buffers that are read or written."""
         return {param.name for item in self.items.values() for param in item.params}
 
     @property
@@ -150,7 +150,7 @@ def _attention(
     if kinds[0] is None or kinds[0] != kinds[1]:
         kinds, queries, keys = ["f32"], matmul.a, matmul.b
     else:
-        (queries, _), (keys, _) = half.place(matmul.a), half.place(matmul.b)
+        (queries, _), (keys, _) = half.view(matmul.a), half.view(matmul.b)
     kind = kinds[0]
     assert kind is not None
     if why := why_not_deep(max(matmul.depth, _depth(pv_matmul)), kind):
@@ -195,14 +195,16 @@ def is_plain(pv_matmul: FusedMatmul) -> bool:
     return value == Ref(ACCUMULATOR, "f32")
 
 
-def _without_others(kernel: Kernel, weights: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
+def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
     """The kernel without stores of what neither a matmul nor a reduction is in, and the names of these."""
 
-    def apart(store: Store) -> bool:
+    def is_separate(store: Store) -> bool:
         reduced = any(isinstance(part, Ref) for part in walk(store.value))
-        return store.buffer != weights and not reduced and all(one.source not in calls for one in loads(store.value))
+        return (
+            store.buffer != probabilities and not reduced and all(one.source not in calls for one in loads(store.value))
+        )
 
-    others = {store.buffer for one in kernel.passes for store in one.stores if apart(store)}
+    others = {store.buffer for one in kernel.passes for store in one.stores if is_separate(store)}
     passes = [
         replace(one, stores=tuple(store for store in one.stores if store.buffer not in others)) for one in kernel.passes
     ]
@@ -240,9 +242,9 @@ def with_equal_reductions_once(kernel: Kernel) -> Kernel:
 
 
 def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
-    """What the kernel computes softmax of along its rows, in float32, and whether rows of -inf are zeros.
+    """Return the scores whose softmax along rows the kernel computes, in float32, and whether rows of -inf are zeros.
 
-    Third, what its reductions are, by their names.
+    Third, the roles of its reductions by name.
     """
     if len(kernel.passes) != 3 or kernel.scratch or kernel.down or kernel.numbers or len(kernel.row) != 1:
         return None
@@ -280,12 +282,12 @@ def _unless_infinite(e: Expr) -> Expr:
 
 
 def _without_cast(store: Store) -> Expr:
-    """What is stored before it is rounded."""
+    """Return the value of the store before it is rounded."""
     return store.value.value if isinstance(store.value, Cast) and store.value.dtype in LOW_PRECISION else store.value
 
 
 def _hides(fully_masked: Sequence[Accumulate], scores: Expr) -> Accumulate | None:
-    """The reduction that tells of a row whether all of it is -inf, if it is the only one."""
+    """Return the reduction for whether all of a row is -inf, if it is the only one."""
     (one, *rest) = fully_masked
     is_it = one.kind == "all" and one.value == Op("eq", scores, Const(LOWEST, "f32"))
     return one if is_it and not rest else None

@@ -1,4 +1,4 @@
-"""Gradients of attention of a GPU in two kernels: matmuls, what is pointwise of them, matmuls of that.
+"""Gradients of attention on a GPU in two kernels: matmuls, pointwise work, matmuls of that.
 
 Found by what is computed: a pointwise kernel that alone reads one or two matmuls, at its own point, and stores what
 only matmuls read, of its rows or of its columns, powers of e among it. What it computes is in the loops of both
@@ -126,7 +126,7 @@ def _pointwise_between(
     if moved is None:
         return None
     taken, values = moved
-    if not any(_has_weights(value) for value in values.values()):
+    if not any(_has_probabilities(value) for value in values.values()):
         return None
     by_number = {node.number: node for node in calls.values()}
     first = matmuls[min(taken)][1]
@@ -140,7 +140,7 @@ def _pointwise_between(
     return MatmulPair(group, {name: matmuls[name] for name in sorted(taken)}, tuple(found), values)
 
 
-def _has_weights(value: Expr) -> bool:
+def _has_probabilities(value: Expr) -> bool:
     """Whether exponentials of a matmul are in it: two layers with something between them are no attention.
 
     These have other numbers of rows and columns, and would be as few programs as there are blocks of rows.
@@ -150,15 +150,15 @@ def _has_weights(value: Expr) -> bool:
 
 
 def _moved(kernel: Kernel, matmuls: Mapping[str, FusedMatmul]) -> tuple[set[str], dict[str, Expr]] | None:
-    """Which matmuls are read at the kernel's own point, and what is stored there, over the loops of these.
+    """Return the matmuls that are read at the kernel's own point, and the values stored there, over the loops of these.
 
     Matmuls are `Ref`s of their names in it. All have the sizes of the first one; others are read as tables are.
     """
     stores: tuple[Store, ...] = kernel.passes[0].stores
-    places = {store.index for store in stores}
-    if len(places) != 1:
+    indices = {store.index for store in stores}
+    if len(indices) != 1:
         return None
-    (place,) = places
+    (place,) = indices
     read = loads(*(store.value for store in stores))
     taken: dict[str, FusedMatmul] = {}
     for load in read:
@@ -196,7 +196,7 @@ def _as_ref(e: Expr, taken: Mapping[str, FusedMatmul]) -> Expr | None:
 
 
 def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> Reader | None:
-    """How the call multiplies what the kernel stores under that name."""
+    """Return the call as a matmul of the kernel's result of that name, if it is one."""
     matmul = None if node.call.effect else matmul_of(program, node.call)
     if matmul is None or not is_plain(matmul) or matmul.a.source == matmul.b.source:
         return None
@@ -207,8 +207,8 @@ def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> 
     stored, other = (matmul.a, matmul.b) if is_left else (matmul.b, matmul.a)
     shape, steps = (batch, rows, columns), contiguous_strides((batch, rows, columns))
     upright = _is_at(stored, shape, steps)
-    turned = _is_at(stored, (batch, columns, rows), (steps[0], steps[2], steps[1]))
-    if stored.offset != 0 or upright == turned:
+    is_transposed = _is_at(stored, (batch, columns, rows), (steps[0], steps[2], steps[1]))
+    if stored.offset != 0 or upright == is_transposed:
         return None
     size = matmul.batch.size, matmul.rows.size, matmul.columns.size
     result = BufferView(node.call.name, 0, size, contiguous_strides(size))
@@ -254,14 +254,14 @@ def _item(
         if name not in needed:
             continue
         left, right = matmul.a, matmul.b
-        (a, kind), (b, other_kind) = half.place(left), half.place(right)
+        (a, kind), (b, other_kind) = half.view(left), half.view(right)
         if kind != other_kind:
             return None
         made = (a, b) if side == ROWS else (b.transposed, a.transposed)
         matmuls.append(SideMatmul(name, *made, kind))
     sums = []
     for one in some:
-        factor, kind = half.place(one.factor)
+        factor, kind = half.view(one.factor)
         # A sum of float32 is not rounded to a type in which small gradients are 0; bfloat16 has the range of float32.
         rounded = "f32" if one.dtype == "f32" and kind == "f16" else kind
         value = between.values[one.buffer]

@@ -1,4 +1,4 @@
-"""What attention and its gradients multiply: who else reads it, and the halves that it was cast from."""
+"""Operands of attention and its gradients: their other readers, and the low-precision buffers they were cast from."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Half:
         cast = isinstance(body, Cast) and body.dtype == "f32" and body.value.dtype in LOW_PRECISION
         return body.value.dtype if cast and isinstance(body, Cast) else None
 
-    def place(self, place: BufferView) -> tuple[BufferView, str]:
-        """Where the operand is read, and the type of its elements there."""
+    def view(self, place: BufferView) -> tuple[BufferView, str]:
+        """Return the view that the operand is read from, and its dtype."""
         kind = self.kind(place.source)
         if kind is None:
             return place, self.program.layouts[place.source].dtype
@@ -79,5 +79,5 @@ def _lying(program: Program, name: str, stored: frozenset[str]) -> str | None:
         return None
     layout = program.layouts[load.source]
     here = tuple(index.ZERO if axis is None else index.of(axis) for axis in d.axes)
-    alike = (layout.shape, layout.strides) == (d.layout.shape, d.layout.strides) and load.index == here
-    return load.source if alike and (load.source not in program.defs or load.source in stored) else None
+    is_same = (layout.shape, layout.strides) == (d.layout.shape, d.layout.strides) and load.index == here
+    return load.source if is_same and (load.source not in program.defs or load.source in stored) else None

@@ -44,7 +44,6 @@ def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
 
 
 def view_of(program: Program, node: object) -> BufferView | None:
-    """Where the value of a graph node lies."""
     return program.view(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
 
 

@@ -1,4 +1,4 @@
-"""Matmuls of a GPU that may run as one kernel with the pointwise kernel that reads them: which ones, and in what form.
+"""GEMM epilogue fusion: matmuls of a GPU that run as one kernel with the pointwise kernel that reads them.
 
 A matmul has one such reader if a group reads it at its own point, nothing else reads it but whoever is given the
 graph's results, and the group sums up nothing. A matmul that no such group reads may be a kernel by itself.
@@ -32,7 +32,7 @@ TYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a call multiplies, and what it adds: factor * (a @ b) + share * addend."""
+    """The operands of a call that computes factor * (a @ b) + share * addend."""
 
     a: object
     b: object
@@ -43,7 +43,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class Prologue:
-    """What computes an operand, for one matmul alone: the kernel of the node `at`, or `value` on the way in."""
+    """An operand's computation for one matmul alone: the kernel of the node `at`, or `value` within the matmul."""
 
     kernel: Kernel
     value: Expr
@@ -66,7 +66,7 @@ class Fusable:
 
     @property
     def ways(self) -> list[tuple[bool, bool]]:
-        """Which operands may be computed on the way in; one kernel for both is left out for both."""
+        """Return the operands that prologues may compute; one kernel for both is left out for both."""
         first, second = (one is not None for one in self.prologues)
         found = [(a, b) for a in (False, True)[: 1 + first] for b in (False, True)[: 1 + second]]
         together = first and second and len(self._nodes((True, True))) == 1
@@ -93,7 +93,7 @@ class Fusable:
         return replace(self.matmul, tile=tile, prologues=(first, second))
 
     def items(self, tile: TileShape) -> tuple[Item, ...]:
-        """What computes all of it in such tiles, but for the kernels before."""
+        """Return the items that compute all of it in such tiles, but for the kernels before."""
         whole = self.in_tiles(tile)
         return in_parts(whole) if tile.splits > 1 else evenly(whole) if tile.evenly else (whole,)
 
@@ -186,7 +186,7 @@ def matmul_of(program: Program, call: Call) -> FusedMatmul | None:
 
 
 def _matrices(program: Program, node: object) -> BufferView | None:
-    """The place of a matrix, or of several, as of several."""
+    """Return the view of a matrix, or of a batch of them, with three dimensions."""
     place = view_of(program, node)
     if place is None or len(place.shape) not in (2, 3):
         return None

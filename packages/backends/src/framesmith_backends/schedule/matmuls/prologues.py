@@ -24,7 +24,7 @@ from framesmith_backends.schedule.matmuls.epilogues import Fusable, Prologue, wh
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is asked of every operand.
+    """The facts that decide on every operand's prologue.
 
     `makers` has the group of each definition, `readers` is that of `readers_of`, `read` what others than nodes read,
     `written` what calls write to.
@@ -58,7 +58,7 @@ def with_prologues(
 
 
 def _prologue(known: Known, matmul: FusedMatmul, which: str, number: int) -> Prologue | None:
-    """What computes that operand of the matmul, a node of that number; None where it is read where it lies."""
+    """Return the prologue of that operand of the matmul, whose node has this number, if any."""
     batch, rows, along, columns = matmul.batch, matmul.rows, matmul.along, matmul.columns
     place, loops = (matmul.a, (batch, rows, along)) if which == "a" else (matmul.b, (batch, along, columns))
     group, name = known.makers.get(place.source), place.source
@@ -85,7 +85,7 @@ def _prologue(known: Known, matmul: FusedMatmul, which: str, number: int) -> Pro
 
 
 def _at(kernel: Kernel, place: Ix) -> dict[Var, Ix] | None:
-    """The loops of the kernel at the point that stores the element of that place; None where that is not to be told."""
+    """Return the kernel's loops at the point that stores the element of that offset; None if not known."""
     (store,) = kernel.passes[0].stores
     steps = [(index.coefficient(store.index, var), var) for var in kernel.outer if var.size != 1]
     if store.index.const != 0 or not all(isinstance(step, int) and isinstance(var.size, int) for step, var in steps):

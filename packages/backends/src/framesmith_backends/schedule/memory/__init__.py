@@ -1,1 +1,1 @@
-"""Where results lie: allocation, reuse, in-place writes, memory-bounded order."""
+"""Memory of results: allocation, reuse, in-place writes, memory-bounded order."""

@@ -1,4 +1,4 @@
-"""Which tensors of a launch list have memory of their own, that nobody sees but by their names."""
+"""The tensors of a launch list that have memory of their own, which nothing aliases."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Buffers that live within one run, side by side in one piece of memory that is asked for once.
+"""Buffers that live within one run, side by side in one allocation.
 
 Two share bytes when one is last read before the other is first written. The largest are placed first, each at the
-lowest offset where no buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets only a call
-could tell, take dead ones of as many elements instead.
+lowest offset where no buffer lies that lives at the same time. Buffers of symbolic sizes, whose offsets are known
+only at run time, take dead ones of as many elements instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIGNMENT = 64
 
 SizeT = TypeVar("SizeT", int, Size)
 
-#: For each item of a run among the steps its place in the order in which they run: one for those that run side by side.
+#: For each item of a run among the steps its position in order of execution: one for those that run side by side.
 Order = Callable[[Run, Sequence[Step]], Sequence[int]]
 
 
@@ -69,10 +69,10 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
             gone.update(renamed)
             heirs = [Allocate(name, known[target], target) for name, target in renamed.items() if name not in dying]
             known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
-            places = range(len(step.items)) if order is None else order(step, steps)
-            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, places)
-            alike = [symbolic] if order is None else _by_type(symbolic, layouts)
-            step = replace(step, shared=tuple(pair for some in alike for pair in taken(some).items()))
+            positions = range(len(step.items)) if order is None else order(step, steps)
+            spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, positions)
+            by_type = [symbolic] if order is None else _by_type(symbolic, layouts)
+            step = replace(step, shared=tuple(pair for some in by_type for pair in taken(some).items()))
             if spans:
                 offsets, size = placed(spans)
                 arena = f"{step.entry}.arena"
@@ -92,10 +92,12 @@ def _names(step: Step) -> tuple[str, ...]:
     return (*used_by(step), step.call.name) if isinstance(step, CallStep) else used_by(step)
 
 
-def _spans(run: Run, layouts: Mapping[str, Layout], places: Sequence[int]) -> tuple[list[Span[int]], list[Span[Size]]]:
-    """The lives of buffers in a run, in places of items: of those whose sizes are known, and of the others."""
+def _spans(
+    run: Run, layouts: Mapping[str, Layout], positions: Sequence[int]
+) -> tuple[list[Span[int]], list[Span[Size]]]:
+    """Return the lives of buffers in a run, as positions of items: those of static sizes, and the others."""
     used: dict[str, list[int]] = {}
-    for at, item in zip(places, run.items, strict=True):
+    for at, item in zip(positions, run.items, strict=True):
         for param in item.params:
             used.setdefault(param.name, []).append(at)
     known: list[Span[int]] = []
@@ -122,9 +124,9 @@ def taken(spans: Iterable[Span[Size]]) -> dict[str, str]:
     found: dict[str, str] = {}
     last: dict[Size, dict[str, int]] = {}  # size -> the first buffer of each place, and when the place is free
     for span in sorted(spans, key=lambda span: span.first):
-        places = last.setdefault(span.size, {})
-        place = next((name for name, end in places.items() if end < span.first), span.name)
-        places[place] = span.last
+        free = last.setdefault(span.size, {})
+        place = next((name for name, end in free.items() if end < span.first), span.name)
+        free[place] = span.last
         if place != span.name:
             found[span.name] = place
     return found

@@ -123,19 +123,19 @@ def write_over_dead(
     there before; of what is `shown`, others see the shape and strides.
     """
     items = _Items(run.items)
-    places, found = dict(dying), dict[str, str]()
+    layouts, found = dict(dying), dict[str, str]()
 
     def fits(source: str, target: str) -> bool:
-        layout, place = made[source], places[target]
+        layout, place = made[source], layouts[target]
         if source in dying:
             return (layout.numel, layout.dtype) == (place.numel, place.dtype)
-        alike = layout == place if source in shown else (layout.numel, layout.dtype) == (place.numel, place.dtype)
-        return alike and target not in made
+        is_same = layout == place if source in shown else (layout.numel, layout.dtype) == (place.numel, place.dtype)
+        return is_same and target not in made
 
     for at, item in enumerate(run.items):
         if not isinstance(item, Kernel):
             continue
-        dead = [name for name in items.named(at) if name in places and items.naming[name][-1] == at]
+        dead = [name for name in items.named(at) if name in layouts and items.naming[name][-1] == at]
         for source in [param.name for param in item.params if param.written and param.name in made]:
             fitting = (name for name in dead if name != source and fits(source, name))
             target = next((name for name in fitting if items.may_write(source, name)), None)
@@ -144,7 +144,7 @@ def write_over_dead(
                 dead.remove(target)
                 found[source] = target
                 if source not in dying:
-                    del places[target]
+                    del layouts[target]
     buffers = tuple(name for name in run.buffers if name not in found)
     return replace(run, items=tuple(items.items), buffers=buffers), found
 
@@ -166,7 +166,7 @@ def _copy(step: Step) -> tuple[str, str] | None:
 
 
 class _Items:
-    """The kernels and products of a run, and which of them name a buffer."""
+    """The kernels and matmuls of a run, and which of them name a buffer."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = list(items)

@@ -1,9 +1,9 @@
-"""Long runs in parts, where a whole one would be the peak of a launch list.
+"""Memory-bounded splitting: long runs in parts, where a whole one would be the peak of a launch list.
 
 A run is handed all its buffers at once: what it writes is there from its first kernel on, what it reads for the last
 time is there until it ends. Between the two a backward pass may have freed all that was saved for it, and made no
 gradient yet. Where the memory alive comes to exceed what running item by item would need, a run is cut into as few
-parts as do not; each costs a microsecond or two. Sizes that change count by their hints.
+parts as do not; each costs a microsecond or two. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.memory.reuse import bytes_made, layout_bytes
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
 
-#: What a peak may exceed the least one by: a share of it, and bytes that are not worth a cut, a sixteenth of the least
-#: peak within these bounds.
+#: The excess of a peak over the least one that is not worth a split: a share of it, and a sixteenth of it within these
+#: bounds, in bytes.
 SHARE, TRIFLE, MOST_TRIFLE = 0.005, 3 << 15, 1 << 18
 
 
@@ -33,14 +33,13 @@ class Life:
 
 
 def run_of(entry: str, items: Sequence[Item]) -> Run:
-    """What runs the items."""
     used = dict.fromkeys(param.name for item in items for param in item.params)
     numbers = dict.fromkeys(number for item in items for number in item.numbers)
     return Run(entry, tuple(items), tuple(used), tuple(numbers))
 
 
 def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
-    """The steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
+    """Return the steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
     lives, ticks = _lives(steps, inputs, kept)
     least = max(_curve(lives, 0, ticks), default=0)
     allowed = int(least * (1 + SHARE)) + min(max(TRIFLE, least // 16), MOST_TRIFLE)

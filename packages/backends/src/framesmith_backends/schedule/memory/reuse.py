@@ -1,8 +1,8 @@
-"""When the tensors of a launch list die, and which later allocations take their memory.
+"""Liveness of the tensors of a launch list, and reuse of their memory by later allocations.
 
 A dead buffer is given to the next allocation of the same layout if the memory alive at no step between the two comes to
 exceed the peak that dropping everything at once would have; otherwise it is dropped. Inputs may or may not be freed by
-whoever handed them in: the peak is to stay either way. Sizes that change count by their hints.
+whoever handed them in: the peak is to stay either way. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class _Alive:
 
 
 def layout_bytes(layout: Layout) -> int:
-    """What a buffer of this layout takes."""
+    """Return the bytes of a buffer of this layout, by hints."""
     return hint(layout.numel) * DTYPES[layout.dtype].itemsize
 
 
 def bytes_made(step: Step) -> int:
-    """What the step's result takes, which is nothing for a view, and for what takes a dead buffer."""
+    """Return the bytes of the step's result: 0 for views and reused buffers."""
     if isinstance(step, Allocate):
         return layout_bytes(step.layout) if step.reuse is None else 0
     if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
@@ -118,7 +118,7 @@ def bytes_made(step: Step) -> int:
 
 
 def _tensor_bytes(value: torch.Tensor) -> int:
-    """By the hints of sizes that change; 0 where there are none."""
+    """Return the bytes by the hints of symbolic sizes; 0 where there are none."""
     count = value.numel()
     if not isinstance(count, int):
         count = count.node.hint or 0
