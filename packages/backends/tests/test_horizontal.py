@@ -1,4 +1,4 @@
-"""Kernels that are alike are one launch: which, in what order, as what text; the numbers are eager's."""
+"""Horizontal fusion: launches of equal kernels, their order and text; the numbers are eager's."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_no_kernel_runs_before_what_it_waits_for(seed: int) -> None:
     for number in range(chance.randint(2, 60)):
         read = chance.sample([*names, "v"], chance.randint(0, 2))
         kernels.append(plain_kernel(number, read, chance.choice(names), chance.choice((1, 5, 40, 1 << 21))))
-    forms = [found for kernel in kernels if (found := horizontal.line_form(kernel))]
-    found = horizontal.horizontal_groups(kernels, forms, 7, shown)
+    structures = [found for kernel in kernels if (found := horizontal.line_form(kernel))]
+    found = horizontal.horizontal_groups(kernels, structures, 7, shown)
     assert sorted(number for one in found for number in one.members) == [*range(len(kernels))]
     place = {number: at for at, one in enumerate(found) for number in one.members}
 
@@ -149,9 +149,13 @@ def test_what_runs_side_by_side_shares_no_memory() -> None:
                 for name in {one for item in launch.items for one in items[item]}:
                     used.setdefault(name, []).append(at)
             for one, other in itertools.combinations(used, 2):
-                apart = memory[one][1] <= memory[other][0] or memory[other][1] <= memory[one][0]
-                assert apart or used[one][-1] < used[other][0] or used[other][-1] < used[one][0], (seed, one, other)
-                sharing += not apart
+                is_disjoint = memory[one][1] <= memory[other][0] or memory[other][1] <= memory[one][0]
+                assert is_disjoint or used[one][-1] < used[other][0] or used[other][-1] < used[one][0], (
+                    seed,
+                    one,
+                    other,
+                )
+                sharing += not is_disjoint
     assert sharing > 10
 
 
@@ -159,10 +163,10 @@ def test_a_single_element_is_a_line_of_one() -> None:
     one, many, other = (
         plain_kernel(k, read, "y", size) for k, (read, size) in enumerate(((["a"], 1), (["a"], 9), ([], 1)))
     )
-    forms = [horizontal.line_form(kernel) for kernel in (one, many, other)]
-    assert forms[0] and forms[1] and forms[2]
-    assert forms[0].key == forms[1].key != forms[2].key
-    assert forms[0].shared_with(forms[1]) is forms[1] is forms[1].shared_with(forms[0])
+    structures = [horizontal.line_form(kernel) for kernel in (one, many, other)]
+    assert structures[0] and structures[1] and structures[2]
+    assert structures[0].key == structures[1].key != structures[2].key
+    assert structures[0].shared_with(structures[1]) is structures[1] is structures[1].shared_with(structures[0])
 
 
 @compiles
@@ -216,7 +220,7 @@ def test_interpreted_numbers_equal_eager() -> None:
     assert interpreted("interpret_horizontal.py").count("ok ") == len(LISTS) + 2
 
 
-def test_places_beyond_32_bits_are_no_line() -> None:
+def test_offsets_beyond_32_bits_are_no_line() -> None:
     """Kernels of few points that lie far out in large tensors."""
     start = (1 << 31) - 648
     tensors = [torch.empty(start + 4096, dtype=torch.bfloat16, device="meta") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Matmuls as kernels with what follows: numbers in Triton's interpreter, machine code, and how forms are chosen."""
+"""Matmuls with epilogues: numbers in Triton's interpreter, machine code, autotuning."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LAYER = ((256, 768), (3072, 768), (3072,))
 
 
 class StandInClock:
-    """Tells the seconds that it was given by the forms' names, and those of others as slow."""
+    """A clock with given seconds by the candidates' names; others are slow."""
 
     about: tuple[object, ...] = ("a device",)
     capability, processors = CAPABILITY, GPU_PROCESSORS
@@ -272,13 +272,13 @@ def test_choices_are_kept() -> None:
     assert matmul.tile.text() == first and not again.asked
 
 
-@pytest.mark.parametrize("damage", ["bytes", "text", "format", "forms", "numbers"])
-def test_kept_choices_that_do_not_fit_are_made_anew(damage: str, own_folder: Path) -> None:
+@pytest.mark.parametrize("damage", ["bytes", "text", "format", "names", "numbers"])
+def test_kept_choices_that_do_not_fit_are_made_again(damage: str, own_folder: Path) -> None:
     compiled(StandInClock())
     (file,) = own_folder.glob("choice-*.json")
     contents = {
         "text": b"[", "format": json.dumps({"format": 0, "times": {PRESENT: 1.0}}).encode(),
-        "forms": json.dumps({"format": 1, "times": {PRESENT: 1.0, "another": 0.5}}).encode(),
+        "names": json.dumps({"format": 1, "times": {PRESENT: 1.0, "another": 0.5}}).encode(),
         "numbers": json.dumps({"format": 1, "times": {PRESENT: -1.0}}).encode(),
     }  # fmt: skip
     if damage == "bytes":
@@ -350,21 +350,21 @@ def failing() -> StandInClock:
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
-def test_what_fails_is_told_and_leaves_the_present_form(made: Callable[[], StandInClock]) -> None:
-    told: list[str] = []
-    stages = compiled(made(), on_error=lambda where, error: told.append(f"{where}: {error}"))
-    assert told == ["matmuls in other forms than ATen's: out of memory"]
+def test_failures_are_reported_and_leave_the_present_kernels(made: Callable[[], StandInClock]) -> None:
+    reported: list[str] = []
+    stages = compiled(made(), on_error=lambda where, error: reported.append(f"{where}: {error}"))
+    assert reported == ["matmuls in other forms than ATen's: out of memory"]
     assert not stages.plan.fused_matmuls
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
-def test_what_fails_is_raised_where_nobody_is_told(made: Callable[[], StandInClock]) -> None:
+def test_failures_are_raised_without_on_error(made: Callable[[], StandInClock]) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         compiled(made())
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
-def test_who_is_told_may_raise(made: Callable[[], StandInClock]) -> None:
+def test_on_error_may_raise(made: Callable[[], StandInClock]) -> None:
     """As under `strict`."""
 
     def strictly(where: str, error: Exception) -> None:
@@ -374,7 +374,7 @@ def test_who_is_told_may_raise(made: Callable[[], StandInClock]) -> None:
         compiled(made(), on_error=strictly)
 
 
-def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
+def test_nothing_is_measured_while_a_graph_is_captured() -> None:
     clock = StandInClock()
     clock.free = False
     assert not compiled(clock).plan.fused_matmuls and not clock.asked
@@ -401,7 +401,7 @@ def test_matmuls_that_do_not_count_are_not_tried(call: Any, alpha: float) -> Non
     assert len(clock.asked) == 1
 
 
-def test_sizes_that_change_are_not_tried() -> None:
+def test_symbolic_sizes_are_not_tried() -> None:
     clock = StandInClock()
     stages_of(trace_symbolic(lambda x, w: (x @ w).relu(), inputs_of((20, 64), (64, 32))), choose=Choices(clock))
     assert not clock.asked

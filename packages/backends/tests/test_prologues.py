@@ -72,7 +72,7 @@ def fusable_of(function: Any = linear, inputs: Sequence[torch.Tensor] | None = N
 
 
 def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What the plan's kernels and matmuls come to by the interpreter of the IR."""
+    """Return the results of the plan's kernels and matmuls by the interpreter of the IR."""
     plan, layouts = stages.plan, dict(stages.lowering.program.layouts)
     tensors = dict(zip(plan.inputs, inputs, strict=True))
     for step in plan.steps:
@@ -127,7 +127,7 @@ def test_prologues_are_checked() -> None:
             verify_fused_matmul(broken)
 
 
-def test_both_forms_are_measured_and_the_fastest_is_taken() -> None:
+def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
     names = [f"{tile.text()}" for tile in tiles_of((False, True))]
     assert names and all(name.endswith(", b on the way in") for name in names)
     clock = StandInClock(**{names[1]: 6e-6, tiles_of((False, False))[0].text(): 7e-6})
@@ -158,9 +158,9 @@ def test_the_present_form_has_both_kernels() -> None:
     assert f"{PRESENT}: 10.00 us, chosen" in stages.matmuls
 
 
-def test_nothing_measured_is_told_with_what_would_be() -> None:
-    told = stages_of(trace(linear, layer()), choose=Choices()).matmuls
-    assert "unmeasured: ATen; to be measured: " in told and "b on the way in" in told
+def test_unmeasured_matmuls_are_reported_with_their_candidates() -> None:
+    reported = stages_of(trace(linear, layer()), choose=Choices()).matmuls
+    assert "unmeasured: ATen; to be measured: " in reported and "b on the way in" in reported
 
 
 def test_times_depend_on_what_computes_the_operand() -> None:

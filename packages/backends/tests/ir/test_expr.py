@@ -27,7 +27,7 @@ def x() -> Expr:
     return Load("x", (of(Var("i", 5)),), "f32")
 
 
-def test_what_was_asked_before_is_answered_alike() -> None:
+def test_cached_answers_are_the_same() -> None:
     y = Load("y", (of(Var("i", 5)),), "f32")
     both = Op("exp", x()) * y + x()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Index expressions: simplified forms have the values of the plain arithmetic."""
+"""Index expressions: simplified ones have the values of the plain arithmetic."""
 
 from __future__ import annotations
 

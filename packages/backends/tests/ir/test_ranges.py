@@ -68,7 +68,7 @@ def test_values_lie_in_the_range(data: st.DataObject, dtype: str) -> None:
         assert not is_within(expression, size) or (min(values) >= 0 and max(values) < size)
 
 
-def test_ranges_that_are_told() -> None:
+def test_known_ranges() -> None:
     byte = Cast(Load("m", (index.of(POINTS),), "u8"), "i32")
     assert range_of(byte) == (0, 255)
     assert range_of(byte - 7) == (-7, 248)

@@ -1,4 +1,4 @@
-"""Sizes that change: simplified forms have the values of plain arithmetic; what is said of all values holds for all."""
+"""Symbolic sizes: simplified ones have the values of plain arithmetic; what is said of all values holds for all."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_size_has_the_values_of_plain_arithmetic(drawn: tuple[Size, list[int]]
     if isinstance(found, size.Sym):
         names = {symbol: symbol.name for symbol in size.symbols(found)}
         text = size.size_text(found, names)
-        told = [{symbol.name: value for symbol, value in values.items()} for values in VALUES]
-        assert [eval(text, {"max": max, "min": min, **values}) for values in told] == wanted
+        named = [{symbol.name: value for symbol, value in values.items()} for values in VALUES]
+        assert [eval(text, {"max": max, "min": min, **values}) for values in named] == wanted
 
 
 @settings(max_examples=400, deadline=None)
@@ -78,14 +78,14 @@ def test_what_is_decided_holds_for_all_values(one: tuple[Size, list[int]], other
         assert [i for i, j in zip(left, right) if j] == [p * j for p, j in zip(parts, right) if j]
 
 
-def test_the_text_of_a_product_as_divisor() -> None:
+def test_the_text_of_a_monomial_as_divisor() -> None:
     text = size.size_text(
         (M * M + 1) // (2 * N), {symbol: symbol.name for symbol in (*size.symbols(N), *size.symbols(M))}
     )
     assert eval(text, {"n": 5, "m": 9}) == 82 // 10
 
 
-def test_quotients_that_bounds_tell() -> None:
+def test_quotients_known_by_bounds() -> None:
     assert -1 // N == -1 and -1 % N == N - 1
     assert (2 * N - 3) // 2 == N - 2 and (2 * N - 3) % 2 == 1
     assert size.split_multiple(3 * M - 7, 3) == (M - 3, 2)
@@ -125,15 +125,15 @@ POINTS = points()
 
 
 @st.composite
-def places(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
+def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
     """An index that is not negative, of loops whose ranges change, and its value at every point."""
     kind = draw(st.integers(0, 4 if depth else 0))
     if kind == 0:
         loop = draw(st.sampled_from(LOOPS))
         return index.of(loop), [place[loop] for _, place in POINTS]
-    a, left = draw(places(depth - 1))
+    a, left = draw(indices(depth - 1))
     if kind == 1:
-        b, right = draw(places(depth - 1))
+        b, right = draw(indices(depth - 1))
         return index.add(a, b), [i + j for i, j in zip(left, right)]
     factor = draw(st.sampled_from([ROWS, COLUMNS, ROWS * COLUMNS, 2 * COLUMNS, 3, 2, COLUMNS + 1]))
     by = [size.evaluate(factor, known) for known, _ in POINTS]
@@ -145,7 +145,7 @@ def places(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
 
 
 @settings(max_examples=600, deadline=None)
-@given(places())
+@given(indices())
 def test_an_index_has_the_values_of_plain_arithmetic(drawn: tuple[Ix, list[int]]) -> None:
     found, wanted = drawn
     assert [index.evaluate(found, place, known) for known, place in POINTS] == wanted

@@ -35,12 +35,12 @@ def test_living_buffers_do_not_overlap(given_spans: list[Span[int]]) -> None:
         assert offsets[one.name] % ALIGNMENT == 0 and offsets[one.name] + one.size <= size
         for other in given_spans:
             if one is not other and one.meets(other) and one.size and other.size:
-                apart = offsets[one.name] + one.size <= offsets[other.name]
-                assert apart or offsets[other.name] + other.size <= offsets[one.name], (one, other)
+                before = offsets[one.name] + one.size <= offsets[other.name]
+                assert before or offsets[other.name] + other.size <= offsets[one.name], (one, other)
     assert size <= sum(span.size for span in given_spans)
 
 
-def test_a_chain_takes_two_places() -> None:
+def test_a_chain_takes_two_buffers() -> None:
     chain = [Span(f"b{k}", 640, k, k + 1) for k in range(20)]
     assert placed(chain)[1] == 2 * 640
 

@@ -100,7 +100,7 @@ def test_nothing_is_allocated_between_matmuls() -> None:
         return x
 
     text = make_plan(lower_graph(trace(chain, inputs)).program, native=True).text()
-    # The result, and one arena of two places.
+    # The result, and one arena of two buffers.
     assert text.count(" = new ") == 2 and f"new u8[{2 * 8 * 16 * 4}]" in text, text
 
 
@@ -141,7 +141,7 @@ def test_rounded_matmuls_are_atens() -> None:
     torch.testing.assert_close(exact, gm(*inputs)[0])
 
 
-def test_sizes_that_change() -> None:
+def test_symbolic_sizes() -> None:
     def function(x: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         h = torch.addmm(c, x.view(-1, 12), w.t()).relu()
         return torch.mm(h[1:], h[2:].t()) + 1, h

@@ -26,7 +26,7 @@ AVX2 = Processor("x86-64-v3", "", 32, False)
 
 
 def layers(x: Tensor, *weights: Tensor) -> Tensor:
-    """A residual layer for each weight: a norm with its own scale, matmuls, an activation, all alike."""
+    """A residual layer for each weight: a norm with its own scale, matmuls, an activation, all of one structure."""
     for w in weights:
         y = F.layer_norm(x, x.shape[-1:], w[0], w[1]) @ w
         x = x + (F.gelu(y).softmax(-1) @ w).cumsum(0).tanh()
@@ -54,7 +54,7 @@ def strided(x: Tensor) -> Tensor:
     return F.pad(x[:, 1:], (1, 0))
 
 
-#: What changes a tensor of 16 x 16 into another: in values, layout, reductions, places, types.
+#: Functions of tensors of 16 x 16, which differ in values, layout, reductions, indices, types.
 STEPS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda x, y: x.sin(),
     lambda x, y: x * -0.0,
@@ -175,7 +175,7 @@ def test_kernels_of_one_form_have_one_text(function: Callable[..., object]) -> N
     assert len(texts) == len(set(texts.values()))
 
 
-def test_where_data_tell_places_names_are_part_of_the_kernel() -> None:
+def test_names_within_indirect_indices_are_part_of_the_kernel() -> None:
     inputs = [torch.randn(8, 8), torch.randint(0, 8, (4,))]
     plan = make_plan(lower_graph(trace(lambda x, at: (x[at].sin(), x[at + 1].sin()), inputs)).program)
     assert plan.kernels

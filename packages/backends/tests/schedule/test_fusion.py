@@ -1,4 +1,4 @@
-"""What becomes one kernel and what does not."""
+"""Fusion: definitions that share a kernel, and those that do not."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_refinements() -> None:
     assert [repr(i) for i in merged_axes((4, 6), (2, 2, 6), variables)] == ["2*x0 + x1", "x2"]
 
 
-def test_long_chains_compile_in_pieces() -> None:
+def test_long_chains_are_several_kernels() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         for _ in range(60):
             x = (x * x).sin() + x.tanh()

@@ -1,4 +1,4 @@
-"""What depends on what while groups grow."""
+"""Dependencies of groups while these grow."""
 
 from __future__ import annotations
 

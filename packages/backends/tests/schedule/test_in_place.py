@@ -1,4 +1,4 @@
-"""Copies onto inputs become writes of the kernels, wherever nobody can tell the difference."""
+"""Copies onto inputs become writes of the kernels, wherever nothing sees the difference."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_step_of_an_optimizer_copies_nothing() -> None:
     assert copies(plan) == allocations(plan) == 0
 
 
-def test_values_change_places() -> None:
+def test_values_are_exchanged() -> None:
     plan = check(lambda x, y: (y * 1, x * 1), [X, Y], [0, 1])
     assert [kernel.name for kernel in plan.kernels] == ["kernel0", "kernel1", "copy0"]
     plan = check(lambda x, y: (y * x.sin(), x * y.cos(), x + y), [X, Y], [0, 1])
@@ -110,7 +110,7 @@ def two_statistics(x: Tensor, y: Tensor, count: Tensor, z: Tensor) -> tuple[Tens
     return y, count + 1, torch.linalg.cholesky_ex(z, check_errors=True).L, x.t() * y
 
 
-def test_no_call_copies_what_lies_alike() -> None:
+def test_no_call_copies_equal_layouts() -> None:
     assert copies(check(lambda x, y: (value := x + y, value), [X, Y], [0, 1])) == 0
     inputs = [X, torch.ones(5), torch.tensor(3), torch.eye(3)]
     plan = check(two_statistics, inputs, [1, 2])
@@ -190,7 +190,7 @@ def test_kernels_copy_each_type_as_it_is(dtype: torch.dtype, launch: str) -> Non
     special = torch.arange(63) * (2**57 + 1) if not dtype.is_floating_point else special
     given = special.to(dtype).reshape(7, 9).t()
 
-    def turned(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    def transposed(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
         value = y.flip(0).t().contiguous().t()
         return (
             value,
@@ -198,7 +198,7 @@ def test_kernels_copy_each_type_as_it_is(dtype: torch.dtype, launch: str) -> Non
             torch.linalg.cholesky_ex(z).L,
         )
 
-    gm = mutating(turned, [torch.zeros_like(given), given, torch.eye(2)], [0])
+    gm = mutating(transposed, [torch.zeros_like(given), given, torch.eye(2)], [0])
     x = torch.zeros_like(given)
     CpuBackend().compile(gm, [x, given, torch.eye(2)], options={"launch": launch})([x, given, torch.eye(2)])
     assert copies(make_plan(lower_graph(gm, "cpu").program)) == 0

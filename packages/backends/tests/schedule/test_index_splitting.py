@@ -47,7 +47,7 @@ def conditions(kernel: Kernel) -> int:
 
 
 X, Y = torch.randn(64, 96), torch.randn(64, 96)
-ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+EQUAL_PARTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "columns": lambda x, y: torch.cat([x + y, x - y], 1),
     "rows": lambda x, y: torch.cat([x + y, x - y, x * y], 0),
     "layers": lambda x, y: torch.stack([x + y, x - y]),
@@ -58,9 +58,9 @@ ALIKE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("name", EQUAL_PARTS)
 def test_parts_of_one_size_are_written_by_one_kernel(name: str) -> None:
-    [kernel] = kernels(ALIKE[name], X, Y)
+    [kernel] = kernels(EQUAL_PARTS[name], X, Y)
     assert not conditions(kernel)
     assert len(kernel.passes[0].stores) > 1
 
@@ -79,7 +79,7 @@ def test_reductions_stay_whole() -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data())
-def test_pieces_mean_what_the_kernel_means(data: st.DataObject) -> None:
+def test_intervals_mean_what_the_kernel_means(data: st.DataObject) -> None:
     dim, count = data.draw(st.integers(0, 2)), data.draw(st.integers(2, 4))
     lengths = data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
     if data.draw(st.booleans()):
@@ -121,34 +121,34 @@ ALONG: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("lanes", [2, 4, 16])
 @pytest.mark.parametrize("size", [9, 31, 32, 160])
 @pytest.mark.parametrize("name", ALONG)
-def test_pieces_of_a_row_follow_each_other(name: str, size: int, lanes: int) -> None:
+def test_intervals_of_a_row_follow_each_other(name: str, size: int, lanes: int) -> None:
     """They mean what the whole row means, and none has more lanes than elements."""
     x = torch.randn(2, 3, size)
     program, nodes = scheduled(lower_graph(trace(ALONG[name], [x])).program)
     [group] = [node for node in nodes if isinstance(node, Group)]
     [result] = stored = stored_names(program, nodes)
     kernel = build_kernel("k", program, group, stored)
-    pieces = along_lanes(kernel, lanes)
-    assert len(pieces) > 1 or size < 160
+    intervals = along_lanes(kernel, lanes)
+    assert len(intervals) > 1 or size < 160
     memory: Memory = {program.inputs[0]: x.flatten(), result: torch.zeros(program.layouts[result].numel)}
     again: Memory = {**memory, result: torch.full_like(memory[result], 7.0)}
     run_kernel(kernel, memory)
-    for piece, count in pieces:
-        verify_kernel(piece)
-        run_kernel(piece, again)
-        if len(pieces) > 1:
-            assert count == 1 if piece.lane is None else count <= min(hint(piece.lane.size), lanes)
+    for interval, count in intervals:
+        verify_kernel(interval)
+        run_kernel(interval, again)
+        if len(intervals) > 1:
+            assert count == 1 if interval.lane is None else count <= min(hint(interval.lane.size), lanes)
             assert not any(
-                isinstance(e, Index) and variables(e.ix) == {piece.lane} for e in walk(*piece.passes[0].values)
+                isinstance(e, Index) and variables(e.ix) == {interval.lane} for e in walk(*interval.passes[0].values)
             )
     assert torch.equal(again[result], memory[result])
 
 
 def test_an_input_is_written_in_place_only_where_no_part_reads_it() -> None:
-    def turned(x: Tensor, y: Tensor) -> Tensor:
+    def rotated(x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x[:, 48:] * 2, x[:, :48] + y[:, :48]], 1)
 
-    for function in (turned, lambda x, y: torch.cat([y[:, 48:] * 2, y[:, :48] + 1], 1)):
+    for function in (rotated, lambda x, y: torch.cat([y[:, 48:] * 2, y[:, :48] + 1], 1)):
         gm = mutating(function, (X, Y), [0])
         x = X.clone()
         CpuBackend().compile(gm, (X, Y))([x, Y])

@@ -67,7 +67,7 @@ def test_what_is_computed_again_waits_for_its_reader() -> None:
     assert peak(planned(backward, images(6))) <= 3 * MIB  # not one for each that is saved
 
 
-def test_results_that_share_a_small_buffer_are_made_apart() -> None:
+def test_results_that_share_a_small_buffer_are_separate_kernels() -> None:
     def backward(at: Tensor, grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         again = [one[at] for one in saved]
         return tuple(grad.t() @ one for one in again)

@@ -89,35 +89,35 @@ def test_rows_and_columns_share_a_kernel(case: Case, columns: int) -> None:
 def test_kernels_are_fewer_and_read_large_tensors_once(case: Case) -> None:
     """All that reads the columns of a large tensor reads its rows as well; one kernel more is for what is left."""
     inputs = case.inputs(MANY, 64)
-    together, apart = (planned(case, inputs, target) for target in (GPU, _apart()))
-    assert len(together.kernels) < len(apart.kernels)
-    fewer, more = (large_reads(plan.kernels) for plan in (together, apart))
+    together, separate = (planned(case, inputs, target) for target in (GPU, _separate()))
+    assert len(together.kernels) < len(separate.kernels)
+    fewer, more = (large_reads(plan.kernels) for plan in (together, separate))
     assert len(fewer) < len(more)
     last = [kernel for kernel in together.kernels if not kernel.down and kernel.params[0].name.endswith(".part")]
     assert len(last) == 1
 
 
 @pytest.mark.parametrize("case", OTHERS, ids=lambda c: c.function.__name__)
-def test_others_stay_apart(case: Case) -> None:
+def test_others_stay_separate(case: Case) -> None:
     inputs = case.inputs(MANY, 64)
     plan = planned(case, inputs)
     assert not merged(plan)
-    assert [k.text() for k in plan.kernels] == [k.text() for k in planned(case, inputs, _apart()).kernels]
+    assert [k.text() for k in plan.kernels] == [k.text() for k in planned(case, inputs, _separate()).kernels]
     check(case, inputs, plan)
 
 
-def _apart() -> Target:
+def _separate() -> Target:
     return replace(GPU, row_column=None)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(PRIME, 64), (FEW, 64), (MANY, 16), (MANY, 4096), (MANY, 5000)])
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda c: c.function.__name__)
-def test_rows_that_do_not_come_in_parts_stay_apart(case: Case, rows: int, columns: int) -> None:
-    """What was not merged is cut as if nothing had been tried."""
+def test_rows_that_do_not_come_in_parts_stay_separate(case: Case, rows: int, columns: int) -> None:
+    """Reductions that were not merged are split as usual."""
     inputs = case.inputs(rows, columns)
     plan = planned(case, inputs)
     assert not merged(plan)
-    assert [k.text() for k in plan.kernels] == [k.text() for k in planned(case, inputs, _apart()).kernels]
+    assert [k.text() for k in plan.kernels] == [k.text() for k in planned(case, inputs, _separate()).kernels]
 
 
 @pytest.mark.sampled(2)
@@ -197,7 +197,7 @@ def test_the_cpu_shares_kernels_of_other_types(case: Case, dtype: torch.dtype) -
 
 
 def _run(case: Case, inputs: list[Tensor]) -> Sequence[Tensor]:
-    """What the CPU's own machine code gives."""
+    """Return the results of the machine code for this CPU."""
     found = CpuBackend().compile(trace(case.function, inputs), inputs)(list(inputs))
     assert isinstance(found, (tuple, list))
     return found
@@ -209,8 +209,8 @@ def test_the_cpu_takes_rows_in_turn_that_come_in_parts(rows: int, columns: int) 
     inputs = CASES[0].inputs(rows, columns)
     plan = planned(CASES[0], inputs, CPU)
     assert not merged(plan)
-    apart = planned(CASES[0], inputs, replace(CPU, row_column=None))
-    assert [k.text() for k in plan.kernels] == [k.text() for k in apart.kernels]
+    separate = planned(CASES[0], inputs, replace(CPU, row_column=None))
+    assert [k.text() for k in plan.kernels] == [k.text() for k in separate.kernels]
 
 
 @pytest.mark.parametrize("rows", [64, 2048, 1 << 16])
@@ -229,7 +229,7 @@ def test_columns_of_many_matrices_are_results_on_the_cpu() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_text_tells_what_goes_down() -> None:
+def test_text_marks_column_reductions() -> None:
     (one,) = merged(planned(CASES[1], CASES[1].inputs(MANY, 64)))
     text = one.text()
     assert "(down)" in text and " = sum down " in text
@@ -244,7 +244,7 @@ def test_what_was_tried_leaves_no_trace() -> None:
 
     gm = mutating(changing, CASES[0].inputs(PRIME, 64), [1])
     found = []
-    for target in (GPU, _apart()):
+    for target in (GPU, _separate()):
         _, nodes = scheduled(lower_graph(gm, target=cutting(target)).program, target)
         found.append([(node.number, node.before, node.position) for node in nodes])
     assert found[0] == found[1]

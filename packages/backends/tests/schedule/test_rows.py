@@ -63,6 +63,6 @@ def test_what_others_see_or_read_in_columns_stays(function: Callable[..., Any], 
 
     layouts(wrapped, X, ROWS, W)
     program = needed(lower_graph(trace(wrapped, [X, ROWS, W])).program)
-    turned = {n for n, d in use_row_layouts(program).defs.items() if d.layout != program.defs[n].layout}
+    changed = {n for n, d in use_row_layouts(program).defs.items() if d.layout != program.defs[n].layout}
     permutations = {n for n, d in program.defs.items() if d.layout.strides == (240, 1, 10)}
-    assert permutations and permutations.isdisjoint(turned) == stays
+    assert permutations and permutations.isdisjoint(changed) == stays
