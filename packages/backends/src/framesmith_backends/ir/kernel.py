@@ -183,7 +183,7 @@ class Kernel:
         return next((a.value for one in self.passes for a in one.reductions if a.name == name), None)
 
     def reads_again(self, e: Expr) -> bool:
-        """Whether earlier points of a row may have written what this reads, so that no loop of the row goes without."""
+        """Whether it reads a buffer that earlier points of a row may have written: no row loop hoists it."""
         return isinstance(e, Load) and self.updates and any(p.written and p.name == e.source for p in self.params)
 
     @property
@@ -300,7 +300,7 @@ def _param_text(p: Param) -> str:
 
 
 def _statements(one: Pass) -> list[str]:
-    """Scans, reductions, those down columns, checks and stores, after names for what they share."""
+    """Scans, reductions, those down columns, checks and stores, after names for shared expressions."""
     combined = [s.value for s in one.scans] + [a.value for a in (*one.reductions, *one.columns)]
     lines, values = named_text(combined + [c.holds for c in one.checks] + [s.value for s in one.stores])
     texts = iter(values)

@@ -78,7 +78,7 @@ def _number_of_parts(size: Size, wanted: int, most: int) -> int | None:
 
 
 def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Var]) -> Var | None:
-    """The variable along which what is read lies beside each other in memory: as the first says that has one."""
+    """Return the variable along which the first load that has one is contiguous."""
     for load in loads(body):
         strides = layouts[load.source].strides if load.source in layouts else ()
         flat = index.total(zip(load.index, strides, strict=True)) if strides else index.ZERO
@@ -89,7 +89,7 @@ def lies_along(body: Expr, layouts: Mapping[str, Layout], variables: Sequence[Va
 
 
 def reduces_rows(where: Sequence[Ix], reduced: Collection[Var], layout: Layout) -> bool:
-    """Whether what is read at `where` is reduced over its last dimensions and no others, but not over all of them.
+    """Whether a load at `where` is reduced over its last dimensions and no others, but not over all of them.
 
     Channels-last tensors have no rows: convolutions want them so, and their columns are read as fast.
     """

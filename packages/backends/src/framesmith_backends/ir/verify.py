@@ -1,4 +1,4 @@
-"""The rules of the IR, checked: what makes a program or a kernel well formed."""
+"""The verifier: the invariants of programs and kernels."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
 
 
 def verify_item(item: object) -> None:
-    """Check what a run launches, by its type; a matmul of BLAS has no rules."""
+    """Check an item of a run by its type; a matmul of BLAS has no rules."""
     if isinstance(item, Kernel):
         verify_kernel(item)
     elif isinstance(item, FusedMatmul):

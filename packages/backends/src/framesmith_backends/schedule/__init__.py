@@ -1,1 +1,1 @@
-"""Scheduling: what is needed, split, inlined, fused into kernels, in which loops, and launched in which order."""
+"""Scheduling: liveness, splitting, inlining, fusion into kernels, loops, memory, and the launch list."""

@@ -1,4 +1,4 @@
-"""Horizontal fusion: independent kernels of a run with the same structure become one launch (horizontal fusion).
+"""The horizontal fusion of a run: its independent kernels of the same structure become one launch.
 
 A kernel may run before another if neither writes what the other reads or writes. Buffers and inputs that are written to
 have memory of their own (`framesmith_aten.contract`), so names decide; results of calls may be views: `shown_by`.

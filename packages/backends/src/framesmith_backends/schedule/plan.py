@@ -392,7 +392,7 @@ def _shaped_outputs(plan: Plan, program: Program) -> Plan:
 
 
 def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:
-    """The view, what it is a view of, and so on."""
+    """Return the view, its base, and so on."""
     found = [name]
     while found[-1] in program.views and found[-1] in calls:
         found.append(calls[found[-1]].needs[0])
@@ -407,7 +407,7 @@ def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
 
 
 def _allocated_once(steps: list[Step]) -> list[Step]:
-    """Without allocations of what is there: of buffers that are updated in a later run than the one that makes them."""
+    """Drop repeated allocations: of buffers that a later run than the one that makes them updates."""
     known: set[str] = set()
     kept: list[Step] = []
     for step in steps:

@@ -22,7 +22,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A buffer that no other step than a run sees: where it begins in the run's arena, and its size, in bytes."""
+    """A buffer of one run only: its offset in the run's arena, and its size, in bytes."""
 
     name: str
     offset: int

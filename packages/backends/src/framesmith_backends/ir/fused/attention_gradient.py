@@ -45,7 +45,7 @@ class SideSum:
 
 @dataclass(frozen=True, slots=True)
 class FusedAttentionGradient:
-    """Sums over the other side of what is computed of matmuls of both; a tile's rows are of the own side.
+    """Sums over the other side of pointwise work on matmuls of both; a tile's rows are of the own side.
 
     `last_first`: programs of the last rows are begun first.
     """

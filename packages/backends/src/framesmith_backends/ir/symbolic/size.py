@@ -19,7 +19,7 @@ class Undecided(Exception):
 
 
 class Symbol(Node):
-    """A number known at the call, at least `low` (None: any integer); `hint` is what it was while tracing."""
+    """A number known at run time, at least `low` (None: any integer); `hint` is its value while tracing."""
 
     __slots__ = ("hint", "low", "name")
     name: str
@@ -181,7 +181,7 @@ def _mul(a: Size, b: Size) -> Size:
 
 
 def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """The monomial divided by a part of it; None where it is none."""
+    """Return the monomial divided by a part of it; None if not divisible."""
     rest = list(monomial)
     for atom in part:
         if atom not in rest:

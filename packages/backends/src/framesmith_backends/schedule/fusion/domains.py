@@ -39,7 +39,7 @@ def refine(a: Sizes, b: Sizes) -> Sizes | None:
 
 
 def _chain(a: list[Size], b: list[Size]) -> list[Size] | None:
-    """Two ascending lists as one without repetitions; None where it cannot be said for all sizes which is first."""
+    """Merge two ascending lists without repetitions; None where the order is not known for all sizes."""
     if all(type(n) is int for n in (*a, *b)):
         return sorted({*a, *b})
     found: list[Size] = []

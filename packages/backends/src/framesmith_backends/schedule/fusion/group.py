@@ -184,7 +184,7 @@ def stored_names(program: Program, nodes: Sequence[Node]) -> frozenset[str]:
 
 
 def _checks_only(host: Group, d: Def) -> bool:
-    """Whether the group holds nothing but checks, of all points of a definition that updates what others wrote."""
+    """Whether the group holds only checks, of all points of a definition that updates another's buffer."""
     return d.updates is not None and all(m.failure is not None and m.domain == d.domain for m in host.members)
 
 
@@ -202,7 +202,7 @@ def _register(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
 
 
 def _candidates(g: Grouping, d: Def, sources: list[str]) -> list[int]:
-    """Groups worth trying: producers of what it reads, latest first, then other readers of the same buffers.
+    """Return candidates for fusion: producers of its operands, latest first, then other readers of the same buffers.
 
     Small reductions also share a kernel with those of other buffers that the same kernel has made: second halves of
     what was cut.

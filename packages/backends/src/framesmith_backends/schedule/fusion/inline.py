@@ -110,7 +110,7 @@ def _is_read_throughout(d: Def, load: Load) -> bool:
 
 
 def _cost_throughout(d: Def) -> int:
-    """The cost of what differs at each element; the rest of the body is computed once for a row, or for a column."""
+    """Return the cost per element, without operations computed once for a row or a column."""
     everywhere = {var for var in d.domain if var.size != 1}
     moves: dict[Expr, frozenset[Var]] = {}
     for e in walk(d.body):

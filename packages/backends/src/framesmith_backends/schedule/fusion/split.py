@@ -43,7 +43,7 @@ def _points(d: Def) -> set[object]:
 
 
 def _read(d: Def) -> int:
-    """Bytes that are read for an element of what is reduced."""
+    """Return the bytes read for each reduced element."""
     read = [load for load in loads(d.body) if any(index.variables(ix) & d.reduced for ix in load.index)]
     return sum(DTYPES[load.dtype].itemsize for load in read)
 

@@ -126,7 +126,7 @@ def _cut(e: Expr) -> tuple[Var, int] | None:
 
 
 def _with_parts(kernel: Kernel, var: Var, starts: Sequence[int], size: int, name: str) -> Kernel:
-    """The kernel over parts of a loop, which begin at `starts` and are of one size: what they store, at each point."""
+    """Return the kernel over intervals of one size that begin at `starts`: all their stores at each point."""
     own = Var(f"{var.name}p", size)
     stores: list[Store] = []
     for start in starts:

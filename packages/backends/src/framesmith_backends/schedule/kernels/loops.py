@@ -80,7 +80,7 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
 
 
 def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
-    """A loop variable that occurs alone under a division or remainder by a divisor of its size; not what is scanned."""
+    """Return a loop variable, not scanned, that occurs alone under a division or remainder by a divisor of its size."""
     for ix, _ in accesses(kernel):
         for atom in _atoms(ix):
             if isinstance(atom, (Var, Indirect)):

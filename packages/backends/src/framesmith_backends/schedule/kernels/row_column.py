@@ -170,7 +170,7 @@ def _reduces_rows(group: Group) -> bool:
 
 
 def _with_columns(g: Grouping, near: Near, rows: Group, by: RowColumnPolicy) -> set[str]:
-    """Merge what reduces columns of the same points; the names of these reductions."""
+    """Merge column reductions of the same points, and return their names."""
     done: set[str] = set()
     tried = {rows.number}
     waiting = near(rows)
@@ -250,7 +250,7 @@ def _goes_down(d: Def, shape: Shape) -> bool:
 
 
 def _why_not_columns(columns: Group, shape: Shape) -> str | None:
-    """Sums over rows, and what is computed at every point for them."""
+    """Sums over rows, and their operands at every point."""
     for d in columns.members:
         if numel(v.size for v in d.domain) != numel(shape.sizes):
             return f"{d.name} is not computed at every point"
@@ -264,7 +264,7 @@ def _is_sum(d: Def) -> bool:
 
 
 def _reads_in_common(rows: Group, columns: Group, shape: Shape) -> bool:
-    """Whether a point of one reads what the same point of the other reads or has computed."""
+    """Whether a point of one reads an element that the same point of the other reads or computes."""
     mine, others = (_read_at(group, shape) for group in (rows, columns))
     made, made_there = (_made_at(group, shape) for group in (rows, columns))
     computed = any(source in made for source, _ in others) or any(source in made_there for source, _ in mine)
@@ -329,7 +329,7 @@ def _in_order(program: Program, rows: Group, columns: Group) -> list[Def]:
 
 
 def _merge_second_halves(g: Grouping, done: set[str]) -> None:
-    """Merge what sums the parts, however many elements these are: they were read by nobody else."""
+    """Merge the sums of the parts, which have no other readers, whatever their sizes."""
     halves = [n for n in g.nodes.values() if isinstance(n, Group) and _sums_parts(n, done)]
     for k, host in enumerate(halves):
         for other in halves[:k]:

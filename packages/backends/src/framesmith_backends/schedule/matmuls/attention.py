@@ -1,4 +1,4 @@
-"""Attention of a GPU in one kernel: a matmul, softmax of what is computed of it, a matmul of that.
+"""Attention on a GPU in one kernel: Q·K matmul, pointwise work, softmax, P·V matmul.
 
 Found by what is computed: a kernel that reads the first matmul at its own point alone, finds the largest of what it
 computes of it in a row, the sum of exponentials below that, and stores their quotients, which the second matmul alone
@@ -37,7 +37,7 @@ from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions,
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Attention, or gradients of it: what runs at nodes by their numbers, and the calls and groups that it makes.
+    """Attention, or gradients of it: items by the numbers of their nodes, and the calls and groups they replace.
 
     `halves` are operands that are kept as they were before they were cast, `unread` those that are read where they lie.
     Results of `late` nodes are there at those nodes that they are given here with. Of groups that compute something
@@ -59,7 +59,7 @@ class Found:
 
     @property
     def factors(self) -> set[str]:
-        """The types of what is multiplied."""
+        """The dtypes of the factors."""
         return {kind for item in self.items.values() for _, kind in item.operands}
 
 
@@ -84,7 +84,7 @@ def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) 
 
 
 def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found]) -> tuple[Program, list[Node]]:
-    """The program with its operands as attention reads them, and without what that makes itself."""
+    """Return the program with operands as attention reads them, without the definitions and calls it replaces."""
     defs, layouts = dict(program.defs), dict(program.layouts)
     names = {name for one in found for name in one.halves}
     unread = {name for one in found for name in one.unread}
@@ -173,7 +173,7 @@ def _depth(pv_matmul: FusedMatmul) -> int:
 
 
 def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
-    """The tile, by how much of registers and shared memory rows of these lengths take."""
+    """Return the tile, by the registers and shared memory that rows of these lengths take."""
     longest = max(depth, values)
     if factors != "f32":
         return AttentionTile(128, 64, 8, 3) if longest <= 128 else AttentionTile(64, 32, 4, 2)
@@ -196,7 +196,7 @@ def is_plain(pv_matmul: FusedMatmul) -> bool:
 
 
 def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
-    """The kernel without stores of what neither a matmul nor a reduction is in, and the names of these."""
+    """Return the kernel without stores of values free of matmuls and reductions, and the names of these."""
 
     def is_separate(store: Store) -> bool:
         reduced = any(isinstance(part, Ref) for part in walk(store.value))
@@ -277,7 +277,7 @@ def _softmax(kernel: Kernel) -> tuple[Expr, bool, dict[str, str]] | None:
 
 
 def _unless_infinite(e: Expr) -> Expr:
-    """The number, or 0 where it is infinite: what logsumexp takes from each score."""
+    """Return the number, or 0 where it is infinite, which logsumexp subtracts from each score."""
     return Op("where", Op("eq", Op("abs", e), Const(float("inf"), "f32")), Const(0, "f32"), e)
 
 

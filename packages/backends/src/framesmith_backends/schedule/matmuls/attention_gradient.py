@@ -58,7 +58,7 @@ TILES: dict[tuple[str, str], tuple[tuple[int, AttentionTile], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A matmul of what the kernel stores to `buffer`, by rows or by columns of that, with another factor.
+    """A matmul of `buffer`, which the kernel stores, by its rows or its columns, with another factor.
 
     The factor's dimensions are the matmul's number, what is summed over, and elements; the result's end with these.
     """
@@ -185,7 +185,7 @@ def _sizes(matmul: FusedMatmul) -> tuple[Size, ...]:
 
 
 def _as_ref(e: Expr, taken: Mapping[str, FusedMatmul]) -> Expr | None:
-    """A matmul's element in float32: not rounded where it is computed, and at once, in that type again."""
+    """Return the matmul's element as float32, without rounding between two casts."""
     if isinstance(e, Load) and e.source in taken:
         ref = Ref(e.source, "f32")
         return ref if e.dtype == "f32" else Cast(ref, e.dtype)
@@ -291,7 +291,7 @@ def gradient_tile(side: str, longest: int, kind: str) -> AttentionTile:
 
 
 def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:
-    """The nodes, those that need what a kernel has of an earlier node after that kernel.
+    """Return the nodes; those that read a kernel's share of an earlier node run after that kernel.
 
     None where one of these has effects, or where the kernel's node is not the last of its nodes any more.
     """

@@ -13,7 +13,7 @@ from framesmith_backends.schedule.fusion.group import Group, Node
 
 
 def readers_of(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int]]:
-    """For each buffer the numbers of the nodes that read it, through views as well; -1 for whoever gets results."""
+    """Return for each buffer the numbers of the nodes that read it, through views as well; -1 for outputs."""
     found: dict[str, list[int]] = {}
 
     def read(name: str, number: int) -> None:

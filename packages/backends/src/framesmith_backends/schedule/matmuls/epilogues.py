@@ -78,7 +78,7 @@ class Fusable:
         return {one.at: one.kernel for one, is_meant in both if one is not None and is_meant}
 
     def taken(self, tile: TileShape) -> frozenset[int]:
-        """The nodes whose kernels are not launched, as what they compute is computed on the way in."""
+        """The nodes whose kernels are not launched, as prologues compute them."""
         return frozenset(self._nodes(tile.computed))
 
     def before(self, tile: TileShape | None = None) -> tuple[Kernel, ...]:

@@ -41,7 +41,7 @@ class Known:
 def with_prologues(
     program: Program, nodes: Sequence[Node], found: Sequence[Fusable], stored: frozenset[str], read: Collection[str]
 ) -> list[Fusable]:
-    """The matmuls, each with what may be computed on the way in; `read` are buffers that others than nodes read."""
+    """Return the matmuls, each with its possible prologues; `read` are buffers that others than nodes read."""
     after = {one.at for one in found if one.kernel is not None}
     groups = [node for node in nodes if isinstance(node, Group) and node.number not in after]
     makers = {d.name: node for node in groups for d in node.members}

@@ -20,7 +20,7 @@ LINEAR = "_linear_pointwise"
 
 
 def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
-    """The layouts of buffers, and of what calls make, where no call may give another name to their memory."""
+    """Return the layouts of buffers and results of calls that no call may alias."""
     calls = [step for step in steps if isinstance(step, CallStep)]
     shared = {name for step in calls if not (gives_memory(step) or _is_item(step)) for name in step.call.needs}
     makers = {step.call.name for step in calls if gives_memory(step)}

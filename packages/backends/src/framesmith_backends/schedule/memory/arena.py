@@ -43,7 +43,7 @@ class Span(Generic[SizeT]):
 
 
 def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = None) -> list[Step]:
-    """The steps with what lives within one run in that run's arena, `name.arena`, or in a dead buffer's place.
+    """Return the steps with buffers of one run in that run's arena, `name.arena`, or in a dead buffer's memory.
 
     What lives on may take the place of what dies in the run that makes it: `Allocate` says so behind the run.
 

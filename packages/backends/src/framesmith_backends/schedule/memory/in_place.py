@@ -28,7 +28,7 @@ from framesmith_guards.torch_adapter import aten
 
 
 def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
-    """The steps with as many copies onto inputs as possible done by the kernels that compute what is copied."""
+    """Return the steps with copies onto inputs done, where possible, by the kernels that compute their source."""
     last = max((k for k, step in enumerate(steps) if isinstance(step, Run)), default=None)
     if last is None or not all(_cannot_fail(step) for step in steps[last + 1 :]):
         return list(steps)
@@ -96,7 +96,7 @@ def with_copies_together(steps: Sequence[Step], program: Program) -> list[Step]:
 
 
 def _with_copies_of_buffers(steps: Sequence[Step], program: Program) -> Iterator[tuple[Step, tuple[str, str] | None]]:
-    """Each step, and (target, source) where it is a copy of a buffer onto an input of the same layout."""
+    """Yield each step, with (target, source) if it copies a buffer onto an input of the same layout."""
     made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     for step in steps:
         target, source = _copy(step) or ("", "")

@@ -69,7 +69,7 @@ def _ticks(step: Step) -> int:
 
 
 def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:
-    """The lives of what has memory of its own, and how many ticks there are. A view keeps alive what it is of."""
+    """Return the lives of buffers, and the number of ticks. A view keeps its base alive."""
     owner: dict[str, str] = {}
     lives = {name: Life(0 if layout is None else layout_bytes(layout), 0, 0) for name, layout in inputs.items()}
     made = {step.name: layout_bytes(step.layout) for step in steps if isinstance(step, Allocate)}
@@ -114,14 +114,14 @@ def _curve(lives: Iterable[Life], start: int, end: int) -> list[int]:
 
 
 def _peak(lives: Iterable[Life], start: int, end: int) -> int:
-    """The most bytes alive in one run of these ticks: only what begins and ends in it is not there all the time."""
+    """Return the peak in bytes of one run of these ticks: only buffers within it are not alive all the time."""
     inner = [life for life in lives if life.first >= start and life.last < end]
     whole = sum(life.size for life in lives if life.first < end and life.last >= start)
     return whole - sum(life.size for life in inner) + max(_curve(inner, start, end), default=0)
 
 
 def _parts(lives: Sequence[Life], start: int, end: int, allowed: int) -> list[tuple[int, int]]:
-    """The ticks of a run in parts that keep to what is allowed, as far as single ticks do."""
+    """Return the ticks of a run in parts whose peaks are allowed, as far as those of single ticks are."""
     near = [life for life in lives if life.first < end and life.last >= start]
     found: list[tuple[int, int]] = []
     while start < end:
