@@ -15,7 +15,7 @@ from sweeps import examples
 from tracing import trace
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.reduction_splits import Cut, cut_of
+from framesmith_backends.ir.reduction_splits import Split, split_of
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower.graph import lower_graph
@@ -142,21 +142,21 @@ def test_what_goes_through_the_same_points_is_cut_alike() -> None:
 @pytest.mark.parametrize(
     ("reduced", "kept", "in_columns", "cut"),
     [
-        ((8, 6), 4, False, Cut((), {0: 4})),
-        ((8, 6), 4, True, Cut((0,), {1: 2})),
-        ((7, 6), 1, False, Cut((0,), {1: 2})),
-        ((7, 5), 1, False, Cut((0,), {})),
+        ((8, 6), 4, False, Split((), {0: 4})),
+        ((8, 6), 4, True, Split((0,), {1: 2})),
+        ((7, 6), 1, False, Split((0,), {1: 2})),
+        ((7, 5), 1, False, Split((0,), {})),
         ((13,), 1, False, None),
     ],
 )
-def test_cuts(reduced: tuple[int, ...], kept: int, in_columns: bool, cut: Cut | None) -> None:
-    assert cut_of(reduced, kept, in_columns, 4, EAGER_TO_CUT) == cut
+def test_cuts(reduced: tuple[int, ...], kept: int, in_columns: bool, cut: Split | None) -> None:
+    assert split_of(reduced, kept, in_columns, 4, EAGER_TO_CUT) == cut
 
 
 def test_little_work_is_not_cut() -> None:
-    assert cut_of((4, 64, 64), 64, True, 12, GPU.split) == Cut((0,), {1: 32})
-    assert cut_of((4, 4), 512, True, 12, GPU.split) is None
-    assert cut_of((256, 1024), 512, False, 12, GPU.split) is None  # as many results as there are processors
+    assert split_of((4, 64, 64), 64, True, 12, GPU.split) == Split((0,), {1: 32})
+    assert split_of((4, 4), 512, True, 12, GPU.split) is None
+    assert split_of((256, 1024), 512, False, 12, GPU.split) is None  # as many results as there are processors
 
 
 @settings(max_examples=300, deadline=None)
@@ -167,7 +167,7 @@ def test_little_work_is_not_cut() -> None:
     read=st.integers(1, 32),
 )
 def test_parts_are_within_their_bounds(reduced: list[int], kept: int, in_columns: bool, read: int) -> None:
-    cut = cut_of(reduced, kept, in_columns, read, GPU.split)
+    cut = split_of(reduced, kept, in_columns, read, GPU.split)
     if cut is None:
         return
     each, by = math.prod(reduced), GPU.split

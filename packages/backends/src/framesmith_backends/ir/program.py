@@ -108,7 +108,7 @@ class Def:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """An FX node run as it is; its arguments name runtime values. `position` is its place in the graph.
+    """An FX node run as it is; its arguments name runtime values. `position` is that in the graph.
 
     With `size` the node is an integer, which is computed from its symbols instead. A call with an effect keeps its
     place among those; one that may fail is made whether or not its result is used.

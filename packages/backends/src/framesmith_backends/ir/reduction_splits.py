@@ -18,14 +18,14 @@ from framesmith_backends.target import SLACK, RowColumnPolicy, SplitPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Split:
     """Split loops by position: `whole` ones, of which each step is a part, and one with its number of parts."""
 
     whole: tuple[int, ...]
     parts: dict[int, int]
 
 
-def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: SplitPolicy) -> Cut | None:
+def split_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by: SplitPolicy) -> Split | None:
     """Return the split of a reduction over loops of these sizes, if any; `in_columns` where results are adjacent.
 
     `read` are the bytes read for an element.
@@ -38,20 +38,20 @@ def cut_of(reduced: Sequence[Size], kept: Size, in_columns: bool, read: int, by:
     wanted = max(2, min(by.wanted, elements // by.fewest) // max(units, 1))
     if by.balanced and results > 1:
         wanted = min(wanted, max(2, math.isqrt(elements // results // 2)))
-    return _cut(reduced, wanted, SLACK * wanted if by.balanced else elements, by.most_parts)
+    return _split(reduced, wanted, SLACK * wanted if by.balanced else elements, by.most_parts)
 
 
-def cut_down(reduced: Sequence[Size], by: RowColumnPolicy) -> Cut | None:
+def column_split(reduced: Sequence[Size], by: RowColumnPolicy) -> Split | None:
     """Return the split of a column reduction in one pass with a row reduction; None with few rows."""
     rows = numel(reduced)
     if not isinstance(rows, int) or rows < by.least * by.least_rows:
         return None
     wanted = max(min(by.parts, rows // by.least_rows), 1 if by.most_rows is None else -(-rows // by.most_rows))
     most = 4 * max(by.parts, wanted)
-    return _cut(reduced, wanted, most, most)
+    return _split(reduced, wanted, most, most)
 
 
-def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cut | None:
+def _split(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Split | None:
     """Outer loops first: whole ones, and parts of the next, until there are at least as many as wanted."""
     whole: list[int] = []
     made = 1
@@ -59,7 +59,7 @@ def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cu
     for at, size in loops:
         parts = _number_of_parts(size, -(-wanted // made), min(most // made, most_parts))
         if parts is not None:
-            return Cut(tuple(whole), {at: parts})
+            return Split(tuple(whole), {at: parts})
         if made * hint(size) <= most:
             whole.append(at)
             made *= hint(size)
@@ -67,7 +67,7 @@ def _cut(reduced: Sequence[Size], wanted: int, most: int, most_parts: int) -> Cu
             break
     if whole and len(whole) == len(loops):
         whole.pop()  # a part has more than one element
-    return Cut(tuple(whole), {}) if whole else None
+    return Split(tuple(whole), {}) if whole else None
 
 
 def _number_of_parts(size: Size, wanted: int, most: int) -> int | None:

@@ -236,7 +236,7 @@ def _matmul_problems(matmul: FusedMatmul) -> Iterable[str]:
 
 
 def verify_fused_attention(attention: FusedAttention) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the matmul and its place."""
+    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the matmul and its indices."""
     for problem in _attention_problems(attention):
         raise Malformed(f"attention {attention.name}: {problem}")
 
@@ -273,7 +273,7 @@ def _attention_problems(attention: FusedAttention) -> Iterable[str]:
 
 
 def verify_fused_attention_gradient(gradient: FusedAttentionGradient) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and values are float32, of matmuls and their place."""
+    """Operands agree in their sizes, tiles are powers of two, and values are float32, of matmuls and their indices."""
     for problem in _gradient_problems(gradient):
         raise Malformed(f"attention gradient {gradient.name}: {problem}")
 

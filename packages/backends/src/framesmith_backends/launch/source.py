@@ -187,7 +187,7 @@ def needs_guard(plan: Plan) -> bool:
 def _targets(plan: Plan) -> list[object]:
     """What the plan calls."""
     copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, Copies)]
-    nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.place is None]
+    nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
     return copies + [
         n.target for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not _is_number(n)
     ]
@@ -235,8 +235,8 @@ def _run(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
 def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
     assert isinstance(step, CallStep)
     node, name = step.call.node, w.identifier(step.call.name)
-    if step.place is not None:
-        return [f"{name} = {w.view(step.place)}"]
+    if step.view is not None:
+        return [f"{name} = {w.view(step.view)}"]
     if step.call.size is not None:
         return [f"{name} = {w.size(step.call.size)}"]
     lines = [f"{name} = {call_text(w, node, gm)}", *w.told.get(step.call.name, ())]

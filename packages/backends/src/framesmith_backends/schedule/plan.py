@@ -101,7 +101,7 @@ class Plan:
 
 def _computes(step: Step) -> bool:
     """Whether the step is a call that is no view and gives no number."""
-    if not isinstance(step, CallStep) or step.place is not None or step.call.size is not None:
+    if not isinstance(step, CallStep) or step.view is not None or step.call.size is not None:
         return False
     target, value = step.call.node.target, step.call.node.meta.get("val")
     is_number = is_symbolic(value) or isinstance(value, (bool, int, float))

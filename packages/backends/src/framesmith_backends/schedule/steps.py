@@ -59,12 +59,12 @@ class Run:
 class CallStep:
     """An ATen call; with `layout` its result must have these strides, because kernels or views read it.
 
-    With `place` nothing is called: the result is that view.
+    With `view` nothing is called: the result is that view.
     """
 
     call: Call
     layout: Layout | None
-    place: BufferView | None = None
+    view: BufferView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def step_text(step: Step) -> str:
         return f"{step.entry}({arguments})  # {', '.join(item.name for item in step.items)}"
     if isinstance(step, CallStep) and step.call.size is not None:
         return f"{step.call.name} = {step.call.size}"
-    if isinstance(step, CallStep) and step.place is not None:
-        place = step.place
-        return f"{step.call.name} = {place.source} from {place.offset}, {list(place.shape)} by {list(place.strides)}"
+    if isinstance(step, CallStep) and step.view is not None:
+        view = step.view
+        return f"{step.call.name} = {view.source} from {view.offset}, {list(view.shape)} by {list(view.strides)}"
     if isinstance(step, CallStep):
         return f"{step.call.name} = {step.call.node.target}({', '.join(step.call.needs)})"
     if isinstance(step, Copies):

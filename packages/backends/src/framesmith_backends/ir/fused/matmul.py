@@ -26,10 +26,10 @@ OPERANDS = {(True, False): "a", (False, True): "b", (True, True): "a and b"}
 class TileShape:
     """The tiling of a matmul: rows, columns and depth of a tile, warps, and stages of software pipelining.
 
-    With `splits` above 1 the depth is cut in so many parts, whose sums another kernel adds up. `computed` says of each
-    operand whether it is computed on the way in. With `programs` so many go over the tiles in turn; otherwise each tile
-    has a program. With `evenly` so many programs have as many tiles each, and what is left is cut along the depth, in
-    as many steps for each of them: another kernel adds up their sums.
+    With `splits` above 1 the depth is split in so many parts (split-K), whose sums another kernel adds up. `computed`
+    says of each operand whether a prologue computes it. With `programs` so many go over the tiles in turn (persistent
+    kernel); otherwise each tile has a program. With `evenly` so many programs have as many tiles each, and left-over
+    ones are split along the depth, in as many steps for each program: another kernel adds up their sums (stream-K).
     """
 
     rows: int
@@ -52,7 +52,7 @@ class TileShape:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Sums of tiles that are cut along the depth, in `buffer`: two tiles for each program, in float32.
+    """Sums of tiles that are split along the depth, in `buffer`: two tiles for each program, in float32.
 
     They are `known` to what adds them up, which has the epilogue, and computes all other tiles.
     """
@@ -65,7 +65,7 @@ class Rest:
 class FusedMatmul:
     """sum over k of a[z, m, k] * b[z, k, n], and the epilogue of it; z is `batch`, or `batch` within `part`.
 
-    Only such tiles are asked of it as `part` allows: of a depth that is cut, `part` is the loop over the parts. An
+    Only such tiles are asked of it as `part` allows: of a depth that is split, `part` is the loop over the parts. An
     operand that its tile has as computed is what `prologues` has for it, over (batch, rows, along) or (batch, along,
     columns), and not read at its place, which has the shape alone then. Of a tile with `evenly`, `rest` says which of
     both kernels it is.

@@ -11,7 +11,7 @@ from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type, is_float
 from framesmith_backends.ir.expr import Const, Expr, Op, number
-from framesmith_backends.ir.reduction_splits import cut_of, lies_along, reduces_rows
+from framesmith_backends.ir.reduction_splits import lies_along, reduces_rows, split_of
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, extreme, hint, numel
 from framesmith_backends.lower.compute.reductions import Dims, as_divisor, count, dims_of, stored
@@ -95,7 +95,7 @@ def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int 
 
 
 def _cut(by: SplitPolicy, x: Tensor, over: Sequence[int], kept: Size, in_columns: bool) -> dict[int, int]:
-    cut = cut_of([x.shape[k] for k in over], kept, in_columns, PASSES * DTYPES[x.dtype].itemsize, by)
+    cut = split_of([x.shape[k] for k in over], kept, in_columns, PASSES * DTYPES[x.dtype].itemsize, by)
     if cut is None:
         return {}
     whole = {over[place]: hint(x.shape[over[place]]) for place in cut.whole}

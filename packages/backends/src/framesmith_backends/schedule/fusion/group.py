@@ -437,7 +437,7 @@ def absorb(g: Grouping, host: Group, other: Group) -> None:
 
 
 def ordered(g: Grouping) -> list[Node]:
-    """Nodes so that each comes after all it depends on; otherwise by their place in the graph."""
+    """Nodes so that each comes after all it depends on; otherwise in the order of the graph."""
     waiting = sorted(g.nodes.values(), key=lambda n: n.position)
     done = 0
     found: list[Node] = []

@@ -98,7 +98,7 @@ def _is_read_once(d: Def, user: Def) -> bool:
 
 
 def _moved_along(ix: Ix) -> Var | None:
-    """The variable along which a place moves, if it is that and a shift."""
+    """Return the variable of an index that is a variable and a shift, if it is."""
     moves = [atom for atom, _ in ix.terms]
     return moves[0] if len(moves) == 1 and isinstance(moves[0], Var) else None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides
-from framesmith_backends.ir.reduction_splits import Cut, cut_down, cut_of, lies_along
+from framesmith_backends.ir.reduction_splits import Split, column_split, lies_along, split_of
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
@@ -54,18 +54,18 @@ def _parts(d: Def, lane: Var | None, read: int, by: SplitPolicy) -> tuple[list[V
         return None
     reduced = [v for v in d.domain if v in d.reduced]
     in_columns = (lane or d.domain[-1]) in d.kept
-    cut = cut_of([v.size for v in reduced], numel(v.size for v in d.kept), in_columns, read, by)
+    cut = split_of([v.size for v in reduced], numel(v.size for v in d.kept), in_columns, read, by)
     return None if cut is None else _of_variables(reduced, cut)
 
 
 def _parts_down(d: Def, by: RowColumnPolicy) -> tuple[list[Var], dict[Var, int]] | None:
     """The same for programs that take rows in turn."""
     reduced = [v for v in d.domain if v in d.reduced]
-    cut = cut_down([v.size for v in reduced], by)
+    cut = column_split([v.size for v in reduced], by)
     return None if cut is None else _of_variables(reduced, cut)
 
 
-def _of_variables(reduced: Sequence[Var], cut: Cut) -> tuple[list[Var], dict[Var, int]]:
+def _of_variables(reduced: Sequence[Var], cut: Split) -> tuple[list[Var], dict[Var, int]]:
     return [reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()}
 
 

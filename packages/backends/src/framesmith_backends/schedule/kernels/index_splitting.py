@@ -34,7 +34,7 @@ LONG_INTERVAL = 8
 
 def split_ranges(kernel: Kernel, separate: bool = True) -> tuple[Kernel, ...]:
     """Return the kernel over its intervals side by side, or, if `separate`, one for each, or as it is."""
-    found = _cuts(kernel)
+    found = _split_points(kernel)
     if found is None:
         return (kernel,)
     var, ends = found
@@ -48,7 +48,7 @@ def split_ranges(kernel: Kernel, separate: bool = True) -> tuple[Kernel, ...]:
     return kernels if len(kernels) >= MANY_INTERVALS and all(map(_is_worth_it, kernels)) else (kernel,)
 
 
-def _cuts(kernel: Kernel) -> tuple[Var, list[int]] | None:
+def _split_points(kernel: Kernel) -> tuple[Var, list[int]] | None:
     """Return the loop with most conditions, and the ends of its intervals."""
     changes = _changes(kernel)
     if not changes:
@@ -63,7 +63,7 @@ def _changes(kernel: Kernel) -> set[tuple[Var, int]]:
     """Return the variables and values at which conditions change inside the loops of a kernel that may be split."""
     if len(kernel.passes) != 1 or kernel.row or kernel.checks or kernel.scratch or kernel.passes[0].before:
         return set()
-    cuts = {cut for node in walk(*kernel.passes[0].values) if (cut := _cut(node)) is not None}
+    cuts = {cut for node in walk(*kernel.passes[0].values) if (cut := _changes_at(node)) is not None}
     return {(var, at) for var, at in cuts if isinstance(var.size, int) and 0 < at < var.size}
 
 
@@ -112,7 +112,7 @@ def _interval(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
     return replace(kernel, outer=outer, passes=(one,), lane=None if size == 1 else own)
 
 
-def _cut(e: Expr) -> tuple[Var, int] | None:
+def _changes_at(e: Expr) -> tuple[Var, int] | None:
     """The loop variable, and its first value for which a comparison is another one than for those before."""
     if not isinstance(e, Op) or e.name not in ("lt", "ge"):
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, substitute
 from framesmith_backends.ir.program import Def, Program
-from framesmith_backends.ir.reduction_splits import cut_down
+from framesmith_backends.ir.reduction_splits import column_split
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import numel
@@ -136,7 +136,7 @@ def _may_have_programs(d: Def, shape: Shape, by: RowColumnPolicy) -> bool:
     """Whether the definition is a sum that is cut when it is asked for, or of which there are enough already."""
     if not _is_sum(d):
         return False
-    is_cut = d.name.endswith(".part") or cut_down([v.size for v in d.domain if v in d.reduced], by) is not None
+    is_cut = d.name.endswith(".part") or column_split([v.size for v in d.domain if v in d.reduced], by) is not None
     return is_cut or shape.numel_of_neither() >= by.least
 
 

@@ -28,7 +28,7 @@ from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions,
 
 ROWS, COLUMNS = "rows", "columns"
 
-#: The type of what is multiplied, and the side -> for rows of at most so many elements a tile in which nothing spills.
+#: The dtype of the factors, and the side -> for rows of at most so many elements a tile in which nothing spills.
 TILES: dict[tuple[str, str], tuple[tuple[int, AttentionTile], ...]] = {
     ("bf16", ROWS): (
         (64, AttentionTile(128, 64, 8, 2)),
@@ -216,10 +216,10 @@ def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> 
     return Reader(node, name, ROWS if is_left == upright else COLUMNS, factor, result, matmul.dtype)
 
 
-def _is_at(place: BufferView, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
-    """Whether the place has these sizes, and strides where there is a step at all."""
-    return place.shape == tuple(shape) and all(
-        n == 1 or one == other for n, one, other in zip(shape, place.strides, strides, strict=True)
+def _is_at(view: BufferView, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the view has these sizes, and strides where sizes are not 1."""
+    return view.shape == tuple(shape) and all(
+        n == 1 or one == other for n, one, other in zip(shape, view.strides, strides, strict=True)
     )
 
 
@@ -311,7 +311,7 @@ def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:
 
 
 def _stays(node: Node) -> bool:
-    """Whether the node has its place among those that have effects, or fail."""
+    """Whether the node is ordered among those with effects or checks."""
     if isinstance(node, CallNode):
         return node.call.effect or node.call.may_fail
     return any(d.failure is not None for d in node.members)

@@ -35,7 +35,7 @@ def readers_of(program: Program, nodes: Sequence[Node]) -> Mapping[str, list[int
 
 @dataclass(slots=True)
 class Half:
-    """Reads operands as the halves that they were before they were cast to float32, for these `inside` nodes alone.
+    """Reads operands in the low-precision type that they were cast from, for these `inside` nodes alone.
 
     `names` are casts that are not made, `unread` those among them whose elements are read where they lie.
     """

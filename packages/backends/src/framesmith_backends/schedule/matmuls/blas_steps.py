@@ -24,7 +24,7 @@ def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
     a, b, bias = (view_of(program, node) for node in operands)
     result = program.layouts.get(call.name)
     if a is None or b is None or result is None or (bias is None) != (operands[2] is None):
-        return Refusal("an operand whose place is not known")
+        return Refusal("an operand of unknown layout")
     types = {program.layouts[one.source].dtype for one in (a, b, bias) if one is not None}
     if types != {"f32"} or result.dtype != "f32":
         return Refusal(f"elements of type {', '.join(sorted(types))}")
@@ -48,7 +48,7 @@ def view_of(program: Program, node: object) -> BufferView | None:
 
 
 def _matrix(place: BufferView) -> Matrix | None:
-    """The place as BLAS takes it: rows or columns without gaps."""
+    """Return the view as BLAS reads it: contiguous rows or columns."""
     rows, columns = place.shape
     down, right = place.strides
     if (right == 1 or columns == 1) and _leads(down, columns):

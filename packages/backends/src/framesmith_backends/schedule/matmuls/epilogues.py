@@ -1,7 +1,7 @@
 """GEMM epilogue fusion: matmuls of a GPU that run as one kernel with the pointwise kernel that reads them.
 
-A matmul has one such reader if a group reads it at its own point, nothing else reads it but whoever is given the
-graph's results, and the group sums up nothing. A matmul that no such group reads may be a kernel by itself.
+A matmul has one such reader if a group reads it at its own point, nothing else reads it but the graph's
+outputs, and the group reduces nothing. A matmul that no such group reads may be a kernel by itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Fusable:
         return tuple(kernel for at, kernel in self._nodes((True, True)).items() if at not in gone)
 
     def in_tiles(self, tile: TileShape) -> FusedMatmul:
-        """The matmul in such tiles, its depth not yet cut."""
+        """The matmul in such tiles, before its depth is split."""
         both = zip(self.prologues, tile.computed, strict=True)
         first, second = (one.value if one is not None and within else None for one, within in both)
         return replace(self.matmul, tile=tile, prologues=(first, second))
@@ -325,7 +325,7 @@ def in_parts(matmul: FusedMatmul) -> tuple[Item, ...]:
 
 
 def evenly(matmul: FusedMatmul) -> tuple[Item, ...]:
-    """The matmul as sums of tiles that are left over, cut evenly along the depth, and all tiles with the epilogue."""
+    """Return the left-over tiles as partial sums, split evenly along the depth, and all tiles with the epilogue."""
     name = parts_name(matmul)
     first = replace(matmul, name=f"{matmul.name}_rest", rest=Rest(name, known=False))
     return first, replace(matmul, rest=Rest(name, known=True))

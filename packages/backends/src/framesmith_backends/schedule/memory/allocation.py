@@ -36,13 +36,13 @@ def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
 def gives_memory(step: CallStep) -> bool:
     """Whether a call's results are memory of their own, whatever its operands are."""
     target = step.call.node.target
-    if step.place is not None or is_custom(target):
+    if step.view is not None or is_custom(target):
         return False
     return target in MATMULS or (step.call.node.op == "call_function" and op_name(target) == LINEAR)
 
 
 def _is_item(step: CallStep) -> bool:
-    return step.place is None and step.call.node.target is operator.getitem
+    return step.view is None and step.call.node.target is operator.getitem
 
 
 def _item(step: CallStep) -> tuple[object, ...]:

@@ -88,7 +88,7 @@ def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set
                 tick += 1
         elif isinstance(step, CallStep):
             needs = step.call.needs
-            if needs and (step.place is not None or is_view(step.call.node.target)):
+            if needs and (step.view is not None or is_view(step.call.node.target)):
                 owner[step.call.name] = owner.get(needs[0], needs[0])
             else:
                 made[step.call.name] = bytes_made(step)

@@ -110,7 +110,7 @@ def bytes_made(step: Step) -> int:
     """Return the bytes of the step's result: 0 for views and reused buffers."""
     if isinstance(step, Allocate):
         return layout_bytes(step.layout) if step.reuse is None else 0
-    if not isinstance(step, CallStep) or step.place is not None or is_view(step.call.node.target):
+    if not isinstance(step, CallStep) or step.view is not None or is_view(step.call.node.target):
         return 0
     if not isinstance(step.call.node.target, OpOverload):
         return 0
