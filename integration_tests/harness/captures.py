@@ -12,7 +12,7 @@ import torch
 from framesmith_backends import CpuBackend
 from framesmith_backends.cuda_graphs.capturable import launches_anything, parameters, takes_unbacked, why_not_captured
 from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
-from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
+from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 
 sys.path.append(str(Path(__file__).parents[2] / "packages" / "backends" / "tests"))
 from gpu_schedule import plan_for_gpus
@@ -43,7 +43,7 @@ class Capture(CpuBackend):
 
     def compile_parts(self, gm: Any, role: Any) -> Any:
         """The graph in parts; None where none of them is recorded."""
-        parts = cut(gm, torch.device("cpu"), lambda part: plan_for_gpus(part).launches)
+        parts = partition(gm, torch.device("cpu"), lambda part: plan_for_gpus(part).launches)
         if parts is None:
             return None
         functions: list[Any] = [super(Capture, self).compile(part.graph, [], role) for part in parts]

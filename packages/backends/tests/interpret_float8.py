@@ -1,4 +1,4 @@
-"""Run by test_float8.py with TRITON_INTERPRET=1: floating numbers of 8 bits in kernels for GPUs, on CPU tensors."""
+"""Run by test_float8.py with TRITON_INTERPRET=1: float8 numbers in kernels for GPUs, on CPU tensors."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def forms(name: str) -> None:
     (launched,) = Interpreting(None)._forms([trial], [one])  # type: ignore[arg-type]
     place, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     buffers = {
-        buffer: clock._made(layout, place, generator, one.places.get(buffer)) for buffer, layout in one.layouts.items()
+        buffer: clock._made(layout, place, generator, one.bounds.get(buffer)) for buffer, layout in one.layouts.items()
     }
     found = clock._agreeing(trial, one, launched, buffers)
     assert {*found} == {PRESENT, *(tile.text() for tile in trial.tiles)}

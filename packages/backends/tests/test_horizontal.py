@@ -46,7 +46,7 @@ def test_a_step_over_a_list_is_as_few_launches_as_parameters_allow(one: Lists) -
         compile(kernel.source, "kernel", "exec")
     for run in kernel_runs(stages):
         assert len(run.step.kernels) > len(run.kernels)
-        assert {*sum(run.places, ())} == {*range(len(run.step.buffers))}
+        assert {*sum(run.positions, ())} == {*range(len(run.step.buffers))}
 
 
 def test_what_is_scaled_by_one_number_is_one_launch() -> None:
@@ -201,11 +201,11 @@ def test_a_set_is_compiled_and_launched_natively() -> None:
     ((run,), stand_in) = (kernel_runs(stages), StandIn())
     call = entries(stages, stand_in.functions, never)[run.step.entry]
     buffers = [torch.zeros(1100) for _ in run.step.buffers]
-    stand_in.words = len(run.places[0]) + 2
+    stand_in.words = len(run.positions[0]) + 2
     call(*buffers)
     ((name, grid, threads, words),) = stand_in.launches
     assert (name, grid, threads) == (run.kernels[0].name, 4, 128)
-    assert words == [*(buffers[at].data_ptr() for at in run.places[0]), 0, 0] and len(words) == 14
+    assert words == [*(buffers[at].data_ptr() for at in run.positions[0]), 0, 0] and len(words) == 14
 
 
 def test_more_programs_than_a_launch_has_are_several(monkeypatch: pytest.MonkeyPatch) -> None:

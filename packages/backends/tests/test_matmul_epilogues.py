@@ -353,7 +353,7 @@ def failing() -> StandInClock:
 def test_failures_are_reported_and_leave_the_present_kernels(made: Callable[[], StandInClock]) -> None:
     reported: list[str] = []
     stages = compiled(made(), on_error=lambda where, error: reported.append(f"{where}: {error}"))
-    assert reported == ["matmuls in other forms than ATen's: out of memory"]
+    assert reported == ["matmuls by other candidates than ATen's: out of memory"]
     assert not stages.plan.fused_matmuls
 
 

@@ -132,7 +132,7 @@ FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
 @pytest.mark.parametrize(("function", "shapes", "wanted"), FORMS)
 def test_forms_differ_from_the_rules_in_one_thing_each(function: Function, shapes: Any, wanted: list[str]) -> None:
     (trial, *_) = trials_of(trace(function, empty(*shapes)))
-    found = [form.text() for form in trial.forms]
+    found = [form.text() for form in trial.candidates]
     assert found[0] == wanted[0] and {*wanted} <= {*found} and len({*found}) == len(found) <= MOST_FORMS
 
 
@@ -144,7 +144,7 @@ def test_forms_compile_to_cubins(case: Function, capability: int) -> None:
     from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
     (trial, *_) = trials_of(trace(case, empty(*next(shapes for function, shapes, _ in FORMS if function is case))))
-    for form in trial.forms[:3]:
+    for form in trial.candidates[:3]:
         kernel = in_form(trial.one, form).launch.kernel
         made = code_of(kernel, capability)
         assert made.metadata.num_warps == form.warps and made.metadata.shared <= most_shared(capability)
@@ -276,7 +276,7 @@ def failing(which: int) -> Preferring:
 def test_what_fails_is_told_and_leaves_the_rules_form(made: Callable[[int], Preferring]) -> None:
     told: list[str] = []
     stages = compiled(made(0), on_error=lambda where, error: told.append(f"{where}: {error}"))
-    assert told == ["kernels in other forms than the rule's: out of memory"]
+    assert told == ["kernels in other configurations than the rule's: out of memory"]
     assert stages.kernels == compiled(None).kernels
 
 
@@ -292,7 +292,9 @@ def test_what_does_not_fit_beside_what_the_device_holds_is_no_failure(caplog: py
     for _ in range(2):
         assert compiled(clock).kernels == compiled(None).kernels  # nobody is told of failures: they would be raised
     told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert told == ["kernels and matmuls are not measured where operands take too much; they run in their present form"]
+    assert told == [
+        "kernels and matmuls are not measured where operands take too much; they run by their present candidates"
+    ]
 
 
 def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
@@ -353,5 +355,5 @@ def test_what_checks_places_is_timed_without_its_checks() -> None:
     assert trials
     for trial in trials:
         one = trial.one.kernels[0]
-        assert not in_form(trial.one, trial.forms[0]).launch.kernel.has_checks or one.checks
+        assert not in_form(trial.one, trial.candidates[0]).launch.kernel.has_checks or one.checks
         assert not choosing_tiles.without_checks(one).checks

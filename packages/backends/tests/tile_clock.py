@@ -40,7 +40,7 @@ class Preferring:
 
     def _times(self, trial: TileTrial) -> Times:
         found = {trial.present: 1e-5, **dict.fromkeys(trial.others, 2e-5)}
-        rule, *others = trial.forms
+        rule, *others = trial.candidates
         if self.blocks_alone:
             others = [form for form in others if form.tile != rule.tile]
         if self.which < len(others):

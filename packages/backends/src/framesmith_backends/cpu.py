@@ -66,7 +66,7 @@ class CpuBackend:
     "auto" asks the cost table, which measures each class of matmul once for the machine.
     Option `verify_ir`: True checks the IR's invariants after each pass.
     Option `launch`: "native" runs matmuls of float32 matrices between kernels, without tensor objects, and keeps what
-    lives there in one piece of memory; "python" calls every operator of ATen's from Python.
+    lives there in one block of memory; "python" calls every operator of ATen's from Python.
     """
 
     name = "cpu"
@@ -148,9 +148,9 @@ def begin_machine_code(runs: Sequence[Run], strict: bool) -> tuple[str, Future[M
     known = machine()
     module = Module(known.target, known.bytes_to_handle, (*TENSOR_TYPES,), strict)
     for run in runs:
-        places = run.positions
+        positions = run.positions
         launches = [
-            Launch(item, tuple(places[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
+            Launch(item, tuple(positions[p.name] for p in item.params), tuple(map(run.numbers.index, item.numbers)))
             for item in run.items
         ]
         offsets = [one.offset for one in run.inner]

@@ -20,7 +20,7 @@ from framesmith_backends.cuda_graphs.capturable import (
     takes_unbacked,
     why_not_captured,
 )
-from framesmith_backends.cuda_graphs.partition import Part, cut, in_sequence
+from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.source import executed, write
@@ -45,7 +45,7 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
     "layout": ("channels_last", "traced"),
     "verify_ir": (False, True),
 }
-#: Modes in which launches are captured, and in which forms of matmuls and kernels are measured.
+#: Modes in which launches are captured, and in which candidates of matmuls and kernels are timed.
 CAPTURING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -55,7 +55,7 @@ class TritonStages:
 
     `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
     name. `capture` says whether launches are captured as a CUDA graph, and why not; `matmuls` and `tiles` what of
-    matmuls and of other kernels was chosen by measuring, with the times. Of a graph that is cut `parts` are what runs,
+    matmuls and of other kernels was chosen by measuring, with the times. Of a partitioned graph `parts` are what runs,
     each with stages of its own.
     """
 
@@ -72,7 +72,7 @@ class TritonStages:
     refusals: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """All stages, under headings; of a graph that is cut those of its parts, one part after another."""
+        """All stages, under headings; of a partitioned graph those of its parts, one part after another."""
         if self.parts:
             texts = [f"# part {at + 1} of {len(self.parts)}\n\n{part.text()}" for at, part in enumerate(self.parts)]
             return "\n\n".join([f"# CUDA graph\n{self.capture}", *texts])
@@ -84,13 +84,13 @@ class TritonStages:
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.capture),
             ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
             ("plan", self.plan.text()),
-            ("launcher", self.source), ("Triton", "\n".join(form.source for k in self.launched for form in k.forms)),
+            ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.forms)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
 
     @property
     def launched(self) -> list[TritonKernel]:
-        """What is launched, in order."""
+        """The launched kernels, in order."""
         return [launch.kernel for run in self.launches.values() for launch in run]
 
 
@@ -100,7 +100,7 @@ class CudaBackend:
     Option `mode`: "reduce-overhead" captures what a graph launches as a CUDA graph, in the second call with the same
     sizes, and replays it in later ones. "max-autotune" does so too, and "max-autotune-no-cudagraphs" does not: both
     measure on the device, while compiling, whether matmuls run faster as one kernel with what follows, and with what
-    computes their operands, and in which of a few forms other kernels are fastest.
+    computes their operands, and in which of a few configurations other kernels are fastest.
     Option `layout`: "channels_last" computes convolutions in channels-last where cuDNN's tensor cores take them so;
     "traced" leaves every tensor in the layout it was traced with. Option `verify_ir`: see `CpuBackend`.
     """
@@ -148,13 +148,13 @@ class CudaBackend:
     ) -> BoxedFn:
         mode = str(chosen["mode"])
         laid_out = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen))
-        graph, parts = _cut_or_told(laid_out, mode, on_error)
+        graph, parts = _partitioned_or_reported(laid_out, mode, on_error)
         if parts is not None:
             return _captured_in_parts(graph, parts, role, mode, on_error)
         return _captured(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
 
     def why_not_here(self) -> str | None:
-        """What this machine lacks, and what to install; or None."""
+        """The reason why this machine cannot run it, and what to install; or None."""
         return why_no_triton()
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
@@ -166,7 +166,7 @@ class CudaBackend:
         mode = str(chosen["mode"])
         graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, "inference", chosen)), None
         if _is_lowered(graph):
-            graph, parts = _cut(graph, mode)
+            graph, parts = _partitioned(graph, mode)
         stages = replace(_unmeasured_stages(graph, mode), capture=_capture_text(graph, parts, mode))
         if parts is None:
             return stages
@@ -179,7 +179,7 @@ def _explained(part: Part, mode: str, device: str) -> TritonStages:
 
 
 def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
-    """All stages of the graph, its matmuls in their present form, other kernels by rule."""
+    """All stages of the graph, its matmuls by their present candidates, other kernels by rule."""
     return stages_of(gm, device=device, **_choices(gm, mode, measured=False))
 
 
@@ -190,9 +190,9 @@ def _measured_stages(
     choices = _choices(gm, mode, not interpreting(), on_error)
     stages = stages_of(gm, on_error, device=device, **choices)
     if choices:
-        for what, told in (("matmuls", stages.matmuls), ("tiles", stages.tiles)):
-            if told:
-                PLANS.info("%s:\n%s", what, told)
+        for what, report in (("matmuls", stages.matmuls), ("tiles", stages.tiles)):
+            if report:
+                PLANS.info("%s:\n%s", what, report)
     return stages
 
 
@@ -205,7 +205,7 @@ def stages_of(
 ) -> TritonStages:
     """All stages of the graph; `choose` says which matmuls run as one kernel with what follows.
 
-    `tiles` says in which form other kernels run; without it by rule.
+    `tiles` chooses the configurations of other kernels; without it by rule.
     """
     made = Rendered()
     with noted_refusals() as refusals:
@@ -214,18 +214,18 @@ def stages_of(
     every = [one for some in made.gathered.values() for one in some]
     program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
     chosen = {} if tiles is None else tiles(every, program)
-    forms = dict(made.forms)
+    functions = dict(made.functions)
     for form in chosen.values():
-        forms.update(form.functions)
+        functions.update(form.functions)
     launched = {
-        entry: [chosen[one.name].launch if one.name in chosen else one.launch(forms) for one in some]
+        entry: [chosen[one.name].launch if one.name in chosen else one.launch(functions) for one in some]
         for entry, some in made.gathered.items()
     }
-    told = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
+    reports = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
     source = write(plan, gm)[0]
-    kernels = tuple(forms.values())
+    kernels = tuple(functions.values())
     return TritonStages(
-        gm, lowering, plan, kernels, launched, source, matmuls=told[0], tiles=told[1], refusals=refusals
+        gm, lowering, plan, kernels, launched, source, matmuls=reports[0], tiles=reports[1], refusals=refusals
     )
 
 
@@ -247,7 +247,7 @@ def _attends(dtype: str, device: str) -> bool:
     return capable and (dtype != "f32" or rounds_float32("matmul"))
 
 
-def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
+def _partitioned(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | None]:
     """The graph, as it is to be captured, and its parts; None where it is captured as one, or not at all."""
     if mode not in CAPTURING or not launches_anything(gm):
         return gm, None
@@ -260,18 +260,20 @@ def _cut(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Part] | No
     graph = with_scalars_moved(gm, device)
     if why_no_cuda_graph(graph) is None and not takes_unbacked(graph):
         return graph, None
-    parts = cut(graph, device, lambda part: _planned(part, kind, lambda *_: None).plan.launches)
+    parts = partition(graph, device, lambda part: _planned(part, kind, lambda *_: None).plan.launches)
     return (gm, None) if parts is None else (graph, parts)
 
 
-def _cut_or_told(gm: fx.GraphModule, mode: str, on_error: OnError | None) -> tuple[fx.GraphModule, list[Part] | None]:
-    """The same; a graph of which that fails stays whole."""
+def _partitioned_or_reported(
+    gm: fx.GraphModule, mode: str, on_error: OnError | None
+) -> tuple[fx.GraphModule, list[Part] | None]:
+    """The same; a graph of which that fails is not partitioned."""
     try:
-        return _cut(gm, mode)
+        return _partitioned(gm, mode)
     except Exception as error:
         if on_error is None:
             raise
-        on_error("cutting a graph in parts", error)
+        on_error("partitioning a graph", error)
         return gm, None
 
 
@@ -297,7 +299,7 @@ def _captured_in_parts(
 
 
 def _captured(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
-    """The function with its launches captured, where they may be; the user is told of graphs where they may not."""
+    """The function with its launches captured, where they may be; a warning names graphs where they may not."""
     if mode not in CAPTURING:
         return run
     from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
@@ -349,7 +351,7 @@ class _Choosing(TypedDict, total=False):
 
 
 def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None) -> _Choosing:
-    """What chooses the forms of the graph's matmuls and kernels, on its device; not `measured`, the present ones."""
+    """The choices of candidates of the graph's matmuls and kernels, on its device; not `measured`, the present ones."""
     if mode not in MEASURING:
         return {}
     exact = not rounds_float32("matmul")
@@ -394,7 +396,7 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
-    """What launches it, on the device of that number; on that of the graph's tensors where none is given."""
+    """The launcher, on the device of that number; on that of the graph's tensors where none is given."""
     from framesmith_backends.launch.cuda.interpreted import entry
 
     source, space = write(stages.plan, stages.graph)
@@ -413,7 +415,7 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
 
 
 def kernel_runs(stages: TritonStages) -> list[KernelRun]:
-    """The runs of kernels, with their Triton forms, and where these find their arguments."""
+    """The runs of kernels, with their Triton kernels and the positions of their arguments."""
     runs = [step for step in stages.plan.steps if isinstance(step, Run)]
     return [kernel_run(run, stages.launches[run.entry]) for run in runs]
 

@@ -1,4 +1,4 @@
-"""Where backends tell what they do: the logs of plans and of kernels, and what users are told once."""
+"""Reports of backends: the logs of plans and of kernels, and warnings given once."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ KERNELS = logging.getLogger("framesmith.kernels")
 
 @functools.cache
 def warn_once(text: str, log: logging.Logger = PLANS) -> None:
-    """Tell the user, once in a process, that something does not do what it is for."""
+    """Warn the user, once in a process, that something does not do what it is for."""
     log.warning("%s", text)

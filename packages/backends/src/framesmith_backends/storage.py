@@ -1,6 +1,6 @@
 """Files of the user's cache folder: written whole or not at all, damage seen by a digest, no folder no harm.
 
-Machine code is among them: a folder that others may write to is left alone. Beyond a size, the code that nobody has
+Machine code is among them: a folder that others may write to is not used. Beyond a size, the code that nobody has
 read for the longest time is removed.
 """
 
@@ -33,7 +33,7 @@ def folder() -> Path | None:
 
 
 def read(name: str) -> bytes | None:
-    """What was written under that name; None if there is nothing, or if it is damaged."""
+    """The content written under that name; None if there is nothing, or if it is damaged."""
     where = folder()
     if where is None or not _is_private(where):
         return None
@@ -76,7 +76,7 @@ def write(name: str, content: bytes) -> bool:
 
 
 def _is_private(where: Path) -> bool:
-    """Whether the folder is the user's, and nobody else may write to it; so where systems do not tell."""
+    """Whether the folder is the user's, and nobody else may write to it; True where systems do not say."""
     if not hasattr(os, "getuid"):
         return True
     try:

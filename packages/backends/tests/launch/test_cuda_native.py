@@ -121,7 +121,7 @@ def test_kernels_are_launched_in_order_on_their_buffers() -> None:
     stand_in = StandIn()
     call = entries(stages, stand_in.functions, never)[run.step.entry]
     buffers = [torch.zeros(240) for _ in run.step.buffers]
-    for k, (kernel, places) in enumerate(zip(run.kernels, run.places, strict=True)):
+    for k, (kernel, places) in enumerate(zip(run.kernels, run.positions, strict=True)):
         stand_in.words = len(places) + 2
         call(*buffers)
         name, grid, threads, words = stand_in.launches.pop(k)
@@ -147,7 +147,7 @@ def test_what_lives_within_a_run_lies_in_its_arena() -> None:
     entries(stages, stand_in.functions, never)[run.step.entry](x, result, arena)
     found = {place: inner[name] for name, place in places.items() if name in inner}
     found |= {at: tensor.data_ptr() for at, tensor in enumerate((x, result, arena))}
-    assert [words for _, _, _, words in stand_in.launches] == [[found[at] for at in own[:2]] for own in run.places]
+    assert [words for _, _, _, words in stand_in.launches] == [[found[at] for at in own[:2]] for own in run.positions]
 
 
 def test_each_variant_has_its_own_shared_memory() -> None:
@@ -245,7 +245,7 @@ def test_a_grid_of_more_programs_than_a_launch_goes_in_turns(monkeypatch: pytest
     stages = CUDA.explain(trace(lambda x: torch.softmax(x, -1), [torch.randn(8, 40)]))
     (run,) = kernel_runs(stages)
     stand_in = StandIn()
-    stand_in.words = len(run.places[0]) + 1
+    stand_in.words = len(run.positions[0]) + 1
     call = entries(stages, stand_in.functions, never)[run.step.entry]
     call(*(torch.zeros(320) for _ in run.step.buffers))
     assert [(grid, words[-1]) for _, grid, _, words in stand_in.launches] == [(3, 0), (3, 3), (2, 6)]

@@ -17,7 +17,7 @@ from two_devices import GPU, OF_THE_CPU, on_cpu, on_gpu, run_by_parts, run_on_cp
 
 from framesmith_backends import CudaBackend, cuda
 from framesmith_backends.cuda_graphs import capturer as cuda_graphs
-from framesmith_backends.cuda_graphs.partition import FEWEST_LAUNCHES, Part, cut, written_in_parts
+from framesmith_backends.cuda_graphs.partition import FEWEST_LAUNCHES, Part, partition, written_in_parts
 from framesmith_backends.rewrite.scalars import with_scalars_moved
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def layers(x: torch.Tensor, w: torch.Tensor, count: int = 3) -> torch.Tensor:
 
 
 def parts_of(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[Part]]:
-    graph, parts = cuda._cut(gm, "reduce-overhead")
+    graph, parts = cuda._partitioned(gm, "reduce-overhead")
     assert parts is not None
     return graph, parts
 
@@ -138,16 +138,16 @@ def test_few_launches_are_not_captured() -> None:
         return (x @ w).sin() * x.sum().item()
 
     gm = traced(few, [SQUARE, SQUARE])
-    assert cuda._cut(gm, "reduce-overhead") == (gm, None)
+    assert cuda._partitioned(gm, "reduce-overhead") == (gm, None)
     assert CudaBackend().explain(gm, {"mode": "reduce-overhead"}).capture.startswith("none: ")
     assert FEWEST_LAUNCHES > 2
 
 
 def test_a_graph_with_nothing_to_cut_is_as_ever() -> None:
     gm = traced(lambda x, w: layers(x, w), [SQUARE, SQUARE])
-    assert cuda._cut(gm, "reduce-overhead") == (gm, None)
+    assert cuda._partitioned(gm, "reduce-overhead") == (gm, None)
     other = traced(read, [SQUARE, SQUARE])
-    assert cuda._cut(other, "default") == (other, None)
+    assert cuda._partitioned(other, "default") == (other, None)
 
 
 def test_writes_come_after_what_reads_and_after_what_may_fail() -> None:
@@ -272,7 +272,7 @@ def test_numbers_of_the_cpu_get_to_the_device_by_one_copy() -> None:
 
 def test_a_constant_number_is_made_on_the_device() -> None:
     gm = traced(lambda x, w: layers(x, w) + torch.ones(()), [SQUARE, SQUARE])
-    graph, parts = cuda._cut(gm, "reduce-overhead")
+    graph, parts = cuda._partitioned(gm, "reduce-overhead")
     assert parts is None and graph is not gm and cuda.why_no_cuda_graph(graph) is None
     assert not any(
         value.device.type == "cpu" for node in graph.graph.nodes if (value := node.meta.get("val")) is not None
@@ -304,7 +304,7 @@ def test_part_of_a_view_by_strides_is_not_guessed() -> None:
     gm = traced(function, [SQUARE, SQUARE])
     _graph, parts = parts_of(gm)
     assert kinds(parts) == "PR"
-    assert cut(with_writes(gm, [0]), GPU, lambda part: 9) is None
+    assert partition(with_writes(gm, [0]), GPU, lambda part: 9) is None
 
 
 def test_explain_lists_the_parts() -> None:
@@ -375,12 +375,12 @@ def test_what_fails_while_cutting_is_told_and_leaves_the_graph_whole(monkeypatch
     told: list[str] = []
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", lambda stages: run_on_cpu(stages.graph))
-    monkeypatch.setattr(cuda, "cut", fails)
+    monkeypatch.setattr(cuda, "partition", fails)
     gm, x = traced(read, [SQUARE, SQUARE]), torch.eye(4)
     options = {"mode": "reduce-overhead"}
     run = CudaBackend().compile(gm, [], options=options, on_error=lambda what, error: told.append(f"{what}: {error}"))
     torch.testing.assert_close([*run([x, x])], [*run_on_cpu(gm)([x, x])])
-    assert told == ["cutting a graph in parts: of ours"]
+    assert told == ["partitioning a graph: of ours"]
     with pytest.raises(RuntimeError, match="of ours"):
         CudaBackend().compile(gm, [], options=options)
 
@@ -393,7 +393,7 @@ def test_numbers_of_sizes_go_along() -> None:
         return layers(z, w) * (rows * 4 + 1), z.new_ones(rows + 3), rows * 2
 
     gm = trace_symbolic(function, [torch.ones(5, 4), torch.ones(4, 4)])
-    parts = cut(gm, torch.device("cpu"), lambda part: 9)
+    parts = partition(gm, torch.device("cpu"), lambda part: 9)
     assert parts is not None
     known = {node.name for node in gm.graph.nodes if node.op == "placeholder"}
     for part in parts:
@@ -432,7 +432,7 @@ def test_chains_may_be_longer_than_calls_may_be_nested() -> None:
             last = gm.graph.call_function(operator.neg, (last,))
             last.meta["val"] = size
     number.replace_all_uses_with(last, delete_user_cb=lambda user: user.op == "output")
-    parts = cut(gm, torch.device("cpu"), lambda part: 9)
+    parts = partition(gm, torch.device("cpu"), lambda part: 9)
     assert parts is not None
     (part,) = parts
     assert sum(node.target is operator.neg for node in part.graph.graph.nodes) == 1200
@@ -484,7 +484,7 @@ def test_any_program_in_parts_gives_what_it_gives(seed: int) -> None:
     if written:
         gm = with_writes(gm, [0])
     graph = with_scalars_moved(gm, GPU)
-    parts = cut(graph, GPU, lambda part: chance.randint(2, 6))
+    parts = partition(graph, GPU, lambda part: chance.randint(2, 6))
     if parts is not None:
         start = [torch.randn(4, 4, generator=torch.Generator().manual_seed(at)) for at in range(3)]
         same_for_seeds(gm, graph, parts, lambda: [one.clone() for one in start])

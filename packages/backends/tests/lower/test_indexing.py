@@ -25,7 +25,7 @@ Tensor = torch.Tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
 
 
-LEFT_TO_ATEN = ("a view needed as a tensor", "places in another order in memory")
+LEFT_TO_ATEN = ("a view needed as a tensor", "indices in another order in memory")
 
 
 def compiled(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., tuple[Tensor, ...]]:
@@ -455,7 +455,7 @@ def test_places_in_two_dimensions_are_taken_in_eagers_order() -> None:
         )
         for k, (places, value) in enumerate(cases):
             gm = trace(lambda x, i, v: x.index_put((i,), v), (x, places, value))
-            assert [*lower_graph(gm).notes.values()] == ["places that ATen takes in another order"] * (k > 3)
+            assert [*lower_graph(gm).notes.values()] == ["indices that ATen takes in another order"] * (k > 3)
             found = CpuBackend().compile(gm, (x, places, value))([x, places, value])[0]
             assert torch.equal(found, x.index_put((places,), value))
 

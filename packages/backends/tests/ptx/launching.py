@@ -92,7 +92,7 @@ class Emulated:
     def _entry(self, run: KernelRun) -> Callable[..., None]:
         def call(*values: Any) -> None:
             known = run.arguments(values)
-            for kernel, own in zip(run.kernels, run.places, strict=True):
+            for kernel, own in zip(run.kernels, run.positions, strict=True):
                 self.launch(kernel, [known[k] for k in own])
 
         return call

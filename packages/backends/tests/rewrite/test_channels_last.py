@@ -144,7 +144,7 @@ def test_what_is_laid_out_by_the_program_stays() -> None:
 @pytest.mark.parametrize(
     ("function", "images", "weight", "reason"),
     [
-        (F.conv1d, (2, 8, 32), (8, 8, 3), "no images"),
+        (F.conv1d, (2, 8, 32), (8, 8, 3), "no inputs"),
         (lambda x, w: F.conv2d(x.double(), w.double()), (2, 8, 32, 32), (8, 8, 3, 3), "float64"),
         (F.conv2d, (2, 8, 8, 8), (8, 8, 8, 8), "or of one pixel"),
         (F.conv2d, (2, 1, 32, 32), (1, 1, 3, 3), "one channel"),

@@ -1,1 +1,1 @@
-"""Autotuning: candidates are timed on the device, and the fastest is kept on disk."""
+"""Autotuning: candidates timed on the device, the times stored on disk in the autotuner cache."""

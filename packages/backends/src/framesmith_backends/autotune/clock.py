@@ -1,6 +1,6 @@
-"""The device's clock: forms of matmuls and kernels launched on operands like the real ones, and timed by events.
+"""The device's clock: candidates of matmuls and kernels launched on similar operands and timed by CUDA events.
 
-Each form is captured as a CUDA graph of several launches, so that what the host does between them does not count, and
+Each candidate is captured as a CUDA graph of several launches, so that the host's work between them does not count, and
 the graphs are replayed in turns. Inputs of the graph that is compiled are read in other copies at each launch, as many
 as the cache does not hold: so a model's weights are met. What other kernels have just written is in the cache.
 """
@@ -33,22 +33,22 @@ from framesmith_backends.reporting import PLANS
 from framesmith_backends.schedule.memory.memory_bound import run_of
 from framesmith_backends.torch_adapter import unstable
 
-#: Rounds in which all forms are replayed, if these take no longer than the experiment may.
+#: Rounds in which all candidates are replayed, if these take no longer than the experiment may.
 ROUNDS = 7
 #: Launches of a capture, and the seconds that they should take.
 MOST_LAUNCHES, SPAN = 16, 2e-3
 #: Copies of inputs take no more bytes than this, and so much of the cache; all buffers this part of what is free.
 MOST_COPIED, BEYOND_CACHE, SHARE_OF_FREE = 512 << 20, 1.25, 4
-#: Forms that take so much longer than the best one in a round are out.
+#: Candidates that take so much longer than the best one in a round are out.
 OUT = 1.3
-#: Results of a form that are not near those of the present one, and how many there may be.
+#: Results of a candidate that are not near those of the present one, and how many there may be.
 NEAR, FAR_AWAY = 0.05, 0.01
-#: What numbers of the user's that a kernel is given at each call are while it is timed.
+#: The value of the user's numbers, which a kernel is given at each call, while it is timed.
 NUMBER = 0.5
 
 _LOCK = threading.Lock()
 #: A launch; what it gives back is the matmul, where that is no buffer among those that it is given.
-LaunchedForm = Callable[[Buffers], torch.Tensor | None]
+LaunchedCandidate = Callable[[Buffers], torch.Tensor | None]
 
 
 @dataclass(slots=True)
@@ -80,18 +80,22 @@ class DeviceClock:
             made = [_experiment(trial, program) for trial in trials]
             fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
             try:
-                forms = self._forms([trials[at] for at in fine], [*fine.values()])
+                candidates = self._candidates([trials[at] for at in fine], [*fine.values()])
             except Exception as error:
                 return [one if isinstance(one, Exception) else error for one in made]
-            timed = {at: self._timed(trials[at], one, own) for (at, one), own in zip(fine.items(), forms, strict=True)}
+            timed = {
+                at: self._timed(trials[at], one, own) for (at, one), own in zip(fine.items(), candidates, strict=True)
+            }
             return [one if isinstance(one, Exception) else timed[at] for at, one in enumerate(made)]
 
-    def _forms(self, trials: Sequence[Trial], experiments: Sequence[Experiment]) -> list[dict[str, LaunchedForm]]:
-        """The forms of each trial that compile, by name; machine code of all is made side by side."""
+    def _candidates(
+        self, trials: Sequence[Trial], experiments: Sequence[Experiment]
+    ) -> list[dict[str, LaunchedCandidate]]:
+        """The candidates of each trial that compile, by name; machine code of all is made side by side."""
         wanted = [(at, name, *what) for at, one in enumerate(experiments) for name, what in one.launches.items()]
-        runs = [kernel_run(run_of(f"form{k}", items), what) for k, (_, _, items, what) in enumerate(wanted)]
+        runs = [kernel_run(run_of(f"candidate{k}", items), what) for k, (_, _, items, what) in enumerate(wanted)]
         entries = self.entries(runs)
-        found: list[dict[str, LaunchedForm]] = [{} for _ in trials]
+        found: list[dict[str, LaunchedCandidate]] = [{} for _ in trials]
         for (at, name, *_), run in zip(wanted, runs, strict=True):
             if run.step.entry in entries:
                 found[at][name] = _launching(entries[run.step.entry], run)
@@ -113,14 +117,14 @@ class DeviceClock:
 
     @property
     def place(self) -> torch.device:
-        """Where operands are made."""
+        """The device of the operands."""
         return torch.device("cuda", self.device.index)
 
-    def _timed(self, trial: Trial, one: Experiment, forms: dict[str, LaunchedForm]) -> Times | Exception:
+    def _timed(self, trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate]) -> Times | Exception:
         try:
-            if trial.present not in forms:
-                raise RuntimeError(f"the present form of {trial.name} does not compile")
-            return _timed(trial, one, forms, self.place)
+            if trial.present not in candidates:
+                raise RuntimeError(f"the present candidate of {trial.name} does not compile")
+            return _timed(trial, one, candidates, self.place)
         except Exception as error:
             return error
 
@@ -140,7 +144,7 @@ def _compiled(kernel: TritonKernel, capability: int) -> bool:
     try:
         cubin(kernel, False, capability)
     except Exception as error:
-        PLANS.info("a form of %s does not compile: %s", kernel.name, error)
+        PLANS.info("a candidate of %s does not compile: %s", kernel.name, error)
         return False
     return True
 
@@ -149,7 +153,7 @@ def _never(*values: object) -> None:
     raise RuntimeError("operands that are timed begin at multiples of 16 bytes")
 
 
-def _launching(entry: object, run: KernelRun) -> LaunchedForm:
+def _launching(entry: object, run: KernelRun) -> LaunchedCandidate:
     names, numbers = run.step.buffers, [NUMBER] * len(run.step.numbers)
 
     def launch(buffers: Buffers) -> torch.Tensor | None:
@@ -162,10 +166,10 @@ def _launching(entry: object, run: KernelRun) -> LaunchedForm:
 def _with_call(
     one: Experiment,
     call: Callable[[Buffers], torch.Tensor],
-    before: LaunchedForm | None,
-    after: LaunchedForm | None,
-) -> LaunchedForm:
-    """What is launched before the call, that, and then what is launched behind it."""
+    before: LaunchedCandidate | None,
+    after: LaunchedCandidate | None,
+) -> LaunchedCandidate:
+    """The launches before the call, the call, and the launches behind it."""
 
     def launch(buffers: Buffers) -> torch.Tensor:
         if before is not None:
@@ -185,8 +189,8 @@ def _plain() -> Iterator[None]:
         yield
 
 
-def _timed(trial: Trial, one: Experiment, forms: dict[str, LaunchedForm], device: torch.device) -> Times:
-    """Seconds of a launch of each form whose results are those of the present one."""
+def _timed(trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate], device: torch.device) -> Times:
+    """Seconds of a launch of each candidate whose results are those of the present one."""
     sizes = {name: span(layout) * DTYPES[layout.dtype].itemsize for name, layout in one.layouts.items()}
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -194,15 +198,15 @@ def _timed(trial: Trial, one: Experiment, forms: dict[str, LaunchedForm], device
         raise TooLarge(f"operands take more than a part in {SHARE_OF_FREE} of the memory that is free")
     copies = _copies(sum(sizes[name] for name in one.cold), device)
     generator = torch.Generator(device).manual_seed(0)
-    first = {name: _made(layout, device, generator, one.places.get(name)) for name, layout in one.layouts.items()}
+    first = {name: _made(layout, device, generator, one.bounds.get(name)) for name, layout in one.layouts.items()}
     sets = [first, *({**first, **{name: _copy(first[name]) for name in one.cold}} for _ in range(copies - 1))]
     stream = _stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(stream):
-            agreeing = _agreeing(trial, one, forms, first)
+            agreeing = _agreeing(trial, one, candidates, first)
             count = _count(agreeing[trial.present], first, copies)
-            graphs = {name: _captured(form, sets, count) for name, form in agreeing.items()}
+            graphs = {name: _captured(candidate, sets, count) for name, candidate in agreeing.items()}
             found = _rounds(graphs, trial.present, one.seconds)
     finally:
         stream.synchronize()  # launches may be on their way whatever happened, and operands' memory is given away next
@@ -215,16 +219,16 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _made(layout: Layout, device: torch.device, generator: torch.Generator, places: int | None) -> torch.Tensor:
-    """A tensor of the layout: random numbers; integers are below `places`, or zeros, which are places of anything."""
+def _made(layout: Layout, device: torch.device, generator: torch.Generator, bound: int | None) -> torch.Tensor:
+    """A tensor of the layout: random numbers; integers are below `bound`, or zeros, which are valid indices."""
     dtype = DTYPES[layout.dtype].torch
     flat = torch.zeros(span(layout), dtype=dtype, device=device)
     if layout.dtype in FLOAT8:
         flat.copy_(torch.randn(flat.shape, generator=generator, device=device))
     elif dtype.is_floating_point:
         flat.normal_(generator=generator)
-    elif places is not None or dtype == torch.bool:
-        most = 2 if dtype == torch.bool or places is None else min(places, torch.iinfo(dtype).max)
+    elif bound is not None or dtype == torch.bool:
+        most = 2 if dtype == torch.bool or bound is None else min(bound, torch.iinfo(dtype).max)
         flat.random_(0, most, generator=generator)
     return flat.as_strided(ints(layout.shape), ints(layout.strides))
 
@@ -235,7 +239,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copies(size: int, device: torch.device) -> int:
-    """How many copies of so many bytes the cache does not hold."""
+    """The number of copies of so many bytes that exceeds the cache."""
     if size == 0:
         return 1
     cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
@@ -243,26 +247,26 @@ def _copies(size: int, device: torch.device) -> int:
 
 
 def _agreeing(
-    trial: Trial, one: Experiment, forms: dict[str, LaunchedForm], buffers: dict[str, torch.Tensor]
-) -> dict[str, LaunchedForm]:
-    """The forms that make what the present one does of the same buffers, or near that; each has run once then.
+    trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate], buffers: dict[str, torch.Tensor]
+) -> dict[str, LaunchedCandidate]:
+    """The candidates that make what the present one does of the same buffers, or near that; each has run once then.
 
-    What is written was random, so that it is not right before a form has run.
+    What is written was random, so that it is not right before a candidate has run.
     """
     before = {name: _copy(buffers[name]) for name in one.written}
-    result = forms[trial.present](buffers)
+    result = candidates[trial.present](buffers)
     wanted = {name: buffers[name].clone() for name in one.written}
     if result is not None and one.result in wanted:
         wanted[one.result] = result
-    found = {trial.present: forms[trial.present]}
-    for label, form in forms.items():
+    found = {trial.present: candidates[trial.present]}
+    for label, candidate in candidates.items():
         if label == trial.present:
             continue
         for name in one.written:
             buffers[name].copy_(before[name])
-        form(buffers)
+        candidate(buffers)
         if all(_is_near(buffers[name], wanted[name]) for name in one.written):
-            found[label] = form
+            found[label] = candidate
         else:
             PLANS.warning("%s in %s gives other numbers and is not used", trial.name, label)
     return found
@@ -277,11 +281,11 @@ def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
     return float(near.float().mean()) >= 1 - FAR_AWAY
 
 
-def _count(form: LaunchedForm, buffers: dict[str, torch.Tensor], copies: int) -> int:
-    """How many launches a capture has."""
+def _count(candidate: LaunchedCandidate, buffers: dict[str, torch.Tensor], copies: int) -> int:
+    """The number of launches in a capture."""
     start, end = _event(), _event()
     start.record()
-    form(buffers)
+    candidate(buffers)
     end.record()
     end.synchronize()
     seconds = max(start.elapsed_time(end) / 1e3, 1e-6)
@@ -292,12 +296,14 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _captured(form: LaunchedForm, sets: Sequence[dict[str, torch.Tensor]], count: int) -> torch.cuda.CUDAGraph:
+def _captured(
+    candidate: LaunchedCandidate, sets: Sequence[dict[str, torch.Tensor]], count: int
+) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:
         for k in range(count):
-            form(sets[k % len(sets)])
+            candidate(sets[k % len(sets)])
     finally:
         graph.capture_end()
     return graph

@@ -1,4 +1,4 @@
-"""How the forms of a matmul are run to be timed: ATen's call with the kernel behind it, and one kernel for both."""
+"""Trials of a matmul's candidates: ATen's call with the kernel behind it, and one kernel for both."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.schedule.matmuls.blas_steps import view_of
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 
-#: What all forms of a matmul may take.
+#: The limit for all candidates of a matmul.
 SECONDS = 1.5
 
 
 def experiment_of(one: Fusable, tiles: Sequence[TileShape], program: Program, present: str) -> Experiment:
-    """The matmul in the present form and in these tiles."""
+    """The matmul in the present candidate and in these tiles."""
     layouts = _layouts(one, tiles, program)
-    forms: dict[str, Sequence[Item]] = {}
+    candidates: dict[str, Sequence[Item]] = {}
     if one.kernel is not None:
-        forms[present] = (one.kernel,)
+        candidates[present] = (one.kernel,)
     if one.before():
-        forms[BEFORE] = one.before()
-    forms |= {tile.text(): (*one.before(tile), *one.items(tile)) for tile in tiles}
+        candidates[BEFORE] = one.before()
+    candidates |= {tile.text(): (*one.before(tile), *one.items(tile)) for tile in tiles}
     written = tuple(param.name for param in one.matmul.params if param.written)
-    # Integers of 8 bits are weights, 0 or 1; where they are places, these are checked.
+    # Integers of 8 bits are weights, 0 or 1; where they are indices, these are checked.
     weights = {name: 2 for name, layout in layouts.items() if layout.dtype in ("i8", "u8")}
     return Experiment(
-        {name: (items, _launches(items)) for name, items in forms.items()},
+        {name: (items, _launches(items)) for name, items in candidates.items()},
         layouts,
         written,
         frozenset(name for name in layouts if name in program.inputs),
@@ -52,12 +52,12 @@ def _launches(items: Sequence[Item]) -> list[Launch]:
 def _call(one: Fusable, program: Program) -> Callable[[Buffers], torch.Tensor]:
     """The ATen call on buffers."""
     node = one.call.node
-    places = {id(arg): view_of(program, arg) for arg in node.all_input_nodes}
+    known = {id(arg): view_of(program, arg) for arg in node.all_input_nodes}
     target: Any = node.target
 
     def call(buffers: Buffers) -> torch.Tensor:
         def tensor(arg: fx.Node) -> torch.Tensor:
-            place = places[id(arg)]
+            place = known[id(arg)]
             assert place is not None
             (offset,) = ints((place.offset,))
             return buffers[place.source].as_strided(ints(place.shape), ints(place.strides), offset)

@@ -1,6 +1,6 @@
 """In which form matmuls run: the fastest of those that were timed.
 
-The present form is an ATen call and, where there is one, the kernel that reads it.
+The present candidate is an ATen call and, where there is one, the kernel that reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.target import GPU_PROCESSORS
 
-#: The name of the present form.
+#: The name of the present candidate.
 PRESENT = "ATen"
 #: So many tiles of matmuls that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
@@ -32,7 +32,7 @@ CAPABILITY = 90
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A matmul, and the tiles in which it is timed beside the present form."""
+    """A matmul, and the tiles in which it is timed beside the present candidate."""
 
     fusable: Fusable
     tiles: tuple[TileShape, ...]
@@ -58,20 +58,20 @@ class Trial:
 
 @dataclass(slots=True)
 class Choices:
-    """Chooses for the matmuls of a graph, and can tell of it; without a `clock` the present form.
+    """Chooses candidates for the matmuls of a graph and reports them; without a `clock` the present ones.
 
-    What cannot be timed keeps its present form, and `on_error` is told; without it, the error is raised.
+    A matmul that cannot be timed keeps its present candidate, and `on_error` is called; without it, the error raises.
     """
 
     clock: Clock | None = None
     exact: bool = True
     on_error: OnError | None = None
-    told: dict[str, list[str]] = field(default_factory=dict)
+    reports: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
         try:
             return self._chosen(found, program)
-        except Exception as error:  # the present form is as good as ever
+        except Exception as error:  # the present candidate is as good as ever
             self._failed(error)
             return {}
 
@@ -81,7 +81,7 @@ class Choices:
         chosen: dict[str, TileShape] = {}
         for trial, times in zip(trials, times_of(trials, program, self.clock, self._failed), strict=True):
             name = fastest(times, PRESENT, trial.others)
-            self._tell(trial, times, name)
+            self._report(trial, times, name)
             if name is not None:
                 chosen[trial.name] = trial.tiles[trial.others.index(name)]
         return chosen
@@ -98,18 +98,18 @@ class Choices:
     def _failed(self, error: Exception) -> None:
         if self.on_error is None:
             raise error
-        self.on_error("matmuls in other forms than ATen's", error)
+        self.on_error("matmuls by other candidates than ATen's", error)
 
-    def _tell(self, trial: Trial, times: Times, chosen: str | None) -> None:
+    def _report(self, trial: Trial, times: Times, chosen: str | None) -> None:
         one = trial.fusable
         parts = [str(one.call.node.target), *(["its kernel"] if one.kernel is not None else [])]
         parts += [f"what computes {', '.join(operands)}"] if (operands := _computable(one)) else []
         head = f"{one.call.name}: {' and '.join(parts)}"
-        self.told[one.call.name] = lines_of(trial, head, times, chosen)
+        self.reports[one.call.name] = lines_of(trial, head, times, chosen)
 
     def text(self) -> str:
-        """What was chosen among, with the times."""
-        return "\n".join(line for lines in self.told.values() for line in lines)
+        """The candidates, with their times."""
+        return "\n".join(line for lines in self.reports.values() for line in lines)
 
 
 def _computable(one: Fusable) -> list[str]:
@@ -118,16 +118,16 @@ def _computable(one: Fusable) -> list[str]:
 
 
 def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
-    """What the times depend on, as a digest: equal for matmuls that are alike but for names."""
+    """The digest of all that the times depend on: equal for matmuls that differ in names only."""
     one = trial.fusable
     matmul = one.matmul
     computed = [one.in_tiles(replace(matmul.tile, computed=way)) for way in one.ways[1:]]
     before = [render_triton(kernel, "kernel") for kernel in one.before()]
-    forms = [render_matmul(form, "kernel") for form in (matmul, *computed)] + before
+    rendered = [render_matmul(form, "kernel") for form in (matmul, *computed)] + before
     items: list[OnGpu] = [matmul, *computed, *one.before()]
     names = dict.fromkeys(param.name for item in items for param in item.params)
     buffers = [(program.layouts[name].shape, program.layouts[name].strides, name in program.inputs) for name in names]
-    texts = tuple((form.source, form.pointers, form.grid, form.warps) for form in forms)
+    texts = tuple((one.source, one.pointers, one.grid, one.warps) for one in rendered)
     after = None if one.kernel is None else render_triton(one.kernel, "kernel")
     present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
     tiles = tuple(tile.text() for tile in trial.tiles)

@@ -1,6 +1,6 @@
 """In which tiles and numbers of warps kernels run: by rule, or in the form that was timed as fastest.
 
-What is timed is what a launch runs, a kernel or several that are alike: these keep sharing it, whatever is chosen.
+A launch is timed as a whole, a kernel or several of the same source: these share it, whatever is chosen.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
 from framesmith_backends.render.triton.tile import Form
 from framesmith_backends.render.triton.tile_candidates import forms_of
 
-#: The name of the present form.
+#: The name of the present candidate.
 BY_RULE = "by rule"
-#: What moves fewer bytes takes less time than a launch (H200: 3 us); so many different launches of a graph are timed,
+#: Fewer bytes are moved in less time than a launch (H200: 3 us); so many different launches of a graph are timed,
 #: the largest ones, each for so many seconds.
 LEAST_BYTES, MOST_TIMED, SECONDS = 12 << 20, 16, 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class TileTrial:
-    """What a launch runs, and the forms in which it is timed, the rule's first; `moved` are the bytes that it moves."""
+    """A launch and its candidate configurations, the rule's first; `moved` are the bytes that it moves."""
 
     one: Gathered
-    forms: tuple[Form, ...]
+    candidates: tuple[Form, ...]
     moved: int
 
     @property
@@ -59,10 +59,10 @@ class TileTrial:
 
     @property
     def others(self) -> tuple[str, ...]:
-        return tuple(form.text() for form in self.forms[1:])
+        return tuple(form.text() for form in self.candidates[1:])
 
     def key(self, program: Program, about: tuple[object, ...]) -> str:
-        launch, rule = self._launched(self.forms[0]), self.forms[0].text()
+        launch, rule = self._launched(self.candidates[0]), self.candidates[0].text()
         function = launch.kernel
         buffers = [(span(program.layouts[name]), name in program.inputs) for name in launch.buffers]
         form = (text_of(function), function.grid, function.pointers, function.options, rule, self.others)
@@ -70,7 +70,7 @@ class TileTrial:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     def experiment(self, program: Program) -> Experiment:
-        """The launch in all forms, without the checks of its kernels, which would be of numbers that are made up."""
+        """The launch in all candidates, without the checks of its kernels, which would be of random numbers."""
         kernels = [without_checks(kernel) for kernel in self.one.kernels]
         params = {param.name: param for kernel in kernels for param in kernel.params}
         written = {param.name for kernel in kernels for param in kernel.params if param.written}
@@ -78,13 +78,13 @@ class TileTrial:
         return Experiment(
             {
                 name: (kernels, [self._launched(form)])
-                for name, form in zip((BY_RULE, *self.others), self.forms, strict=True)
+                for name, form in zip((BY_RULE, *self.others), self.candidates, strict=True)
             },
             {name: program.layouts[name] for name in params},
             tuple(sorted(written)),
             frozenset(name for name in params if name in program.inputs),
             SECONDS,
-            places={**dict.fromkeys(written - read, ANY_INTEGERS), **_places(kernels)},
+            bounds={**dict.fromkeys(written - read, ANY_INTEGERS), **_bounds(kernels)},
         )
 
     def _launched(self, form: Form) -> Launch:
@@ -94,14 +94,14 @@ class TileTrial:
 
 @dataclass(frozen=True, slots=True)
 class InForm:
-    """What a launch runs in some form: its members as functions of their own, by name, and all of them at once."""
+    """A launch in one configuration: its members as functions of their own, by name, and all of them at once."""
 
     functions: Mapping[str, TritonKernel]
     launch: Launch
 
 
 def in_form(one: Gathered, form: Form) -> InForm:
-    """What the launch runs in that form of `forms_of`.
+    """Return the launch in that configuration of `forms_of`.
 
     Raises ValueError where kernels that share a text would not do so in that form.
     """
@@ -111,11 +111,11 @@ def in_form(one: Gathered, form: Form) -> InForm:
     at = forms_of(one.kernels[0]).index(form)
     own = [forms_of(kernel) for kernel in one.kernels]  # the same form, over each kernel's own loops
     functions = {
-        kernel.name: render_triton(kernel, f"triton_{kernel.name}", forms[at])
-        for kernel, forms in zip(one.kernels, own, strict=True)
+        kernel.name: render_triton(kernel, f"triton_{kernel.name}", candidates[at])
+        for kernel, candidates in zip(one.kernels, own, strict=True)
     }
     if len({text_of(function) for function in functions.values()}) > 1:
-        raise ValueError(f"kernels alike to {one.kernels[0].name} are not alike in the form {form.text()}")
+        raise ValueError(f"kernels equal to {one.kernels[0].name} differ in the configuration {form.text()}")
     return InForm(functions, one.launch(functions))
 
 
@@ -126,17 +126,17 @@ def text_of(function: TritonKernel) -> str:
 
 @dataclass(slots=True)
 class TileChoices:
-    """Chooses forms for what the launches of a graph run, and can tell of it; without a `clock` those by rule.
+    """Chooses configurations for the launches of a graph and reports them; without a `clock` those by rule.
 
-    What cannot be timed is by rule, and `on_error` is told; without it, the error is raised.
+    A launch that cannot be timed is by rule, and `on_error` is called; without it, the error is raised.
     """
 
     clock: Clock | None = None
     on_error: OnError | None = None
-    told: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
 
     def __call__(self, found: Sequence[Gathered], program: Program) -> Mapping[str, InForm]:
-        """What runs in another form than the rule's, in that form, by its name."""
+        """The launches in another configuration than the rule's, by name."""
         try:
             return self._chosen(found, program)
         except Exception as error:  # the rule's form is as good as ever
@@ -149,36 +149,36 @@ class TileChoices:
         chosen: dict[str, InForm] = {}
         for trial, times in zip(trials, times_of(trials, program, self.clock, self._failed, MOST_TIMED), strict=True):
             name = fastest(times, BY_RULE, trial.others)
-            self._tell(trial, times, name)
+            self._report(trial, times, name)
             if name is not None:
-                chosen[trial.one.name] = in_form(trial.one, trial.forms[1 + trial.others.index(name)])
+                chosen[trial.one.name] = in_form(trial.one, trial.candidates[1 + trial.others.index(name)])
         return chosen
 
     def _failed(self, error: Exception) -> None:
         if self.on_error is None:
             raise error
-        self.on_error("kernels in other forms than the rule's", error)
+        self.on_error("kernels in other configurations than the rule's", error)
 
-    def _tell(self, trial: TileTrial, times: Times, chosen: str | None) -> None:
-        head = f"{trial.name}: {trial.moved / 2**20:.0f} MiB, by rule {trial.forms[0].text()}"
+    def _report(self, trial: TileTrial, times: Times, chosen: str | None) -> None:
+        head = f"{trial.name}: {trial.moved / 2**20:.0f} MiB, by rule {trial.candidates[0].text()}"
         skipped = self.clock is not None and not times
-        self.told += [head, "  not measured"] if skipped else lines_of(trial, head, times, chosen)
+        self.reports += [head, "  not measured"] if skipped else lines_of(trial, head, times, chosen)
 
     def text(self) -> str:
-        """What was chosen among, with the times."""
-        return "\n".join(self.told)
+        """The candidates, with their times."""
+        return "\n".join(self.reports)
 
 
 def trial_of(one: Gathered, program: Program) -> TileTrial | None:
-    """What is timed of the launch; None where that is not worth it, or not known how."""
+    """The trial of a launch; None where it is not worth it, or not known how."""
     kernels = one.kernels
     if len(kernels) != len(one.members) or not all(_is_fixed(kernel, program) for kernel in kernels):
         return None
     moved = sum(bytes_moved(kernel, program) for kernel in kernels)
     if moved < LEAST_BYTES:
         return None
-    forms = tuple(forms_of(one.line or kernels[0]))
-    return TileTrial(one, forms, moved) if len(forms) > 1 else None
+    candidates = tuple(forms_of(one.line or kernels[0]))
+    return TileTrial(one, candidates, moved) if len(candidates) > 1 else None
 
 
 def _is_fixed(kernel: Kernel, program: Program) -> bool:
@@ -217,25 +217,25 @@ def _add(found: dict[tuple[str, bool], int], what: tuple[str, bool], ix: Ix, loa
 
 
 def _read(kernel: Kernel) -> list[Load]:
-    """What is read, also for places of what is written."""
-    told = [atom.value for store in kernel.stores for atom in index.indirect_atoms(store.index)]
+    """The loads, also for indices of stores."""
+    indirect = [atom.value for store in kernel.stores for atom in index.indirect_atoms(store.index)]
     values = [value for one in kernel.passes for value in one.values]
     after = [store.value for store in kernel.after]
-    return loads(*values, *after, *told)  # type: ignore[arg-type]
+    return loads(*values, *after, *indirect)  # type: ignore[arg-type]
 
 
-def _places(kernels: Sequence[Kernel]) -> dict[str, int]:
+def _bounds(kernels: Sequence[Kernel]) -> dict[str, int]:
     """Of buffers of integers that say where something is: below which number these are."""
     found: dict[str, int] = {}
-    for picked in (atom for kernel in kernels for atom in _picked(kernel)):
-        if not isinstance(picked.size, int):
+    for one in (atom for kernel in kernels for atom in _indirect(kernel)):
+        if not isinstance(one.size, int):
             continue
-        for load in loads(picked.value):  # type: ignore[arg-type]
-            found[load.source] = min(found.get(load.source, picked.size), picked.size)
+        for load in loads(one.value):  # type: ignore[arg-type]
+            found[load.source] = min(found.get(load.source, one.size), one.size)
     return found
 
 
-def _picked(kernel: Kernel) -> Iterator[Indirect]:
+def _indirect(kernel: Kernel) -> Iterator[Indirect]:
     for store in kernel.stores:
         yield from index.indirect_atoms(store.index)
     for node in walk(*_read(kernel)):

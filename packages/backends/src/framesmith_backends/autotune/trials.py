@@ -1,7 +1,7 @@
-"""What is chosen by measuring: forms of one computation, timed side by side, equal ones once, and kept on disk.
+"""The autotuner cache: candidates of one computation, timed side by side, equal ones once, and stored on disk.
 
-A `Trial` is a computation with its forms, of which one is present: it stays where nothing is faster by a margin, where
-nothing could be timed, and while a CUDA graph is captured. What times trials is a `Clock`.
+A `Trial` is a computation with its candidates, one of them present: it stays where none is faster by a margin, where
+none could be timed, and while a CUDA graph is captured. A `Clock` times trials.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from framesmith_backends.reporting import PLANS, warn_once
 
 #: A form is taken if its time is less than this part of the present one's.
 MARGIN = 0.98
-#: The name of what the present form launches before its call.
+#: The name of what the present candidate launches before its call.
 BEFORE = "before"
 #: Of what is written to disk.
 FORMAT = 1
@@ -30,7 +30,7 @@ FORMAT = 1
 #: Integers that are written without being read are below this at first.
 ANY_INTEGERS = 128
 
-#: Seconds by the names of forms.
+#: Seconds by the names of candidates.
 Times = Mapping[str, float]
 #: Buffers by their names.
 Buffers = Mapping[str, torch.Tensor]
@@ -38,12 +38,12 @@ Buffers = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """How the forms of a trial are run.
+    """The launches of a trial's candidates, and their buffers.
 
-    `launches` has for each form the items of a run and what is launched for them. `call` comes before the launches of
-    the present form, and behind those called `BEFORE`; it gives the buffer `result`, which those read. `written` are
-    the buffers whose contents tell whether a form is right. `cold` are those that are met in memory, not in the cache.
-    `places` says below which number the elements of a buffer of integers are, where these are places, factors or
+    `launches` has for each candidate the items of a run and their launches. `call` comes before the launches of
+    the present candidate, and behind those called `BEFORE`; it gives the buffer `result`, which those read. `written`
+    are the buffers whose contents are compared. `cold` are those that are met in memory, not in the cache.
+    `bounds` says below which number the elements of a buffer of integers are, where these are indices, factors or
     written without being read; others are zeros. The clock takes `seconds` at most for it.
     """
 
@@ -54,11 +54,11 @@ class Experiment:
     seconds: float
     call: Callable[[Buffers], torch.Tensor] | None = None
     result: str = ""
-    places: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 class Trial(Protocol):
-    """A computation and its forms by name: the present one, and others in the order in which they are told."""
+    """A computation and its candidates by name: the present one, and others in the order of reports."""
 
     @property
     def name(self) -> str: ...
@@ -70,13 +70,13 @@ class Trial(Protocol):
     def others(self) -> tuple[str, ...]: ...
 
     def key(self, program: Program, about: tuple[object, ...]) -> str:
-        """What the times depend on, as a digest: equal for what is alike but for names."""
+        """The digest of all that the times depend on: equal for computations that differ in names only."""
 
     def experiment(self, program: Program) -> Experiment: ...
 
 
 class Clock(Protocol):
-    """What times forms. `about` names the device and what compiles for it: times are good for that alone."""
+    """A clock for candidates. `about` names the device and its compilers: times are good for these alone."""
 
     @property
     def about(self) -> tuple[object, ...]: ...
@@ -91,11 +91,11 @@ class Clock(Protocol):
         """Whether anything may be launched now."""
 
     def times(self, trials: Sequence[Any], program: Program) -> list[Times | Exception]:
-        """Seconds of each trial's forms that run, by their names; or what kept it from being timed."""
+        """Seconds of each trial's candidates that run, by name; or the error that kept it from being timed."""
 
 
 class TooLarge(Exception):
-    """What is to be timed does not fit beside what the device holds; the present form is no worse than it was."""
+    """A trial does not fit in the device's free memory; its present candidate is no worse than it was."""
 
 
 def times_of(
@@ -105,9 +105,9 @@ def times_of(
     failed: Callable[[Exception], None],
     most: int | None = None,
 ) -> list[Times]:
-    """What is known of each trial, by then; nothing where there is no clock, or it is not free.
+    """The times of each trial; none where there is no clock, or it is not free.
 
-    Of trials that differ the first `most` are timed, or were before; `failed` is told of what could not be.
+    Of trials that differ the first `most` are timed, or were before; `failed` is called for those that could not be.
     """
     if clock is None or not trials or not clock.is_free():
         return [{}] * len(trials)
@@ -126,13 +126,13 @@ def times_of(
 def _timed(
     clock: Clock, fresh: Mapping[str, Trial], program: Program, failed: Callable[[Exception], None]
 ) -> dict[str, Times]:
-    """What the clock tells of each, kept on disk."""
+    """The clock's times of each, stored on disk."""
     found: dict[str, Times] = {}
     for (key, trial), times in zip(fresh.items(), clock.times([*fresh.values()], program), strict=True):
         if isinstance(times, Exception):
             PLANS.info("%s was not timed: %s", trial.name, times)
             if isinstance(times, TooLarge):
-                warn_once(f"kernels and matmuls are not measured where {times}; they run in their present form")
+                warn_once(f"kernels and matmuls are not measured where {times}; they run by their present candidates")
             else:
                 failed(times)
         else:
@@ -150,7 +150,7 @@ def fastest(times: Times, present: str, others: Sequence[str]) -> str | None:
 
 
 def lines_of(trial: Trial, head: str, times: Times, chosen: str | None) -> list[str]:
-    """What is told of a trial: the times of its forms, or which would be measured."""
+    """The report of a trial: the times of its candidates, or which would be measured."""
     lines = [head]
     if not times:
         lines.append(f"  unmeasured: {trial.present}; to be measured: {'; '.join(trial.others)}")

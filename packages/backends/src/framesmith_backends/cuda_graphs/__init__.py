@@ -1,1 +1,1 @@
-"""CUDA graphs: what may be captured, capturing, and replaying."""
+"""CUDA graph capture: which graphs and calls may be captured, capture, and replay."""

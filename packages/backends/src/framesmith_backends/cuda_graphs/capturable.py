@@ -1,4 +1,4 @@
-"""Which graphs may be captured: what runs on the host, or for one call alone, would be missing from a replay."""
+"""Conditions of CUDA graph capture: work on the host, or for one call alone, would be missing from a replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from framesmith_aten.operators import (
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_guards.torch_adapter import OpOverload
 
-#: Of operators that cannot be captured: what their tags say that they do.
+#: Tags of operators that cannot be captured, and the reasons.
 ON_THE_HOST = {
     torch.Tag.data_dependent_output: "reads a number from the device",
     torch.Tag.cudagraph_unsafe: "is not safe to capture",
@@ -40,7 +40,7 @@ ON_THE_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a graph takes, by position.
+    """A graph's inputs, by position.
 
     `tensors` and `numbers` are all of it; `varying` are tensors whose sizes, strides or offsets are symbols, `written`
     those that the graph writes to.
@@ -83,12 +83,12 @@ def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
 
 
 def why_unbacked(node: fx.Node) -> str | None:
-    """Of numbers, and of sizes, that are others at each call though those of the inputs are the same."""
+    """The reason why a value is unbacked or of unbacked size, or None."""
     value = node.meta.get("val")
     numbers = [number for one in tensors_in(value) if _may_vary(one) for number in numbers_of(one).values()]
     symbolic = [number for number in (value, *numbers) if is_symbolic(number)]
     if any(is_unbacked(number) or is_assumed(number) for number in symbolic):
-        return f"data tell {node.name}, or its size"
+        return f"{node.name} or its size is unbacked"
     return None
 
 
@@ -134,11 +134,11 @@ def launches_anything(gm: fx.GraphModule) -> bool:
 
 
 def parameters(gm: fx.GraphModule) -> Parameters:
-    """What the graph takes."""
+    """The inputs of the graph."""
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     tensors = {at: v for at, node in enumerate(nodes) if isinstance(v := node.meta.get("val"), torch.Tensor)}
-    places = {node: at for at, node in enumerate(nodes)}
-    written = {places[node] for node in _written(gm) if node in places}
+    positions = {node: at for at, node in enumerate(nodes)}
+    written = {positions[node] for node in _written(gm) if node in positions}
     return Parameters(
         tensors=tuple(tensors),
         numbers=tuple(at for at in range(len(nodes)) if at not in tensors),
@@ -153,7 +153,7 @@ def _written(gm: fx.GraphModule) -> Iterator[fx.Node]:
 
 
 def written_by(node: fx.Node) -> Iterator[fx.Node]:
-    """What the node writes to, seen through views."""
+    """The nodes that the node writes to, seen through views."""
     op = node.target
     if node.op != "call_function" or not isinstance(op, OpOverload):
         return
@@ -172,7 +172,7 @@ def _nodes_in(value: Any) -> list[fx.Node]:
 
 
 def base_of(node: fx.Node) -> fx.Node:
-    """What the node shows, if it is a view, or gives, if it is one of several results."""
+    """The base of a view, or the call of one of several results."""
     while node.op == "call_function" and node.args and (is_view(node.target) or node.target is operator.getitem):
         source = node.args[0]
         if not isinstance(source, fx.Node):

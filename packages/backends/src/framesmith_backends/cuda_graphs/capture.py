@@ -1,6 +1,6 @@
-"""One capture of a graph's launches: what it reads where it lies, what it copies, and what it gives.
+"""One capture of a graph's launches: the inputs that it reads in place or copies, and its results.
 
-Nothing here asks for a GPU: what captures is a `Capturer`, and `cuda_graphs.py` has that of CUDA.
+Nothing here asks for a GPU: a `Capturer` captures, and `capturer.py` has that of CUDA.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from framesmith_backends.torch_adapter import unstable
 
 #: Bytes of inputs, and of results, that a capture copies: beyond it, copying costs what replaying saves.
 MOST_COPIED = 256 << 20
-#: Addresses at which captures have results, and how many captures do.
+#: Addresses at which captures have results, and the number of such captures.
 OF_CAPTURES: Counter[int] = Counter()
 
 
 class Replayable(Protocol):
-    """What was launched, to be done again."""
+    """Captured launches, to be replayed."""
 
     def ready(self) -> None:
         """Called before anything is written to what the capture reads: what still uses it is waited for."""
@@ -68,7 +68,7 @@ class Capturer(Protocol):
         ...
 
     def settings(self) -> tuple[object, ...]:
-        """What else the launches depend on: switches that the user may turn between two calls."""
+        """The switches that the launches depend on, which the user may turn between two calls."""
         ...
 
     def make_room(self) -> None:
@@ -126,14 +126,14 @@ class Capture:
         self.memory = Memory(tensors)
         if not self.memory.is_free():
             raise NotCaptured("something else holds its results")
-        self._addresses_of = _picker(self.fixed)
+        self._addresses_of = _getter(self.fixed)
         self._expected = self._addresses_of(_by_place(self.fixed))
         if not lends:
             results.copying = Copying(tensors)
             return
-        places = [address for address in self.memory.addresses if address]
-        OF_CAPTURES.update(places)
-        weakref.finalize(self, _forget, places).atexit = False
+        addresses = [address for address in self.memory.addresses if address]
+        OF_CAPTURES.update(addresses)
+        weakref.finalize(self, _forget, addresses).atexit = False
 
     def takes(self, addresses: Sequence[int]) -> bool:
         return bool(self._addresses_of(addresses) == self._expected)
@@ -142,8 +142,8 @@ class Capture:
         return not self.lends or self.memory.is_free()
 
     def may_take(self, args: Sequence[Any]) -> bool:
-        """Whether what is copied lies apart from what is written to."""
-        return self.writes is None or self.writes.lie_apart(args)
+        """Whether no copied input overlaps a written one."""
+        return self.writes is None or self.writes.are_disjoint(args)
 
     def why_not_copied(self) -> str | None:
         """Why results like these cannot be handed out as copies, or None."""
@@ -170,19 +170,19 @@ def _forget(addresses: Sequence[int]) -> None:
             del OF_CAPTURES[address]
 
 
-def _picker(places: Mapping[int, int]) -> Callable[[Sequence[int]], Any]:
-    return operator.itemgetter(*places) if places else lambda addresses: ()
+def _getter(positions: Mapping[int, int]) -> Callable[[Sequence[int]], Any]:
+    return operator.itemgetter(*positions) if positions else lambda addresses: ()
 
 
 def _by_place(fixed: Mapping[int, int]) -> Sequence[int]:
-    """The addresses as a list of which the places that are not there say nothing."""
+    """The addresses as a list with 0 for the others."""
     return [fixed.get(place, 0) for place in range(max(fixed, default=-1) + 1)]
 
 
 class Writes:
-    """Which inputs may not share memory, because one of them is copied and one of them written to.
+    """The inputs that may not share memory, because one of them is copied and one of them written to.
 
-    Copies of memory that is written to elsewhere would miss what is written, or undo it. `places` are the fixed ones
+    Copies of memory that is written to elsewhere would miss what is written, or undo it. `_Ranges` are the fixed ones
     that matter, by their beginnings, with the furthest end up to each.
     """
 
@@ -190,10 +190,10 @@ class Writes:
         self.written = [at for at in copied if at in parameters.written]
         self.read = [at for at in copied if at not in parameters.written]
         fixed = [at for at in parameters.tensors if at not in copied]
-        self.fixed_written = _Places([place_of(args[at]) for at in fixed if at in parameters.written])
-        self.fixed = _Places([place_of(args[at]) for at in fixed] if self.written else [])
+        self.fixed_written = _Ranges([place_of(args[at]) for at in fixed if at in parameters.written])
+        self.fixed = _Ranges([place_of(args[at]) for at in fixed] if self.written else [])
 
-    def lie_apart(self, args: Sequence[Any]) -> bool:
+    def are_disjoint(self, args: Sequence[Any]) -> bool:
         written = [place_of(args[at]) for at in self.written]
         read = [place_of(args[at]) for at in self.read]
         if any(map(self.fixed_written.meet, read)) or any(map(self.fixed.meet, written)):
@@ -202,7 +202,7 @@ class Writes:
         return not any(one[0] < other[1] and other[0] < one[1] for one, other in pairs)
 
 
-class _Places:
+class _Ranges:
     """Ranges of memory."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A graph's launches captured once and replayed: which calls, with what at which address. Note [Capture].
+"""A graph's launches, captured once and replayed, by sizes and addresses of inputs: Note [Capture].
 
 Note [Capture]
 A replay does what was captured, at the addresses of then. So a tensor that comes at the address of the call before is
@@ -37,11 +37,11 @@ from framesmith_backends.reporting import PLANS, warn_once
 MOST_VARIANTS, MOST_MET = 16, 64
 #: Sets of parameters that it is captured for with the same sizes.
 MOST_LAYERS = 128
-#: What a user may do about too many of them.
-FEWER_VARIANTS = "pad sizes to few lengths, and pass numbers that change as tensors"
+#: The advice about too many of them.
+FEWER_VARIANTS = "pad sizes to few lengths, and pass varying numbers as tensors"
 #: Capture that a set has at a time for the same addresses, at a time for whatever ones, and in all.
 MOST_CAPTURES, MOST_AT_A_TIME, MOST_MADE = 4, 8, 16
-#: How often an input that was read where it lies may come at a new address before it is copied from then on.
+#: The number of new addresses of an input read in place before it is copied from then on.
 PATIENCE = 2
 
 #: One replay at a time, and no replay while something is captured: captures share workspaces and random generators.
@@ -50,7 +50,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @dataclass(slots=True)
 class Counts:
-    """How often a graph was captured, replayed, and run without either."""
+    """The numbers of captures, replays, and runs without either."""
 
     captured: int = 0
     replayed: int = 0
@@ -100,7 +100,7 @@ class CapturedGraph:
         return results
 
     def _key(self, args: Sequence[Any]) -> object:
-        """What a capture is for, but for addresses."""
+        """The key of a capture, but for addresses."""
         around = (torch.is_inference_mode_enabled(), *self.capturer.settings())
         if not self._varies:
             return around
@@ -111,21 +111,21 @@ class CapturedGraph:
     def _meet(self, key: tuple[Any, ...], args: Sequence[Any], addresses: list[int]) -> None:
         for known in [known for known, variant in self._variants.items() if not variant.has_its_weights()]:
             del self._variants[known]
-        alike = [known for known, variant in self._variants.items() if variant.sizes == key[0]]
+        same = [known for known, variant in self._variants.items() if variant.sizes == key[0]]
         crowded = (
-            len(alike) >= MOST_LAYERS
-            if alike
+            len(same) >= MOST_LAYERS
+            if same
             else len({variant.sizes for variant in self._variants.values()}) >= MOST_MET
         )
         if crowded:
-            what = f"the parameters of more than {MOST_LAYERS} modules" if alike else "sizes and numbers that come once"
-            warn_once(f"{self.about} is not captured for {what}{'' if alike else f'; {FEWER_VARIANTS}'}")
-            unused = next((known for known in alike or self._variants if not self._variants[known].made), None)
+            what = f"the parameters of more than {MOST_LAYERS} modules" if same else "sizes and numbers that come once"
+            warn_once(f"{self.about} is not captured for {what}{'' if same else f'; {FEWER_VARIANTS}'}")
+            unused = next((known for known in same or self._variants if not self._variants[known].made), None)
             if unused is None:
                 return
             del self._variants[unused]
-        places = [self.parameters.tensors[place] for place in self._weights or ()]
-        weights = [(weakref.ref(args[at]), address) for at, address in zip(places, key[1:], strict=True)]
+        positions = [self.parameters.tensors[place] for place in self._weights or ()]
+        weights = [(weakref.ref(args[at]), address) for at, address in zip(positions, key[1:], strict=True)]
         self._variants[key] = CallVariant(self.parameters, key[0], weights, addresses)
 
     def _captured(self, variant: CallVariant, args: Sequence[Any], addresses: list[int]) -> Capture | None:
@@ -168,8 +168,8 @@ class CapturedGraph:
     def _has_room(self, variant: CallVariant) -> bool:
         """Whether there may be one more capture."""
         if not variant.made:
-            alike = Counter(other.sizes for other in self._variants.values() if other.made)
-            if variant.sizes not in alike and len(alike) >= MOST_VARIANTS:
+            same = Counter(other.sizes for other in self._variants.values() if other.made)
+            if variant.sizes not in same and len(same) >= MOST_VARIANTS:
                 self._give_up(
                     variant,
                     f"it is captured for {MOST_VARIANTS} sets of sizes and numbers already; {FEWER_VARIANTS}",
@@ -217,7 +217,7 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class CallVariant:
-    """What is known of the calls with one set of sizes and numbers, `sizes`, and of parameters, `weights`.
+    """The state of calls with one set of sizes and numbers, `sizes`, and of parameters, `weights`.
 
     `last` are the addresses of the last call that was not a replay, `moving` the tensors (by their place in
     `parameters.tensors`) that are copied from now on, `moved` how often others have moved.
@@ -274,10 +274,10 @@ class CallVariant:
     def make_place(self, addresses: list[int]) -> bool:
         """Whether there is a place for one more capture that lends; the oldest that is free goes if there is none."""
         lending = [one for one in self.captures if one.lends]
-        alike = [one for one in lending if one.takes(addresses)]
-        if len(alike) < MOST_CAPTURES and len(lending) < MOST_AT_A_TIME:
+        same = [one for one in lending if one.takes(addresses)]
+        if len(same) < MOST_CAPTURES and len(lending) < MOST_AT_A_TIME:
             return True
-        among = alike if len(alike) >= MOST_CAPTURES else lending
+        among = same if len(same) >= MOST_CAPTURES else lending
         unused = next((one for one in among if one.is_free()), None)
         if unused is None:
             return False

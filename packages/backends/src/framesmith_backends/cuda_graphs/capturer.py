@@ -1,4 +1,4 @@
-"""Captures what is launched on a CUDA device as a CUDA graph: the capturer of `captured_graph.py`. Note [Capture]
+"""CUDA graph capture of the launches on a CUDA device: the capturer of `captured_graph.py`. Note [Capture]
 
 Note [Capture]
 Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. In one that several shared,
@@ -151,7 +151,7 @@ def _state(index: int) -> DeviceState:
 
 
 def _wait(stream: torch.cuda.Stream, *others: torch.cuda.Stream | None) -> None:
-    """What is launched on the stream from now on waits for what was launched on the others."""
+    """Have later launches on the stream wait for earlier ones on the others."""
     for other in dict.fromkeys(others):
         if other is not None and other != stream:
             stream.wait_stream(other)
@@ -178,7 +178,7 @@ def _own_workspaces() -> Iterator[None]:
 
 
 def _switches() -> list[Callable[[], object]]:
-    """What tells how ATen computes on a CUDA device at present."""
+    """The functions that return ATen's settings of computing on a CUDA device."""
     switches = (getattr(unstable, name.lstrip("_")) for name in SWITCHES)
     found = [switch for switch in switches if switch is not None]
     return [*found, float32_precision("matmul"), float32_precision("conv"), float32_precision("rnn")]

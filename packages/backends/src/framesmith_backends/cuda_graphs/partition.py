@@ -1,9 +1,9 @@
-"""A graph cut in parts: what can be captured, and the rest, in an order in which there are few of them. Note [Parts].
+"""A graph partitioned into captured and other parts, in an order in which there are few of them: Note [Parts].
 
 Note [Parts]
-What cannot be captured (work on the CPU, `.item()`, sizes that data tell) would keep its whole graph from it. So the
-graph is cut: each part is a graph of its own, lowered and scheduled by itself, and those of which every call can be
-captured are captured.
+What cannot be captured (work on the CPU, `.item()`, unbacked sizes) would keep its whole graph from it. So the
+graph is partitioned: each part is a graph of its own, lowered and scheduled by itself. A part whose calls can all be
+captured is captured.
 
 The order is any that keeps what a program can see: a call comes after what it takes, effects of one kind (random
 numbers of one device, writes and checks) keep their order, a write comes after all that reads the same memory, and
@@ -11,9 +11,9 @@ after all that may fail. Among these orders, one that goes on with one kind of p
 fewest parts, but for which kind comes first: both are tried. So work on the CPU that needs nothing of the device comes
 to lie together, at the beginning.
 
-No part takes both a tensor and a view of it: a view is taken again wherever it is needed. So what a part is given lies
-apart from everything else that it is given, as a graph's inputs do. Numbers that sizes tell are computed in whichever
-part is at hand; those that data tell, and tensors of such sizes, are never captured.
+No part takes both a tensor and a view of it: a view is taken again wherever it is needed. So the inputs of a part
+share no memory, as a graph's inputs do. Numbers computed from sizes are computed in whichever part is at hand;
+unbacked ones, and tensors of such sizes, are never captured.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Calls:
     why: str | None
 
 
-def cut(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.GraphModule], int]) -> list[Part] | None:
+def partition(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.GraphModule], int]) -> list[Part] | None:
     """The graph in parts, in order; None where no part would be captured.
 
-    `launches` tells how many there are in a part of few calls.
+    `launches` counts those of a part of few calls.
     """
     if any(map(_shows_what_is_written, gm.graph.nodes)):
         return None
@@ -91,17 +91,17 @@ def cut(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.GraphMo
     reasons = {node: why_not_by_itself(node, device) for node in dependencies.calls}
     enough: set[tuple[fx.Node, ...]] = set()
     while None in reasons.values():
-        cutter = _Cutter(gm, dependencies.in_order(reasons), dependencies)
+        builder = _PartBuilder(gm, dependencies.in_order(reasons), dependencies)
         small: list[fx.Node] = []
-        for at, calls in enumerate(cutter.parts):
+        for at, calls in enumerate(builder.parts):
             if calls.why is not None or calls.nodes in enough:
                 continue
-            if len(calls.nodes) < SURELY_ENOUGH and launches(cutter.part(at).graph) < FEWEST_LAUNCHES:
+            if len(calls.nodes) < SURELY_ENOUGH and launches(builder.part(at).graph) < FEWEST_LAUNCHES:
                 small += calls.nodes
             else:
                 enough.add(calls.nodes)
         if not small:
-            return [cutter.part(at) for at in range(len(cutter.parts))]
+            return [builder.part(at) for at in range(len(builder.parts))]
         for node in small:
             if node in reasons:
                 reasons[node] = f"{node.name} is one of fewer than {FEWEST_LAUNCHES} launches"
@@ -120,7 +120,7 @@ def _shows_what_is_written(node: fx.Node) -> bool:
 
 
 class _Dependencies:
-    """What has to come before what.
+    """The order that dependencies and effects require.
 
     `calls` are the nodes that a part is made of. Others go with them: views and constants with whatever takes them,
     items of several results with the call that gives these.
@@ -148,14 +148,14 @@ class _Dependencies:
         return frozenset[fx.Node]().union(*map(self._sources.__getitem__, nodes))
 
     def in_order(self, reasons: dict[fx.Node, str | None]) -> list[Calls]:
-        """The calls in order, cut between those with a reason not to be captured and the others."""
+        """The calls in order, divided between those with a reason not to be captured and the others."""
         found = [_Ordering(self, reasons).beginning_with(capturable) for capturable in (True, False)]
         return min(found, key=lambda parts: (len(parts), sum(part.why is None for part in parts)))
 
 
 @dataclass(slots=True)
 class _Effects:
-    """What effects that came so far mean for later ones: the last of each kind, and who has touched which memory."""
+    """The effects so far: the last of each kind, and the nodes that have touched each memory."""
 
     last: dict[object, fx.Node] = field(default_factory=dict)
     touched: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class _Effects:
     failing: list[fx.Node] = field(default_factory=list)
 
     def before(self, node: fx.Node) -> set[fx.Node]:
-        """What has to come before the next node of the graph but for what it takes; notes the node."""
+        """The nodes that come before the next node by effects, not by operands; notes the node."""
         found: set[fx.Node] = set()
         for kind in _effects(node):
             found.update(self.last.values() if kind is ANY else _present(self.last, (kind, ANY)))
@@ -259,7 +259,7 @@ class _Ordering:
 # The parts
 
 
-class _Cutter:
+class _PartBuilder:
     """Makes graphs of the parts. `home` is the part that gives a value."""
 
     def __init__(self, gm: fx.GraphModule, parts: Sequence[Calls], dependencies: _Dependencies) -> None:
@@ -282,7 +282,7 @@ class _Cutter:
                     self.wanted[self.home[node]].append(node)
 
     def _needs(self, at: int) -> tuple[set[fx.Node], set[fx.Node]]:
-        """What the part takes, and the nodes of its graph."""
+        """The inputs of the part, and the nodes of its graph."""
         own = [node for node, home in self.home.items() if home == at]
         inner, taken = {*own, *self.results[at]}, set[fx.Node]()
         stack = list(inner)
@@ -333,7 +333,7 @@ def is_shown_anywhere(node: fx.Node) -> bool:
 
 
 def _is_plain_number(node: fx.Node) -> bool:
-    """Whether the node gives a number that the sizes of the inputs tell."""
+    """Whether the node gives a number computed from the sizes of the inputs."""
     return (node.target in FUNCTIONS or node.target in LAYOUT_QUERIES) and why_unbacked(node) is None
 
 

@@ -1,4 +1,4 @@
-"""What a capture gives: its results, over its own memory or as copies of it, and whether anybody holds them.
+"""Results of a capture, over its own memory or as copies of it, and whether anybody holds them.
 
 See Note [Capture].
 """
@@ -19,14 +19,14 @@ from framesmith_backends.torch_adapter import unstable
 
 
 class NotCaptured(Exception):
-    """Why something cannot be captured, told to the user."""
+    """The reason why something cannot be captured, as the user is warned."""
 
 
 @dataclass(slots=True)
 class Results:
-    """How results are handed out: new tensors over the capture's memory, inputs, parts of inputs, other values.
+    """Results to hand out: new tensors over the capture's memory, inputs, parts of inputs, other values.
 
-    `made` are places among the results, the capture's own tensors, sizes and strides; `repeated` pairs of places,
+    `made` are positions among the results, the capture's own tensors, sizes and strides; `repeated` pairs of positions,
     `given` pairs of a place and an input, `shown` these and where in that input. What is `made` is handed out as a copy
     where there is a `copying`.
     """
@@ -45,7 +45,7 @@ class Results:
                 results[at] = view(tensor, size, stride, 0)
         else:
             copies = self.copying.copies()
-            for (at, _, size, stride), (index, offset) in zip(self.made, self.copying.places, strict=True):
+            for (at, _, size, stride), (index, offset) in zip(self.made, self.copying.positions, strict=True):
                 results[at] = view(copies[index], size, stride, offset)
         for at, position in self.given:
             results[at] = args[position]
@@ -59,19 +59,19 @@ class Results:
 class Copying:
     """Copies of all memory that results lie in, so that those which share it do so still.
 
-    `places` has, for each result, in which of the copies it lies, and where, in elements.
+    `positions` has, for each result, the index of its copy, and the offset in it, in elements.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.wholes: list[torch.Tensor] = []
-        self.places: list[tuple[int, int]] = []
+        self.positions: list[tuple[int, int]] = []
         known: dict[int, int] = {}
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage._cdata not in known:
                 known[storage._cdata] = len(self.wholes)
                 self.wholes.append(tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0))
-            self.places.append((known[storage._cdata], int(tensor.storage_offset())))
+            self.positions.append((known[storage._cdata], int(tensor.storage_offset())))
 
     def copies(self) -> list[torch.Tensor]:
         with below_autograd():
@@ -131,7 +131,7 @@ def _alone() -> Alone:
     found = Alone(_holders(storages[0]._cdata), _references(storages)[0])
     another = tensor.detach()
     if _holders(storages[0]._cdata) != found.holders + 1:
-        raise NotCaptured("this version of torch does not tell who holds a tensor's memory")
+        raise NotCaptured("this version of torch does not say who holds a tensor's memory")
     del another
     return found
 
@@ -157,7 +157,7 @@ def place_of(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def results_of(values: Sequence[Any], inputs: Sequence[Any], tensors: Sequence[int], device: torch.device) -> Results:
-    """How what the graph gave for these inputs is handed out at a replay."""
+    """The graph's results for these inputs, as a replay hands them out."""
     found, seen = Results(), dict[int, int]()
     objects = {id(inputs[at]): at for at in tensors}
     storages = {inputs[at].untyped_storage().data_ptr(): at for at in reversed(tensors) if inputs[at].numel()}

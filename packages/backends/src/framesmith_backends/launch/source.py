@@ -30,7 +30,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
 OWNER = {"__package__": "framesmith_backends"}
-#: What copies several tensors onto others.
+#: Copies several tensors onto others.
 COPY_ALL = aten._foreach_copy_.default
 
 
@@ -39,7 +39,7 @@ class Writer:
     """The function being written.
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
-    `symbols` names the numbers known at the call, `told` has for each value the lines that read them from it.
+    `symbols` names the numbers known at the call, `bindings` has for each value the lines that read them from it.
     `below_autograd` says that nothing the function calls may ask for autograd.
     """
 
@@ -47,7 +47,7 @@ class Writer:
     names: dict[str, str] = field(default_factory=dict)
     runtime: dict[str, str] = field(default_factory=dict)
     symbols: dict[Symbol, str] = field(default_factory=dict)
-    told: dict[str, list[str]] = field(default_factory=dict)
+    bindings: dict[str, list[str]] = field(default_factory=dict)
     below_autograd: bool = True
     identifiers: set[str] = field(default_factory=set)
 
@@ -104,8 +104,8 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     )
     for name in plan.inputs:
         w.identifier(name)
-    w.told = _told(w, plan)
-    body = [line for name in plan.inputs for line in w.told.get(name, ())]
+    w.bindings = _bindings(w, plan)
+    body = [line for name in plan.inputs for line in w.bindings.get(name, ())]
     for step in plan.steps:
         body += _WRITERS[type(step)](w, step, gm)
     outputs = ", ".join(w.identifier(o) if isinstance(o, str) else literal(w, o) for o in plan.outputs)
@@ -121,8 +121,8 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     return "\n".join(head + [f"    {line}" for line in body]) + "\n", w.space
 
 
-def _told(w: Writer, plan: Plan) -> dict[str, list[str]]:
-    """For each value that tells symbols which the plan uses, the lines that read them."""
+def _bindings(w: Writer, plan: Plan) -> dict[str, list[str]]:
+    """For each value that binds symbols which the plan uses, the lines that read them."""
     used: set[Symbol] = set()
     for step in plan.steps:
         if isinstance(step, Run):
@@ -146,7 +146,7 @@ def _told(w: Writer, plan: Plan) -> dict[str, list[str]]:
 
 
 def _read(source: str, shape: str, binding: SymbolBinding) -> str:
-    """The symbol that the value tells. Attributes and whole tuples take less time than methods with arguments."""
+    """The symbol that the value binds. Attributes and whole tuples take less time than methods with arguments."""
     read = {
         "number": source,
         "size": f"{shape}[{binding.dim}]",
@@ -185,7 +185,7 @@ def needs_guard(plan: Plan) -> bool:
 
 
 def _targets(plan: Plan) -> list[object]:
-    """What the plan calls."""
+    """The functions that the plan calls."""
     copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, Copies)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
     return copies + [
@@ -239,7 +239,7 @@ def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
         return [f"{name} = {w.view(step.view)}"]
     if step.call.size is not None:
         return [f"{name} = {w.size(step.call.size)}"]
-    lines = [f"{name} = {call_text(w, node, gm)}", *w.told.get(step.call.name, ())]
+    lines = [f"{name} = {call_text(w, node, gm)}", *w.bindings.get(step.call.name, ())]
     if step.layout is not None and node.op == "call_function":
         lines += _checked(name, w.sizes(step.layout.strides))
     return lines

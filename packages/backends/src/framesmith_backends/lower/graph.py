@@ -87,7 +87,7 @@ def layout_of(value: torch.Tensor, numbers: Numbers) -> Layout | str:
         return Layout(shape, strides, dtype, device)
     sizes, steps = numbers.sizes(shape), numbers.sizes(strides)
     if sizes is None or steps is None:
-        return "a symbolic shape that nothing in the graph tells"
+        return "a symbolic shape that nothing in the graph binds"
     return Layout(sizes, steps, dtype, device)
 
 
@@ -104,7 +104,7 @@ def lower_graph(
 ) -> Lowering:
     """Lower every node of the graph, of tensors on that type of device, for kernels of the machine.
 
-    A node whose rule fails becomes an ATen call, of which `on_error` is told; without it, the error is raised.
+    A node whose rule fails becomes an ATen call, and `on_error` is called; without it, the error is raised.
     """
     low = Lowering(device, on_error, target=target)
     low.program.bindings = low.numbers.bindings
@@ -113,7 +113,7 @@ def lower_graph(
             low.numbers.magnitudes.learn(value)
     for plain in (True, False):
         for node in gm.graph.find_nodes(op="placeholder"):
-            low.numbers.tell(node.meta.get("val"), node.name, plain=plain)
+            low.numbers.bind(node.meta.get("val"), node.name, plain=plain)
     for position, node in enumerate(gm.graph.nodes):
         low.positions[node] = position
         _HANDLERS[node.op](low, node)
@@ -127,7 +127,7 @@ def _external(low: Lowering, node: fx.Node) -> None:
     value = node.meta.get("val")
     low.values[node] = None
     if node.op == "call_function":
-        low.numbers.tell(value, node.name, plain=True)
+        low.numbers.bind(value, node.name, plain=True)
     if is_symbolic(value) or isinstance(value, (bool, int, float)):
         low.program.numbers.add(node.name)
         low.values[node] = _number(low, node)
@@ -179,7 +179,7 @@ def _call(low: Lowering, node: fx.Node) -> None:
 
 
 def _is_assumed(value: object) -> bool:
-    """Whether data tell something of a result's layout that is taken for granted to be another number.
+    """Whether part of a result's layout is unbacked and assumed to be another number.
 
     The check that it is that one asks for it at a call, of what the operator itself gives.
     """
@@ -309,10 +309,10 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
     for name in list(low.program.defs)[before:]:
         one = low.program.defs[name]
         if (one.reduction is not None or one.scan is not None) and _is_float8(one.body):
-            raise Decline("sums of floating numbers of 8 bits")
+            raise Decline("sums of float8 numbers")
         for part in walk(one.body):
             if _computes_with_float8(part):
-                raise Decline("arithmetic of floating numbers of 8 bits")
+                raise Decline("arithmetic of float8 numbers")
             if isinstance(part, Op) and part.dtype == "f64" and emitter(OPS[part.name].llvm, "f64") is None:
                 raise Decline(f"{part.name} in float64")
             if (
@@ -334,7 +334,7 @@ def _is_float8(value: Expr) -> bool:
 
 
 def _computes_with_float8(part: Expr) -> bool:
-    """Whether more is done to numbers of 8 bits than to choose among them and to convert them."""
+    """Whether more is done to float8 numbers than to choose among them and to convert them."""
     if isinstance(part, Cast):
         value = part.value
         while isinstance(value, Cast):
@@ -392,7 +392,7 @@ def realize(low: Lowering, node: fx.Node) -> str:
 
 
 def _view(low: Lowering, node: fx.Node) -> BufferView | None:
-    """Where a view lies in the buffer that it is a view of, or None."""
+    """The position of a view in its buffer, or None."""
     viewed = node.args[0] if node.target is not operator.getitem else node.args[0].args[0]  # type: ignore[union-attr]
     base = low.program.view(low.runtime[viewed]) if isinstance(viewed, fx.Node) else None
     value, whole = node.meta.get("val"), viewed.meta.get("val") if isinstance(viewed, fx.Node) else None

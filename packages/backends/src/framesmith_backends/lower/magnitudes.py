@@ -1,8 +1,8 @@
-"""How large symbolic numbers can be: whether 64 bits hold what kernels compute them of.
+"""Bounds of symbolic numbers: whether 64 bits hold the intermediate results of kernels.
 
 Note [64 bits]: kernels compute with 64 bits and wrap around, Python does not. Sums and products that fit in the end
 are right whatever came between; what is divided, or chosen as the larger, has to fit itself. Lengths, strides and
-offsets of tensors do, and so do products of the lengths of one tensor, which are places in its memory; numbers that the
+offsets of tensors do, and so do multiplied lengths of one tensor, which are offsets in its memory; numbers that the
 program computes with may be anything. What may not fit is computed by the launcher, and given to the kernel.
 """
 
@@ -19,12 +19,12 @@ import torch
 from framesmith_aten.graphs.numbers import numbers_of
 from framesmith_aten.symbolic import has_symbols
 
-#: What a machine has of memory at most: the elements of a tensor, and each of its lengths unless it repeats them.
+#: The most memory of a machine: the elements of a tensor, and each of its lengths unless it repeats them.
 MOST_ELEMENTS = 2**47
 #: One more than a number of 64 bits can be.
 BEYOND = 2**63
 
-#: What needs its operands whole, by the names of the expressions' classes; sums and products wrap around.
+#: Operations that need their operands whole, by the names of the expressions' classes; others wrap around.
 _DIVISIONS = frozenset({"FloorDiv", "CleanDiv"})
 REMAINDERS = frozenset({"Mod", "PythonMod"})
 _EXTREMES = frozenset({"Max", "Min"})
@@ -39,7 +39,7 @@ class Magnitudes:
     together: list[Counter[Any]] = field(default_factory=list)
 
     def learn(self, value: object) -> None:
-        """What the layout of a tensor of the graph tells."""
+        """Bind the symbols of a tensor's layout."""
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not has_symbols(value):
             return
         numbers = numbers_of(value)
@@ -63,7 +63,7 @@ class Magnitudes:
         if expr.is_Add:
             return sum(self._most(part, env) for part in expr.args)
         if expr.is_Mul or expr.is_Pow:
-            return self._of_product(expr, env)
+            return self._of_mul(expr, env)
         if kind in _DIVISIONS:
             divisor = expr.args[1]
             return self._most(expr.args[0], env) // (abs(int(divisor)) if divisor.is_Integer and divisor else 1) + 1
@@ -79,7 +79,7 @@ class Magnitudes:
         most = max(ends) if len(ends) == 2 else BEYOND
         return min(most, MOST_ELEMENTS) if symbol in self.of_tensors else most
 
-    def _of_product(self, expr: Any, env: Any) -> int:
+    def _of_mul(self, expr: Any, env: Any) -> int:
         powers = _powers(expr)
         if powers is None:
             return BEYOND
@@ -89,14 +89,14 @@ class Magnitudes:
                 symbols[base] += times
             else:
                 result *= self._most(base, env) ** times
-        apart: int = math.prod(self._of_symbol(symbol, env) ** times for symbol, times in symbols.items())
+        bound: int = math.prod(self._of_symbol(symbol, env) ** times for symbol, times in symbols.items())
         if any(symbols <= factors for factors in self.together):
-            apart = min(apart, MOST_ELEMENTS)
-        return result * apart
+            bound = min(bound, MOST_ELEMENTS)
+        return result * bound
 
 
 def _factors(lengths: Iterable[Any]) -> Counter[Any]:
-    """The symbols whose product the lengths make, beside what is none."""
+    """The symbols that the lengths multiply, beside the other factors."""
     found = Counter[Any]()
     for length in lengths:
         for base, times in _powers(length) or ():
@@ -106,7 +106,7 @@ def _factors(lengths: Iterable[Any]) -> Counter[Any]:
 
 
 def _powers(expr: Any) -> list[tuple[Any, int]] | None:
-    """The factors of a product, with their exponents; None where one is no whole power."""
+    """The factors of a multiplication, with their exponents; None where one is no whole power."""
     pairs = [part.as_base_exp() for part in (expr.args if expr.is_Mul else (expr,))]
     if not all(times.is_Integer and times > 0 for _, times in pairs):
         return None

@@ -78,7 +78,7 @@ class Numbers:
         return make(*parts)
 
     def own(self, number: torch.SymInt, source: str) -> Sym:
-        """A number that kernels do not compute, as the runtime value `source` tells it."""
+        """A number that kernels do not compute, as the runtime value `source` holds it."""
         env, expr = number.node.shape_env, number.node.expr
         found = size.symbol(source, None, _likely(_present(expr, env)))
         [symbol] = size.symbols(found)
@@ -86,15 +86,15 @@ class Numbers:
         self.known[expr] = found
         return found
 
-    def tell(self, value: object, source: str, *, plain: bool) -> None:
-        """The runtime value `source` is at hand: what it tells. With `plain` symbols that stand by themselves alone."""
+    def bind(self, value: object, source: str, *, plain: bool) -> None:
+        """Bind the symbols of the runtime value `source`. With `plain` symbols that stand by themselves alone."""
         if isinstance(value, torch.SymInt):
-            self._tell(value, SymbolBinding(source, "number"), plain)
+            self._bind(value, SymbolBinding(source, "number"), plain)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
             for (what, dim), number in numbers_of(value).items():
-                self._tell(number, SymbolBinding(source, what, dim), plain, value)
+                self._bind(number, SymbolBinding(source, what, dim), plain, value)
 
-    def _tell(self, number: Any, binding: SymbolBinding, plain: bool, of: torch.Tensor | None = None) -> None:
+    def _bind(self, number: Any, binding: SymbolBinding, plain: bool, of: torch.Tensor | None = None) -> None:
         found = self.size_of(number)
         if not isinstance(found, Sym):
             return
@@ -107,7 +107,7 @@ class Numbers:
 
 
 def _present(expr: Any, env: Any) -> int | None:
-    """The number as it is while compiling; None where data tell it."""
+    """The number as it is while compiling; None where it is unbacked."""
     value = expr.xreplace(env.backed_var_to_val)
     return int(value) if value.is_Integer else None
 
@@ -136,7 +136,7 @@ def _symbol(expr: Any, env: Any) -> Sym:
     if divisor == 1 or hint % divisor:
         return size.symbol(expr.name, least, hint)
     part = size.symbol(f"{expr.name}/{divisor}", None if least is None else -(-least // divisor), hint // divisor)
-    return _product(divisor, part)  # type: ignore[return-value]
+    return _mul(divisor, part)  # type: ignore[return-value]
 
 
 def _known_divisor(expr: Any, env: Any) -> int:
@@ -149,12 +149,12 @@ def _total(*parts: Size) -> Size:
     return size.total(parts)
 
 
-def _product(*parts: Size) -> Size:
+def _mul(*parts: Size) -> Size:
     return size.numel(parts)
 
 
 def _power(base: Size, exponent: Size) -> Size | None:
-    return _product(*[base] * exponent) if isinstance(exponent, int) and 0 < exponent <= 4 else None
+    return _mul(*[base] * exponent) if isinstance(exponent, int) and 0 < exponent <= 4 else None
 
 
 def _remainder(a: Size, b: Size) -> Size | None:
@@ -176,6 +176,6 @@ def _extreme(largest: bool) -> Callable[..., Size]:
 
 # By the names of sympy's classes, and of torch's own.
 _FUNCTIONS: dict[str, Callable[..., Size | None]] = {
-    "Add": _total, "Mul": _product, "Pow": _power, "PowByNatural": _power, "FloorDiv": _quotient,
+    "Add": _total, "Mul": _mul, "Pow": _power, "PowByNatural": _power, "FloorDiv": _quotient,
     "CleanDiv": _quotient, "Mod": _remainder, "PythonMod": _remainder, "Max": _extreme(True), "Min": _extreme(False),
 }  # fmt: skip

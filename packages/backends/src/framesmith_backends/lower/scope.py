@@ -1,4 +1,4 @@
-"""What a lowering rule works with: it makes definitions in the program, and declines with a reason."""
+"""The scope of a lowering rule: it makes definitions in the program, and declines with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scope:
 
     For one that is not made there is a stand-in, which is on no device; what is computed is on `device`.
     `given` are the layouts that the arguments have in eager mode, by which some of ATen's kernels are chosen; None
-    where there is none to tell.
+    where there is none.
     """
 
     program: Program
@@ -142,7 +142,7 @@ class Scope:
         return whole(name, start.shape, start.dtype)
 
     def layout_for(self, shape: Shape, dtype: str) -> Layout:
-        """How a value lies: as the result that it is, or as one of that shape, which is made at the same points.
+        """The layout of a value: as the result that it is, or as one of that shape, which is made at the same points.
 
         Any order is right. That of a result is the one in which the kernel goes that makes both.
         """
@@ -309,10 +309,10 @@ def linear(where: Sequence[Ix], sizes: Shape) -> Ix:
 
 def _serial(loops: Sequence[Var], where: Sequence[Ix]) -> list[Var]:
     """The loops whose points are added one after another."""
-    apart = {v for v in loops if index.of(v) in where}
+    indexed = {v for v in loops if index.of(v) in where}
     if set(loops) - {v for ix in where for v in index.variables(ix)}:
-        raise Decline("places that are the same along a dimension")
-    return [v for v in loops if v not in apart]
+        raise Decline("indices that are the same along a dimension")
+    return [v for v in loops if v not in indexed]
 
 
 def _decline_in_no_order(dtype: str, repeatable: bool) -> None:

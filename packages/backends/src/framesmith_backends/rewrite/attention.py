@@ -58,7 +58,7 @@ def _grouped_heads(node: fx.Node) -> Args | Refusal:
 
 
 def _before_repeating(operand: object, user: fx.Node) -> fx.Node | Refusal:
-    """What `x[:, :, None].expand(..., times, ...).reshape(...)` repeats, heads being its second dimension.
+    """The tensor that `x[:, :, None].expand(..., times, ...).reshape(...)` repeats, heads being its second dimension.
 
     A reason where the operand is not made so, or is read elsewhere: then it has to be made anyway.
     """

@@ -135,7 +135,7 @@ def _late_users(node: fx.Node) -> list[fx.Node]:
 
 
 def _unless_fully_masked(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
-    """The probabilities, and what tells of rows of -inf, of which they are zeros then."""
+    """The probabilities, and the mask of rows of -inf, of which they are zeros."""
     users = _early_users(softmax)
     if len(users) != 1 or users[0].target is not aten.where.self or users[0].args[2] is not softmax:
         return softmax, None
@@ -150,7 +150,7 @@ def _unless_fully_masked(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
 
 
 def _until_matmul(probabilities: fx.Node) -> Sequence[fx.Node] | Refusal:
-    """What the probabilities become until they are multiplied by values, and that matmul."""
+    """The operations on the probabilities up to the P·V matmul, and that matmul."""
     found: list[fx.Node] = []
     node = probabilities
     while True:
@@ -213,7 +213,7 @@ def _why_sizes(matmul: fx.Node, pv_matmul: fx.Node) -> str | None:
     first, second = matmul.meta["val"], pv_matmul.meta["val"]
     operands = [node.meta["val"] for node in (*matmul.args, *pv_matmul.args)]  # type: ignore[union-attr]
     if first.dtype != torch.float32 or any(has_symbols(one) or 0 in one.shape for one in (first, second, *operands)):
-        return "scores of another type, or of sizes that change"
+        return "scores of another type, or of dynamic shapes"
     if 1 in first.shape[1:]:
         return "one query or one key"
     if operands[2].shape != first.shape:
@@ -249,9 +249,11 @@ def _with_slope(one: TrainingPattern) -> TrainingPattern | Refusal:
         return Refusal("probabilities' gradient is not that of their matmul alone")
     if any([*node.users] != [user] for node, user in zip(steps, (slope, *steps), strict=False)):
         return Refusal("probabilities' gradient is read by others too")
-    turned = made.args[1]
-    values = turned.args[0] if isinstance(turned, fx.Node) and turned.target is aten.permute.default else None
-    if values is not one.pv_matmul.args[1] or list(turned.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
+    transposed = made.args[1]
+    values = (
+        transposed.args[0] if isinstance(transposed, fx.Node) and transposed.target is aten.permute.default else None
+    )
+    if values is not one.pv_matmul.args[1] or list(transposed.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
         return Refusal("probabilities' gradient is of other values")
     if probabilities is not one.chain[1]:
         return Refusal("softmax's gradient is of other probabilities")
@@ -326,7 +328,7 @@ def _rewrite(graph: fx.Graph, one: TrainingPattern) -> None:
 
 
 def _casts(one: TrainingPattern) -> list[fx.Node]:
-    """What makes float32 of queries and keys of a low-precision type, in order: the halves are kept, not these."""
+    """The casts to float32 of low-precision queries and keys, in order: the operands are saved, not these."""
     found: dict[fx.Node, None] = {}
     for operand in one.matmul.args[:2]:
         if half_before_cast(operand) is None:

@@ -1,10 +1,10 @@
-"""The layout of images, decided once for a graph: channels last between convolutions where that is faster.
+"""Channels-last propagation, decided once for a graph: channels last between convolutions where that is faster.
 
 Which convolutions are faster so is the device's matter, see `preferred_layouts`. What lies between them (elementwise
 operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with.
-Images of one channel are laid out either way at once: other strides are all they need.
+Tensors of one channel need other strides only.
 
-Of a training step it is decided for forward and backward graph together, before they are cut apart: what is saved
+Of a training step it is decided for forward and backward graph together, before they are partitioned: what is saved
 between them is laid out as both want it.
 """
 
@@ -26,14 +26,14 @@ from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.lower.registry import RULES
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
 
-#: Of the elements that convolutions read and write, the share that may be laid out anew for the rest of the graph. (At
+#: Of the elements that convolutions read and write, the share that may be converted for the rest of the graph. (At
 #: a half, two convolutions with what follows both, as much is lost by copies and kernels of two layouts as is gained.)
 MOST_CONVERTED = 0.4
 
 
 @dataclass(frozen=True)
 class Preference:
-    """Which convolutions of a device are faster in channels-last: `why_not` says why one is not.
+    """The convolutions of a device that are faster in channels-last: `why_not` says why one is not.
 
     Of a convolution and its gradient, which go together, each may say by `is_lost` that it is not worth it.
     `of_weights` says that weights are laid out in the same way, for which their kernels would lay them out otherwise.
@@ -56,8 +56,8 @@ FOLLOWING = frozenset((
 READING = frozenset((aten.mean.dim, aten.sum.dim_IntList))
 
 
-def images_of(node: object) -> torch.Tensor | None:
-    """The value of a node that holds images of several pixels, of sizes that are known."""
+def activations_of(node: object) -> torch.Tensor | None:
+    """The value of a node that holds NCHW activations of several pixels, of known sizes."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.layout is not torch.strided:
         return None
@@ -77,9 +77,9 @@ def operand_of(node: fx.Node, position: int) -> fx.Node:
 
 
 def operands_of(node: fx.Node) -> list[fx.Node]:
-    """The images that a convolution reads: what is convolved, and the gradient of the result."""
-    images, _, gradient = CONVOLUTIONS[node.target]
-    return [operand_of(node, images), *([] if gradient is None else [operand_of(node, gradient)])]
+    """The activations that a convolution reads: its input, and the gradient of its result."""
+    activations, _, gradient = CONVOLUTIONS[node.target]
+    return [operand_of(node, activations), *([] if gradient is None else [operand_of(node, gradient)])]
 
 
 def channels_last(gm: fx.GraphModule, preference: Preference) -> fx.GraphModule:
@@ -93,15 +93,15 @@ def with_channels_last(graph: fx.Graph, preference: Preference) -> fx.Graph | No
     groups: dict[tuple[fx.Node, fx.Node], list[fx.Node]] = {}
     for node in graph.nodes:
         if node.target in CONVOLUTIONS and not preference.why_not(node):
-            images, weights, _ = CONVOLUTIONS[node.target]
-            groups.setdefault((operand_of(node, images), operand_of(node, weights)), []).append(node)
+            activations, weights, _ = CONVOLUTIONS[node.target]
+            groups.setdefault((operand_of(node, activations), operand_of(node, weights)), []).append(node)
     worth = [group for group in groups.values() if not any(map(preference.is_lost, group))]
     chosen = sorted(worth, key=_touched, reverse=True)
     while chosen:
         found = _Relaid({node for group in chosen for node in group}, preference.of_weights).of(graph)
         if found is not None:
             return found
-        del chosen[len(chosen) * 3 // 4 :]  # the smallest ones: what they gain may not be worth what is laid out anew
+        del chosen[len(chosen) * 3 // 4 :]  # the smallest ones: what they gain may not be worth the conversions
     return None
 
 
@@ -115,10 +115,10 @@ def _touched(nodes: Iterable[fx.Node]) -> int:
 
 @dataclass(slots=True)
 class _Relaid:
-    """A graph being made anew: its nodes are `copies`, or `moved` ones, which have the channels last.
+    """A graph being copied: its nodes are `copies`, or `moved` ones, which have the channels last.
 
-    `turned` are copies laid out with the channels last for a convolution, `restored` are moved ones laid out as they
-    were; `converted` counts the elements that are laid out anew.
+    `relaid` are copies laid out with the channels last for a convolution, `restored` are moved ones laid out as they
+    were; `converted` counts the elements whose layout changes.
     """
 
     chosen: set[fx.Node]
@@ -126,12 +126,12 @@ class _Relaid:
     graph: fx.Graph = field(default_factory=fx.Graph)
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
     moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    turned: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    relaid: dict[fx.Node, fx.Node] = field(default_factory=dict)
     restored: dict[fx.Node, fx.Node] = field(default_factory=dict)
     converted: int = 0
 
     def of(self, graph: fx.Graph) -> fx.Graph | None:
-        """The graph made anew; None where too much would be laid out anew."""
+        """The graph with layouts propagated; None where too much would be converted."""
         for node in graph.nodes:
             if node in self.chosen:
                 self._convolve(node)
@@ -164,9 +164,9 @@ class _Relaid:
         return found
 
     def _with_channels_last(self, node: fx.Node) -> fx.Node:
-        found = self.moved.get(node) or self.turned.get(node)
+        found = self.moved.get(node) or self.relaid.get(node)
         if found is None:
-            found = self.turned[node] = self._laid_out(self.copies[node], last=True)
+            found = self.relaid[node] = self._laid_out(self.copies[node], last=True)
             if node.meta["val"].shape[1] > 1:
                 self.converted += node.meta["val"].numel()
         return found
@@ -177,17 +177,17 @@ class _Relaid:
             return self._as_traced(node)
         if node in self.moved:
             return self.moved[node]
-        if node not in self.turned:
-            self.turned[node] = self._laid_out(self.copies[node], last=True)
-        return self.turned[node]
+        if node not in self.relaid:
+            self.relaid[node] = self._laid_out(self.copies[node], last=True)
+        return self.relaid[node]
 
     def _laid_out(self, node: fx.Node, *, last: bool) -> fx.Node:
         """The node's value with its channels last, or with them first; in steps of which batches can be taken, too."""
-        images, channels, height, width = node.meta["val"].shape
+        batch, channels, height, width = node.meta["val"].shape
         if channels == 1:
             if last:
-                return self._step(self._step(node, aten.view, [images, height, width, 1]), aten.permute, FIRST)
-            return self._step(self._step(node, aten.permute, LAST), aten.view, [images, 1, height, width])
+                return self._step(self._step(node, aten.view, [batch, height, width, 1]), aten.permute, FIRST)
+            return self._step(self._step(node, aten.permute, LAST), aten.view, [batch, 1, height, width])
         if last:
             return self._step(self._contiguous(self._step(node, aten.permute, LAST)), aten.permute, FIRST)
         return self._contiguous(node)
@@ -202,10 +202,10 @@ class _Relaid:
 
     def _convolve(self, node: fx.Node) -> None:
         weights = operand_of(node, CONVOLUTIONS[node.target][1])
-        images = {source: self._with_channels_last(source) for source in operands_of(node)}
-        images.setdefault(weights, self._weights(weights))
-        take = lambda other: images.get(other) or self._as_traced(other)  # noqa: E731
-        self.moved[node] = self._copy(node, take, turned(node.meta["val"]))
+        activations = {source: self._with_channels_last(source) for source in operands_of(node)}
+        activations.setdefault(weights, self._weights(weights))
+        take = lambda other: activations.get(other) or self._as_traced(other)  # noqa: E731
+        self.moved[node] = self._copy(node, take, in_channels_last(node.meta["val"]))
 
     def _follows(self, node: fx.Node) -> bool:
         if not any(source in self.moved for source in node.all_input_nodes) or self._are_at_hand(node):
@@ -213,15 +213,15 @@ class _Relaid:
         if node.target is operator.getitem:
             return isinstance(self._any_layout(node.args[0]).meta["val"], (tuple, list)) and node.args[0] in self.moved  # type: ignore[arg-type]
         if node.target is aten.slice.Tensor:
-            return images_of(node) is not None
+            return activations_of(node) is not None
         return (self._keeps_shape(node) or node.target in FOLLOWING) and _is_contiguous(node.meta.get("val"))
 
     def _are_at_hand(self, node: fx.Node) -> bool:
-        """Whether all images that a node takes are there as they were traced, some of them from the beginning."""
-        images = [source for source in node.all_input_nodes if images_of(source) is not None]
-        as_traced = [source in self.copies for source in images]
+        """Whether all activations that a node takes are there as they were traced, some of them from the beginning."""
+        activations = [source for source in node.all_input_nodes if activations_of(source) is not None]
+        as_traced = [source in self.copies for source in activations]
         return any(as_traced) and all(
-            there or source in self.restored for there, source in zip(as_traced, images, strict=True)
+            there or source in self.restored for there, source in zip(as_traced, activations, strict=True)
         )
 
     def _keeps_shape(self, node: fx.Node) -> bool:
@@ -243,7 +243,7 @@ class _Relaid:
             rest, options = value_of(node.args[1:]), value_of(node.kwargs)
             value = node.target(self._any_layout(operand_of(node, 0)).meta["val"], *rest, **options)
         else:
-            value = turned(old)
+            value = in_channels_last(old)
         same = isinstance(value, torch.Tensor) and has_stride(value, old.stride())
         of_weights = node.target is operator.getitem and operand_of(node, 0).target in CONVOLUTIONS
         if same and value.dim() == 4 and (of_weights or value.shape[1] == 1):  # a call gives it other strides
@@ -253,7 +253,7 @@ class _Relaid:
 
 
 def turns_weights(weights: torch.Tensor) -> bool:
-    """Whether weights are laid out anew for one that wants their channels last: not if they lie so already."""
+    """Whether weights are converted for one that wants their channels last: not if they lie so already."""
     _, channels, height, width = weights.shape
     return weights.is_contiguous() and channels > 1 and height * width > 1
 
@@ -272,10 +272,10 @@ def _is_contiguous(value: object) -> bool:
     )
 
 
-def turned(value: Any) -> Any:
-    """A value like this one with its channels last, if it holds images; of several, each."""
+def in_channels_last(value: Any) -> Any:
+    """A value like this one with its channels last, if it holds activations; of several, each."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(turned, value))
+        return type(value)(map(in_channels_last, value))
     if value is None or value.dim() != 4:
         return value
     _, channels, height, width = value.shape

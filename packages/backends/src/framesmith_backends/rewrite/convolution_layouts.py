@@ -1,11 +1,11 @@
-"""Which convolutions are computed in channels-last, for each device: what `layouts` goes by.
+"""The convolutions computed in channels-last, for each device: the preferences of `channels_last`.
 
-oneDNN, on the CPU, computes in channels-last or in blocks of channels. Given contiguous images it lays them out anew
-before each convolution and back behind it; given images with the channels last it takes them as they are, but lays the
-weights out anew. So early layers, with large images and few weights, gain by channels-last, and late ones lose.
+oneDNN, on the CPU, computes in channels-last or in blocks of channels. Given contiguous inputs it converts them
+before each convolution and back behind it; given inputs with the channels last it takes them as they are, but converts
+the weights. So early layers, with large inputs and few weights, gain by channels-last, and late ones lose.
 
-cuDNN's kernels for tensor cores compute in channels-last. Given contiguous images it lays images, weights and results
-out anew around each of them.
+cuDNN's kernels for tensor cores compute in channels-last. Given contiguous inputs it converts inputs, weights and
+results around each of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.refusal import Refusal
 from framesmith_backends.rewrite.channels_last import (
     Preference,
-    images_of,
+    activations_of,
+    in_channels_last,
     operand_of,
     operands_of,
-    turned,
     turns_weights,
 )
 from framesmith_backends.rounding import rounds_float32
@@ -47,11 +47,11 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
     found = input_and_result(node)
     if isinstance(found, Refusal):
         return found.reason
-    images, result = found
+    inputs, result = found
     weights = operand_of(node, CONVOLUTIONS[node.target][1]).meta["val"]
-    if images.dtype not in (torch.float32, torch.bfloat16) or images.device.type != "cpu":
-        return f"{images.dtype} on {images.device}"
-    if images.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights.numel():
+    if inputs.dtype not in (torch.float32, torch.bfloat16) or inputs.device.type != "cpu":
+        return f"{inputs.dtype} on {inputs.device}"
+    if inputs.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights.numel():
         return "more weights than pixels"
     return None
 
@@ -61,11 +61,11 @@ def why_not_on_cuda(node: fx.Node) -> str | None:
     found = input_and_result(node)
     if isinstance(found, Refusal):
         return found.reason
-    images, _ = found
-    if images.device.type != "cuda":
-        return f"images on {images.device}"
-    if not tensor_cores_take(images.dtype):
-        return f"{images.dtype}, which tensor cores do not take"
+    inputs, _ = found
+    if inputs.device.type != "cuda":
+        return f"inputs on {inputs.device}"
+    if not tensor_cores_take(inputs.dtype):
+        return f"{inputs.dtype}, which tensor cores do not take"
     if in_groups(node):
         return "convolved in groups"
     if not _gives_channels_last(node):
@@ -79,18 +79,21 @@ def tensor_cores_take(dtype: torch.dtype) -> bool:
 
 
 def input_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | Refusal:
-    """What is convolved, and the result or its gradient; why no device would have their channels last."""
+    """The input of a convolution, and its result or the gradient of that; or why no device has their channels last."""
     if node.target not in CONVOLUTIONS:
         return Refusal("no convolution")
     _, weights, gradient = CONVOLUTIONS[node.target]
-    images, result = images_of(operands_of(node)[0]), images_of(node if gradient is None else node.args[gradient])
-    if images is None or result is None or not isinstance(node.args[weights], fx.Node):
-        return Refusal("no images of known sizes, or of one pixel")
-    if not (images.is_contiguous() and result.is_contiguous()):
+    inputs, result = (
+        activations_of(operands_of(node)[0]),
+        activations_of(node if gradient is None else node.args[gradient]),
+    )
+    if inputs is None or result is None or not isinstance(node.args[weights], fx.Node):
+        return Refusal("no inputs of known sizes, or of one pixel")
+    if not (inputs.is_contiguous() and result.is_contiguous()):
         return Refusal("laid out otherwise by the program")
-    if images.shape[1] == result.shape[1] == 1:
+    if inputs.shape[1] == result.shape[1] == 1:
         return Refusal("one channel, which has one layout")
-    return images, result
+    return inputs, result
 
 
 def in_groups(node: fx.Node) -> bool:
@@ -100,13 +103,15 @@ def in_groups(node: fx.Node) -> bool:
 
 
 def _gives_channels_last(node: fx.Node) -> bool:
-    """Whether the kernel that ATen chooses for images in channels-last gives such results: a trial without numbers."""
+    """Whether the kernel that ATen chooses for inputs in channels-last gives such results: a trial without numbers."""
     last = set(operands_of(node))
     weights = operand_of(node, CONVOLUTIONS[node.target][1])
     if turns_weights(weights.meta["val"]):
         last.add(weights)
-    values = fx.node.map_arg(node.args, lambda one: turned(one.meta["val"]) if one in last else one.meta["val"])
-    found, wanted = node.target(*values, **node.kwargs), turned(node.meta["val"])  # type: ignore[operator]
+    values = fx.node.map_arg(
+        node.args, lambda one: in_channels_last(one.meta["val"]) if one in last else one.meta["val"]
+    )
+    found, wanted = node.target(*values, **node.kwargs), in_channels_last(node.meta["val"])  # type: ignore[operator]
     pairs = zip(found, wanted, strict=True) if isinstance(found, (tuple, list)) else [(found, wanted)]
     return all(one is None or one.dim() != 4 or one.stride() == other.stride() for one, other in pairs)
 

@@ -4,7 +4,7 @@
 the cache of a language model that is all of it for each new word. Here such a call is done in place again, also on a
 part of an input (`rewrite/partial_writes.py`).
 
-Note [In place]: other calls run before the write and others behind it, so it is done only where nobody can tell. The
+Note [In place]: other calls run before the write and others behind it, so it is done only where no result differs. The
 call alone reads that part of the input, and what it gives is no result, nor is a view of that. Where a call behind it
 fails, the program runs again as it is, from inputs of which one is written already: so it has to be a call that may be
 repeated (`operators.overwrites`). What stands before it in the graph runs before it.
@@ -61,7 +61,7 @@ def why_not_in_place(write: fx.Node) -> str | None:
         return "the call must not be repeated"
     if _count(call, source) != 1 or write.users or _is_read(part, {(target, write), (source, call)}):
         return "the input is read elsewhere"
-    if not _is_alike(target, call):
+    if not _has_same_layout(target, call):
         return "the result is laid out in another way"
     return "its result is one of the graph's" if _is_shown({call, part.root}) else None
 
@@ -71,11 +71,11 @@ def _is_read(part: Region, known: set[tuple[fx.Node, fx.Node]]) -> bool:
     views = [part.root]
     for view in views:  # grows
         region = region_of(view)
-        is_apart = region is not None and region.is_apart_from(part)
+        is_disjoint = region is not None and region.is_disjoint_from(part)
         for user in view.users:
             if view_source(user) is not None or is_view(user.target):
                 views.append(user)
-            elif not is_apart and (view, user) not in known:
+            elif not is_disjoint and (view, user) not in known:
                 return True
     return False
 
@@ -86,7 +86,7 @@ def _count(call: fx.Node, operand: fx.Node) -> int:
     return found.count(operand)
 
 
-def _is_alike(one: fx.Node, two: fx.Node) -> bool:
+def _has_same_layout(one: fx.Node, two: fx.Node) -> bool:
     first, second = one.meta["val"], two.meta["val"]
     same = first.dtype == second.dtype and first.dim() == second.dim()
     return same and all_equal(first.shape, second.shape) and all_equal(first.stride(), second.stride())

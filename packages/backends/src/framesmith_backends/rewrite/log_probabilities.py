@@ -1,4 +1,4 @@
-"""Logarithms of probabilities in training steps, taken apart: a number of each row is kept for the backward pass.
+"""Logarithms of probabilities in training steps, decomposed: a number of each row is saved for the backward pass.
 
 Autograd keeps the result of `_log_softmax`, for a language model as many numbers as tokens times words, written for
 that alone: a loss reads one of each row. Made of the scores, a row's largest and the logarithm of its sum, they are

@@ -1,4 +1,4 @@
-"""Writes to parts of an input, as copies onto these parts, where the graph makes all of it anew for each.
+"""Writes to parts of an input, as copies onto these parts, where the graph makes a copy of all of it for each.
 
 `cache[layer].index_copy_(...)` of a program arrives as a copy of the whole cache with that part replaced, the next
 write as a copy of that copy, and at the end of the graph the last one is copied onto the input. Here only the parts are
@@ -138,7 +138,7 @@ class _Rewriting:
         return new_module(self.gm, self.graph)
 
     def _read(self, node: fx.Node) -> fx.Node | None:
-        """What shows the same as a node that shows a version of an input, or None."""
+        """The node of the same view of a version of an input, or None."""
         version = self.known.get(node)
         if version is None or not version.writes or version.region.root not in self.inputs:
             return None
@@ -147,7 +147,7 @@ class _Rewriting:
             if version.region.lies_in(write.region):
                 base, steps = self.copies[write.value], steps[len(write.region.steps) :]
                 break
-            if not version.region.is_apart_from(write.region):
+            if not version.region.is_disjoint_from(write.region):
                 return None
         found = self._view(base, steps)
         have, want = found.meta["val"], node.meta["val"]

@@ -52,7 +52,7 @@ Step = Select | Slice
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What the steps show of an input. Two are equal where the steps are; known numbers count from the front."""
+    """The part of an input that steps show. Two are equal where the steps are; known numbers count from the front."""
 
     root: fx.Node
     steps: tuple[Step, ...] = ()
@@ -64,7 +64,7 @@ class Region:
         """Whether this is a part of the other one, by its first steps."""
         return self.root is other.root and self.steps[: len(other.steps)] == other.steps
 
-    def is_apart_from(self, other: Region) -> bool:
+    def is_disjoint_from(self, other: Region) -> bool:
         """Whether the two surely have no element in common."""
         if self.root is not other.root:
             return False
@@ -76,11 +76,11 @@ def _ranges(region: Region) -> list[tuple[int, int] | None]:
     """(first, behind the last) of the indices in each of the root's dimensions, None where they are not known."""
     sizes = region.root.meta["val"].shape
     ranges: list[tuple[int, int] | None] = [(0, size) if type(size) is int else None for size in sizes]
-    apart: list[Any] = [1] * len(sizes)
+    strides: list[Any] = [1] * len(sizes)
     dims = [*range(len(sizes))]
     for step in region.steps:
         at = dims[step.dim]
-        known, between = ranges[at], apart[at]
+        known, between = ranges[at], strides[at]
         first, last = (step.index, step.index) if isinstance(step, Select) else (step.start, step.end - 1)
         if known is None or type(first) is not int or type(last) is not int:
             ranges[at] = None
@@ -90,7 +90,7 @@ def _ranges(region: Region) -> list[tuple[int, int] | None]:
         if isinstance(step, Select):
             dims.pop(step.dim)
         else:
-            apart[at] = between * step.step
+            strides[at] = between * step.step
     return ranges
 
 

@@ -1,4 +1,4 @@
-"""Graphs made anew with other calls in the place of some nodes."""
+"""Copies of graphs with other calls in the place of some nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from torch import fx
 
 Copies = dict[fx.Node, fx.Node]
-#: Writes into the new graph what stands for a node, and tells it; None where nothing does, or `copies` tells already.
+#: Writes into the new graph the node's substitute, and returns it; None where nothing does, or `copies` has it already.
 Write = Callable[[fx.Graph, fx.Node, Copies], fx.Node | None]
 
 
 def replaced(graph: fx.Graph, instead: Mapping[fx.Node, Write]) -> fx.Graph:
     """A copy of the graph, but for what is written instead of these nodes.
 
-    `copies` are what stands for the nodes met so far. Nodes to come that are told there are not met again.
+    `copies` are what stands for the nodes met so far. Nodes to come that are there are not met again.
     """
     new = fx.Graph()
     copies: Copies = {}

@@ -1,12 +1,12 @@
-"""Single numbers on the CPU that calls on a device take, copied to the device first, for launches that are recorded.
+"""Single numbers on the CPU that calls on a device take, copied to the device first, for captured launches.
 
-A kernel can be given such a number at its launch; one that is recorded cannot, and each call that takes one would be a
-launch by itself between two recordings. Here the call takes a tensor on the device. All numbers of one type that need
+A kernel can be given such a number at its launch; a captured one cannot, and each call that takes one would be a
+launch by itself between two captures. Here the call takes a tensor on the device. All numbers of one type that need
 nothing of the device get there by one copy, which waits for nothing: it is out of fresh memory, which is not pinned,
 and therefore read before the copy returns. A number that is a constant is made on the device.
 
 Only for simple arithmetic that kernels of ours compute, and that is the same with both: not where the device would
-round the number to a low-precision type first, nor powers, of which eager mode has special forms for some numbers.
+round the number to a low-precision type first, nor powers, of which eager mode has special cases for some numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _is_constant(scalar: fx.Node) -> bool:
 
 
 def _needing_nothing(gm: fx.GraphModule) -> set[fx.Node]:
-    """What is made of inputs by the CPU alone, so that it could be made first."""
+    """The nodes computed from inputs by the CPU alone, which could run first."""
     found: set[fx.Node] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("val")

@@ -22,7 +22,7 @@ from framesmith_backends.launch.cuda.vector_flags import PROMISES
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.target import most_shared
 
-#: What Triton's metadata have to say for a launch of ours, which has no more to it than a grid and parameters.
+#: The values in Triton's metadata for a launch of ours, which has no more to it than a grid and parameters.
 PLAIN: dict[str, object] = {
     "global_scratch_size": 0, "profile_scratch_size": 0, "num_ctas": 1, "launch_cooperative_grid": False,
     "launch_pdl": False,
@@ -40,9 +40,9 @@ class Cubin:
 
 
 def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
-    """Each kernel's code, in the form for aligned numbers where that is said; kernels that are alike share it.
+    """Each kernel's code, in the form for aligned numbers where that is said; kernels of the same source share it.
 
-    A model's layers are alike: of 67 kernels of a ViT's training step 12 are compiled. In the code they have the name
+    Layers of a model are equal: of 67 kernels of a ViT's training step 12 are compiled. In the code they have the name
     of the one that was compiled first, in whatever graph.
     """
     names = [_file(kernel, aligned, capability) for kernel, aligned in wanted]

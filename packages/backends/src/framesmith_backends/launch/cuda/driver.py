@@ -15,7 +15,7 @@ import torch
 from framesmith_backends.launch.cuda.cubins import Cubin
 from framesmith_backends.target import FREELY_SHARED
 
-#: What entries of runs of kernels call; the last one is torch's.
+#: The functions that entries of runs of kernels call; the last one is torch's.
 CALLED = ("cuLaunchKernel", "cuCtxGetDevice", "aoti_torch_get_current_cuda_stream")
 #: The attribute of a kernel that says how much shared memory its launches may ask for.
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -28,16 +28,16 @@ RELAXED = 2
 class Driver:
     """The driver's libraries, that of torch for streams among them. Loaded code is kept for good, each once.
 
-    `told` are kernels that may have more shared memory on a device than others.
+    `configured` are kernels that may have more shared memory on a device than others.
     """
 
     libraries: Sequence[ctypes.CDLL]
     loaded: dict[Cubin, int] = field(default_factory=dict)
-    told: set[tuple[int, int]] = field(default_factory=set)
+    configured: set[tuple[int, int]] = field(default_factory=set)
     contexts: dict[int, int] = field(default_factory=dict)
 
     def address(self, name: str) -> int:
-        """Where the function is."""
+        """The address of the function."""
         for library in self.libraries:
             if hasattr(library, name):
                 return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -53,10 +53,10 @@ class Driver:
                 self._call("cuLibraryLoadData", ctypes.byref(library), cubin.code, *nothing)
                 self._call("cuLibraryGetKernel", ctypes.byref(kernel), library, cubin.function.encode())
             found = self.loaded[cubin] = kernel.value or 0
-        if cubin.shared > FREELY_SHARED and (found, device) not in self.told:
+        if cubin.shared > FREELY_SHARED and (found, device) not in self.configured:
             with self._beside_captures():
                 self._call("cuKernelSetAttribute", MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, found, device)
-            self.told.add((found, device))
+            self.configured.add((found, device))
         return found
 
     @contextmanager
@@ -74,12 +74,12 @@ class Driver:
 
     def launch(self, kernel: int, programs: int, cubin: Cubin, device: int, parameters: Sequence[Any]) -> None:
         """Launch so many programs of the code with these handle and parameters (objects of ctypes), on that device."""
-        places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         with torch.cuda.device(device):
             self._call("cuCtxSetCurrent", self._context(device))
             stream = torch.cuda.current_stream(device).cuda_stream
             shape = (programs, 1, 1, cubin.threads, 1, 1, cubin.shared)
-            self._call("cuLaunchKernel", kernel, *shape, stream or None, places, None)
+            self._call("cuLaunchKernel", kernel, *shape, stream or None, pointers, None)
 
     def _context(self, device: int) -> int:
         """The device's context, which torch leaves to the first call of CUDA in each thread."""

@@ -25,14 +25,14 @@ from framesmith_backends.schedule.steps import Allocate, Run, Step
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A step of the plan, its kernels' Triton forms, and where each finds its arguments among the step's."""
+    """A step of the plan, its Triton kernels, and where each finds its arguments among the step's."""
 
     step: Run
     kernels: Sequence[TritonKernel]
-    places: Sequence[tuple[int, ...]]
+    positions: Sequence[tuple[int, ...]]
 
     def arguments(self, values: Sequence[Any]) -> list[Any]:
-        """What the step is given, with tensors for what lies in its arena: for launchers that take tensors."""
+        """The step's arguments, with tensors for buffers in its arena: for launchers that take tensors."""
         step, count = self.step, len(self.step.buffers)
         if not step.inner:
             return [*values]
@@ -44,9 +44,9 @@ class KernelRun:
 
 @dataclass(slots=True)
 class Rendered:
-    """Forms of what runs compute, by the items' names, what each launch runs, by the entries' names, and layouts."""
+    """The kernels of runs, by the items' names, their launches, by the entries' names, and layouts."""
 
-    forms: dict[str, TritonKernel] = field(default_factory=dict)
+    functions: dict[str, TritonKernel] = field(default_factory=dict)
     gathered: dict[str, list[Gathered]] = field(default_factory=dict)
     layouts: dict[str, Layout] = field(default_factory=dict)
     _shown: dict[str, frozenset[str]] | None = None
@@ -57,14 +57,14 @@ class Rendered:
             self._shown = shown_by(steps)
             self.layouts.update((step.name, step.layout) for step in steps if isinstance(step, Allocate))
         items = computing(run)
-        self.forms.update((item.name, rendered(item)) for item in items)
-        found = self.gathered[run.entry] = gathered(items, self.forms, self._shown)
-        places = {member.name: at for at, one in enumerate(found) for member in one.members}
-        return [places.get(item.name, 0) for item in run.items]
+        self.functions.update((item.name, rendered(item)) for item in items)
+        found = self.gathered[run.entry] = gathered(items, self.functions, self._shown)
+        positions = {member.name: at for at, one in enumerate(found) for member in one.members}
+        return [positions.get(item.name, 0) for item in run.items]
 
 
 def computing(run: Run) -> list[OnGpu]:
-    """What of the run computes anything, in order."""
+    """The items of the run that compute anything, in order."""
     return [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
 
 
@@ -87,8 +87,8 @@ def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:
     """The run with what it launches, and where that finds its arguments."""
     count = len(run.buffers) + len(run.inner)
     at = run.positions | {number: count + k for k, number in enumerate(run.numbers)}
-    places = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
-    return KernelRun(run, [launch.kernel for launch in launches], places)
+    positions = [tuple(at[n] for n in (*launch.buffers, *launch.kernel.numbers)) for launch in launches]
+    return KernelRun(run, [launch.kernel for launch in launches], positions)
 
 
 def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
@@ -121,11 +121,11 @@ def one_by_one(
     run: KernelRun, launcher: Callable[[TritonKernel], Callable[[Sequence[Any]], None]]
 ) -> Callable[..., None]:
     """A function of the launch list's tensors and numbers that launches the run's kernels in order."""
-    steps = list(zip(map(launcher, run.kernels), run.places, strict=True))
+    steps = list(zip(map(launcher, run.kernels), run.positions, strict=True))
 
     def call(*values: Any) -> None:
         known = run.arguments(values)
-        for launch, places in steps:
-            launch([known[k] for k in places])
+        for launch, positions in steps:
+            launch([known[k] for k in positions])
 
     return call

@@ -38,7 +38,7 @@ def native_entries(
 
 
 def _variants(kernel: TritonKernel) -> Iterator[tuple[TritonKernel, bool]]:
-    """What of the kernel is compiled: each form, for any numbers and for aligned ones."""
+    """The compiled variants of the kernel: each, for any numbers and for aligned ones."""
     for form in kernel.forms:
         yield form, False
         if form.aligned:
@@ -59,9 +59,9 @@ def _add(module: Module, run: KernelRun, made: Mapping[tuple[TritonKernel, bool]
             tuple(
                 Form(form, variant(form, False), variant(form, True) if form.aligned else None) for form in kernel.forms
             ),
-            places,
+            positions,
         )
-        for kernel, places in zip(run.kernels, run.places, strict=True)
+        for kernel, positions in zip(run.kernels, run.positions, strict=True)
     ]
     step = run.step
     offsets = [one.offset for one in step.inner]

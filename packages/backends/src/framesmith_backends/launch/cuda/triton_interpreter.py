@@ -18,7 +18,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """What replaces the functions of the same names that devices call."""
+    """Replacements of the functions of the same names that devices call."""
     found = {name: _by_numpy(function) for name, function in _NUMPY.items()}
     found |= {f"scan_{name}": _by_accumulating(function) for name, function in _SCANS.items()}
     return found | {
@@ -74,7 +74,7 @@ def _scalar(dtype: Any) -> Callable[[Any], Any]:
 
 
 def _check_and_raise() -> None:
-    """Has a check that does not hold raise, with its own words, what places out of range raise in eager mode.
+    """Has a check that does not hold raise, with its own words, the error of indices out of range in eager mode.
 
     The interpreter leaves checks out, and puts all errors in one of its own.
     """

@@ -19,7 +19,7 @@ _LOADED: dict[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What Triton made of a kernel: texts and machine code by stage (`ptx`, `cubin`, ...), and what a launch needs."""
+    """A kernel compiled by Triton: texts and machine code by stage (`ptx`, `cubin`, ...), and the launch's metadata."""
 
     asm: dict[str, Any]
     metadata: Any
@@ -47,7 +47,7 @@ def load(kernel: TritonKernel) -> Any:
 
 
 def compiled(kernel: TritonKernel, capability: int, aligned: bool = False, anywhere: bool = False) -> Code:
-    """What Triton makes of the kernel for that compute capability (90: sm_90); no GPU is needed.
+    """Compile the kernel for that compute capability (90: sm_90); no GPU is needed.
 
     Tensors begin at multiples of 16 bytes, or `anywhere`; the numbers that `kernel.aligned` names may be `aligned`,
     divisible by 16.
@@ -57,8 +57,8 @@ def compiled(kernel: TritonKernel, capability: int, aligned: bool = False, anywh
 
     signature = dict(kernel.parameters)
     pointers = len(kernel.pointers)
-    places = [*range(0 if anywhere else pointers), *(pointers + k for k in kernel.aligned if aligned)]
-    attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in places}
+    divisible = [*range(0 if anywhere else pointers), *(pointers + k for k in kernel.aligned if aligned)]
+    attrs = {(k,): [["tt.divisibility", ALIGNMENT]] for k in divisible}
     source = ASTSource(load(kernel), signature, {}, attrs)
     found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=kernel.options)
     return _without_promises(found, kernel, capability)

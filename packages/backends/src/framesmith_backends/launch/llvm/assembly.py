@@ -1,4 +1,4 @@
-"""What an elementary function comes to as machine code, for any processor that LLVM knows, on any machine.
+"""The machine code of an elementary function, for any processor that LLVM knows, on any machine.
 
 Compiled is a loop over an array, a register at a time. Its instructions are counted from the label that it goes back
 to up to the jump; those of few lanes (`library`) stand behind it.

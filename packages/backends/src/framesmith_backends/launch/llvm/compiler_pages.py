@@ -14,7 +14,7 @@ from typing import NamedTuple
 PT_LOAD, PT_DYNAMIC, PF_W, ET_DYN, MADV_DONTNEED = 1, 2, 2, 3, 4
 DT_TEXTREL, DT_FLAGS, DF_TEXTREL = 22, 30, 4
 
-#: How the one kind of file that is read here begins: ELF, of 64 bits, little-endian, of the first version.
+#: The first bytes of the one kind of file that is read here: ELF, of 64 bits, little-endian, of the first version.
 _BEGINNING = b"\x7fELF\x02\x01\x01"
 
 #: Of Elf64_Ehdr: what it begins with, the kind of file, where the program headers are, the size of each, how many.
@@ -46,8 +46,8 @@ class _Segment(NamedTuple):
     alignment: int
 
 
-def _images(name: str) -> list[list[_Mapping]]:
-    """What is mapped of each file of this name, from where its beginning is mapped on.
+def _mapped_files(name: str) -> list[list[_Mapping]]:
+    """The mappings of each file of this name, from that of its beginning on.
 
     A file that has been deleted or replaced since bears another name there, one that ends in "(deleted)".
     """
@@ -66,7 +66,7 @@ def _images(name: str) -> list[list[_Mapping]]:
 
 
 def _segments(memory: int, base: int) -> list[_Segment]:
-    """What the loader was told about the library whose beginning lies at `base`, if that is a library as we know it."""
+    """The loader's entry of the library whose beginning lies at `base`, if that is a known library."""
     beginning, kind, table, size, count = _HEADER.unpack(os.pread(memory, _HEADER.size, base))
     if (beginning, kind, size) != (_BEGINNING, ET_DYN, _SEGMENT.size):
         return []
@@ -84,21 +84,21 @@ def _wrote_constants(memory: int, moved: int, segments: list[_Segment]) -> bool:
     return False
 
 
-def _pages_of(memory: int, image: list[_Mapping]) -> Iterator[tuple[int, int]]:
+def _pages_of(memory: int, mappings: list[_Mapping]) -> Iterator[tuple[int, int]]:
     """The pages of one library that show its file, and always will."""
-    segments = _segments(memory, image[0].begin)
+    segments = _segments(memory, mappings[0].begin)
     loaded = [segment for segment in segments if segment.type == PT_LOAD]
     if not loaded or loaded[0].offset != 0:
         return
     page = os.sysconf("SC_PAGE_SIZE")
-    moved = image[0].begin - loaded[0].address
+    moved = mappings[0].begin - loaded[0].address
     if _wrote_constants(memory, moved, segments):
         return
     for segment in loaded:
         if segment.flags & PF_W:
             continue
         first = moved + segment.address
-        for one in image:
+        for one in mappings:
             begin = max(one.begin, -(-first // page) * page)
             end = min(one.end, (first + segment.file_size) // page * page)
             in_place = one.offset - one.begin == segment.offset - first
@@ -117,7 +117,7 @@ def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return tuple(pages for image in _images(name) for pages in _pages_of(memory, image))
+            return tuple(pages for mappings in _mapped_files(name) for pages in _pages_of(memory, mappings))
         finally:
             os.close(memory)
     except (OSError, struct.error):

@@ -38,7 +38,7 @@ from framesmith_backends.target import Processor, host
 
 METH_FASTCALL = 0x0080
 
-#: What is done to a module before code is generated, and how hard both try; kept code is known by them, too.
+#: The passes on a module before code is generated, and the levels of both; stored code is keyed by them, too.
 PASSES, LEVEL = ("sroa", "instruction_combine", "simplify_cfg"), 2
 
 
@@ -104,7 +104,7 @@ def machine() -> Machine:
 
 
 def handle_offset() -> int:
-    """Where a Python tensor keeps its C++ handle: the place in the object of what `_cdata` says.
+    """The offset in a Python tensor of its C++ handle, which `_cdata` returns.
 
     Cross-checked on a second tensor, so that a coincidence cannot pass.
     """
@@ -126,7 +126,7 @@ def _add_symbols() -> None:
         "aoti_torch_get_data_ptr",
     ):
         binding.add_symbol(name, find(name, [*libraries, process]))
-    # at::get_num_threads(), which also tells OpenMP on a thread's first use what torch.set_num_threads said.
+    # at::get_num_threads(), which also passes to OpenMP on a thread's first use what torch.set_num_threads said.
     binding.add_symbol("fs_num_threads", find("_ZN2at15get_num_threadsEv", [*libraries, process]))
     if why_no_blas() is None:
         for name, exported in MATMULS.items():
@@ -153,12 +153,12 @@ def _add_symbols() -> None:
 
 
 def add_symbols(addresses: Mapping[str, int]) -> None:
-    """What modules compiled from now on call by these names."""
+    """Define the functions that modules compiled from now on call by these names."""
     for name, where in addresses.items():
         binding.add_symbol(name, where)
 
 
-#: What modules call the types that they take for tensors without asking further.
+#: The name in modules of the types that they take for tensors without asking further.
 TENSOR_TYPES = {"fs.tensor": torch.Tensor, "fs.parameter": torch.nn.Parameter}
 
 

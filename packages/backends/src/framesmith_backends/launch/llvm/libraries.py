@@ -1,4 +1,4 @@
-"""What is looked up in torch's libraries by name: no compiler is needed for that, and none is loaded."""
+"""Functions of torch's libraries by name: no compiler is needed, and none is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-#: What matmuls call -> its name in torch's library.
+#: Functions that matmuls call -> their names in torch's library.
 MATMULS = {
     "sgemm_": "sgemm_",
     "aoti_torch_create_tensor_from_blob": "aoti_torch_create_tensor_from_blob",
@@ -41,12 +41,12 @@ def torch_libraries() -> list[ctypes.CDLL]:
 
 
 def address(function: Any) -> int:
-    """Where the function begins."""
+    """The address of the function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def find(name: str, libraries: list[ctypes.CDLL]) -> int:
-    """Where the first of the libraries that has it keeps the function.
+    """The address of the function in the first of the libraries that has it.
 
     Raises:
         RuntimeError: None of them has it.

@@ -16,7 +16,7 @@ from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
 
-# A concatenation of more tensors than this is copied by ATen: every piece is a test in the loop.
+# A concatenation of more tensors than this is copied by ATen: every part is a test in the loop.
 LARGEST_CAT = 4
 
 
@@ -94,14 +94,14 @@ def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition
     return s.elementwise(s.result.shape, cast(value, s.result.dtype))
 
 
-def _is_told(s: Scope, numbers: Sequence[Size | None]) -> bool:
-    """Whether data tell one of the numbers."""
+def _any_unbacked(s: Scope, numbers: Sequence[Size | None]) -> bool:
+    """Whether one of the numbers is unbacked."""
     bindings = [s.program.bindings.get(symbol) for symbol in symbols_of(one for one in numbers if one is not None)]
     return any(binding is not None and binding.source in s.program.calls for binding in bindings)
 
 
 def _spans(start: Size | None, end: Size | None, count: Size) -> bool:
-    """Whether so many elements lie between these places, if all of them are there: that is checked by the graph."""
+    """Whether so many elements lie between these positions, if all of them are there: that is checked by the graph."""
     return end is not None and end - (0 if start is None else start) == count
 
 
@@ -118,8 +118,8 @@ def slice_scatter(
     dim %= len(x.shape)
     where = list(point(s.result.shape))
     first, count = normal_start(start, x.shape[dim]), source.shape[dim]
-    if _is_told(s, (start, end, count)) and (_is_told(s, (count,)) or not _spans(start, end, count)):
-        raise Decline("a part whose length data tell: ATen compares it with what is written")
+    if _any_unbacked(s, (start, end, count)) and (_any_unbacked(s, (count,)) or not _spans(start, end, count)):
+        raise Decline("a part of unbacked length: ATen compares it with what is written")
     condition: Expr | None = None
     if step == 1:
         where[dim] = index.add(where[dim], index.const(-first))
@@ -128,7 +128,7 @@ def slice_scatter(
         condition = Op("eq", Index(index.mod(ahead, step)), number(0, "i64"))
         where[dim] = index.add(index.floordiv(ahead, step), index.const(-((first + step - 1) // step)))
     else:
-        raise Decline("elements apart along a row, or of changing size")
+        raise Decline("strided elements along a row, or of dynamic size")
     return _written(s, x, source, where, conjunction([condition, inside(where[dim], count)]))
 
 
@@ -145,21 +145,21 @@ def select_scatter(s: Scope, x: Tensor, source: Tensor, dim: int, at: Size) -> T
 def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     shape = s.result.shape
     dim %= len(shape)
-    pieces = [t for t in tensors if len(t.shape) == len(shape)]
-    if len(pieces) != len(tensors) or len(pieces) > LARGEST_CAT:
+    parts = [t for t in tensors if len(t.shape) == len(shape)]
+    if len(parts) != len(tensors) or len(parts) > LARGEST_CAT:
         raise Decline(f"a concatenation of {len(tensors)} tensors (or of legacy empty ones)")
     inner = compute_type(s.result.dtype)
     here = point(shape)
     body: Expr | None = None
     end = shape[dim]
-    for piece in reversed(pieces):
-        first = end - piece.shape[dim]
+    for part in reversed(parts):
+        first = end - part.shape[dim]
         if first == end:
             continue
         where = list(here)
         where[dim] = index.add(here[dim], index.const(-first))
-        bounded = inside(where[dim], piece.shape[dim])
-        value = piece.at(tuple(where))
+        bounded = inside(where[dim], part.shape[dim])
+        value = part.at(tuple(where))
         value = cast(value if bounded is None else guarded(value, bounded), inner)
         body = value if body is None else Op("where", below(here[dim], end), value, body)
         end = first
@@ -172,11 +172,11 @@ def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def stack(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim %= len(s.result.shape)
     widened = []
-    for piece in tensors:
-        shape = (*piece.shape[:dim], 1, *piece.shape[dim:])
+    for part in tensors:
+        shape = (*part.shape[:dim], 1, *part.shape[dim:])
         here = list(point(shape))
         del here[dim]
-        widened.append(piece.viewed(shape, tuple(here)))
+        widened.append(part.viewed(shape, tuple(here)))
     return cat(s, widened, dim)
 
 
@@ -205,15 +205,15 @@ def roll(s: Scope, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) 
             where[dim] = index.mod(index.add(where[dim], index.const(size - moved)), size)
     if along is None:
         return s.elementwise(x.shape, x.at(tuple(where)))
-    # Along a row there are two pieces: what of the row's end comes first, and what follows that.
+    # Along a row there are two parts: the row's end comes first, then its beginning.
     dim, moved = along
     here, inner = where[dim], compute_type(x.dtype)
     first, behind = below(here, moved), at_least(here, moved)
-    pieces = []
+    parts = []
     for condition, distance in ((first, x.shape[dim] - moved), (behind, -moved)):
         where[dim] = index.add(here, index.const(distance))
-        pieces.append(cast(guarded(x.at(tuple(where)), condition), inner))
-    return s.elementwise(x.shape, cast(Op("where", first, *pieces), x.dtype))
+        parts.append(cast(guarded(x.at(tuple(where)), condition), inner))
+    return s.elementwise(x.shape, cast(Op("where", first, *parts), x.dtype))
 
 
 @rule("repeat")

@@ -16,7 +16,7 @@ SUMMED, AVERAGED = 0, 1
 
 @rule("_embedding_bag_backward")
 def embedding_bag_backward(
-    s: Scope, grad: Tensor, places: Tensor, offsets: Tensor, bag_of: Tensor, sizes: Tensor, largest: Tensor,
+    s: Scope, grad: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, sizes: Tensor, largest: Tensor,
     count: Size, by_frequency: bool, mode: int, sparse: bool, weights: Tensor | None, padding: Size = -1,
 ) -> Tensor:  # fmt: skip
     """Rows added up by place, where all bags have one length."""
@@ -25,11 +25,11 @@ def embedding_bag_backward(
     if compute_type(grad.dtype) != grad.dtype or padding != -1:
         raise Decline("low-precision types, which ATen rounds by steps of its own, or padding")
     length = _length_of_bags(s, offsets)
-    if length is None or places.shape != (offsets.shape[0] * length,):
+    if length is None or indices.shape != (offsets.shape[0] * length,):
         raise Decline("bags of several lengths")
     shape = (offsets.shape[0], length, grad.shape[1])
     bag, within, column = point(shape)
-    place = cast(places.at((index.total(((bag, length), (within, 1))),)), "i64")
+    place = cast(indices.at((index.total(((bag, length), (within, 1))),)), "i64")
     value = grad.at((bag, column))
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
     scaled = value * (1.0 / length) if mode == AVERAGED else value
@@ -38,7 +38,7 @@ def embedding_bag_backward(
 
 
 def _length_of_bags(s: Scope, offsets: Tensor) -> int | None:
-    """How far apart bags begin, if it is as far for all; None if data tell."""
+    """The distance of the beginnings of bags, if it is the same for all; None if it is unbacked."""
     made = s.program.defs.get(offsets.source)
     if made is None or not isinstance(made.body, Index) or len(made.axes) != 1 or offsets.index != point(offsets.shape):
         return None

@@ -1,6 +1,6 @@
-"""Lowering of reads at places that other tensors hold, of sums and of replacements by place: Note [Places].
+"""Lowering of gathers, scatter-adds and scatters by index tensors: Note [Indices].
 
-Note [Places]: a place is checked where it is known, over the whole tensor of places, whatever of the result is used
+Note [Indices]: a place is checked where it is known, over the whole tensor of indices, whatever of the result is used
 later: a check is a definition of its own (`Scope.check`), which fails the run. Reads need not wait for it. They take
 place 0 for one that lies outside (`ir.index.Indirect`), so that no read
 leaves its tensor.
@@ -32,10 +32,10 @@ def _out_of_bounds(exception: str, dim: int, size: Size) -> Failure:
     return Failure(exception, f"index is out of bounds for dimension {dim}{known}")
 
 
-def _place(places: Tensor, where: tuple[Ix, ...]) -> Expr:
-    if places.dtype not in ("i64", "i32"):
-        raise Decline(f"places of type {places.dtype}")
-    return cast(places.at(where), "i64")
+def _place(indices: Tensor, where: tuple[Ix, ...]) -> Expr:
+    if indices.dtype not in ("i64", "i32"):
+        raise Decline(f"indices of type {indices.dtype}")
+    return cast(indices.at(where), "i64")
 
 
 def _from_end(place: Expr, size: Size) -> Expr:
@@ -50,55 +50,55 @@ def _checked(s: Scope, shape: Shape, place: Expr, size: Size, failure: Failure) 
 
 
 def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
-    """The elements of `x` there. Of dimensions in which data tell the place, those without elements are not read."""
-    told = [
+    """The elements of `x` there. Of indirectly indexed dimensions, those without elements are not read."""
+    sizes = [
         size for ix, size in zip(where, x.shape, strict=True) if index.indirect_atoms(ix) and not surely_positive(size)
     ]
-    value, some = x.at(tuple(where)), conjunction([number(size, "i64") > 0 for size in told])
+    value, some = x.at(tuple(where)), conjunction([number(size, "i64") > 0 for size in sizes])
     return s.elementwise(s.result.shape, value if some is None else guarded(value, some))
 
 
 @rule("index_select")
-def index_select(s: Scope, x: Tensor, dim: int, places: Tensor) -> Tensor:
+def index_select(s: Scope, x: Tensor, dim: int, indices: Tensor) -> Tensor:
     if not x.shape:
         raise Decline("a tensor without dimensions")
     dim %= len(x.shape)
     where = list(point(s.result.shape))
-    place = _place(places, (where[dim],) if places.shape else ())
-    own = _place(places, point(places.shape))
-    s.check(places.shape, Op("and", own >= 0, own < x.shape[dim]), OUT_OF_RANGE)
+    place = _place(indices, (where[dim],) if indices.shape else ())
+    own = _place(indices, point(indices.shape))
+    s.check(indices.shape, Op("and", own >= 0, own < x.shape[dim]), OUT_OF_RANGE)
     where[dim] = indirect(place, x.shape[dim])
     return _read(s, x, where)
 
 
 @rule("embedding")
 def embedding(
-    s: Scope, table: Tensor, places: Tensor, padding: Size = -1, by_frequency: bool = False, sparse: bool = False
+    s: Scope, table: Tensor, indices: Tensor, padding: Size = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Tensor:
     here = point(s.result.shape)
-    place = _place(places, here[:-1])
-    row = _checked(s, places.shape, place, table.shape[0], OUT_OF_RANGE)
+    place = _place(indices, here[:-1])
+    row = _checked(s, indices.shape, place, table.shape[0], OUT_OF_RANGE)
     return _read(s, table, (row, here[-1]))
 
 
 @rule("gather")
-def gather(s: Scope, x: Tensor, dim: int, places: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    if not x.shape or len(x.shape) != len(places.shape):
+def gather(s: Scope, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    if not x.shape or len(x.shape) != len(indices.shape):
         raise Decline("a tensor without dimensions")
     dim %= len(x.shape)
-    here = point(places.shape)
+    here = point(indices.shape)
     failure = _out_of_bounds("RuntimeError", dim, x.shape[dim])
     where = list(here)
-    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    where[dim] = _checked(s, indices.shape, _place(indices, here), x.shape[dim], failure)
     return _read(s, x, where)
 
 
 @rule("take")
-def take(s: Scope, x: Tensor, places: Tensor) -> Tensor:
+def take(s: Scope, x: Tensor, indices: Tensor) -> Tensor:
     count = numel(x.shape)
-    place = _from_end(_place(places, point(places.shape)), count)
+    place = _from_end(_place(indices, point(indices.shape)), count)
     failure = Failure("IndexError", "out of range: tried to access what is no element of the tensor")
-    flat = _checked(s, places.shape, place, count, failure)
+    flat = _checked(s, indices.shape, place, count, failure)
     return _read(s, x, index.delinearize(flat, x.shape))
 
 
@@ -106,15 +106,15 @@ def take(s: Scope, x: Tensor, places: Tensor) -> Tensor:
 def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
     shape = _indexed_shape(x, given)
     if shape != s.result.shape:
-        raise Decline("a shape that the fake result has not")  # places of one element, and of no dimension
-    if not all(_lies_in_order(s, places) for places in given if places is not None):
-        raise Decline("places in another order in memory, which ATen's result has, and its fake has not")
+        raise Decline("a shape that the fake result has not")  # indices of one element, and of no dimension
+    if not all(_lies_in_order(s, indices) for indices in given if indices is not None):
+        raise Decline("indices in another order in memory, which ATen's result has, and its fake has not")
     return _read(s, x, _where(s, x, given, shape))
 
 
-def _lies_in_order(s: Scope, places: Tensor) -> bool:
+def _lies_in_order(s: Scope, indices: Tensor) -> bool:
     """Whether the strides of a tensor's dimensions descend, but for those of one element."""
-    return _descend([step for step, size in zip(_steps(s, places), places.shape, strict=True) if size != 1])
+    return _descend([step for step, size in zip(_steps(s, indices), indices.shape, strict=True) if size != 1])
 
 
 def _steps(s: Scope, given: Tensor) -> list[Size | None]:
@@ -140,21 +140,21 @@ def _where(s: Scope, x: Tensor, given: Sequence[Tensor | None], result: Shape) -
     at, rest = here[first : first + len(common)], iter((*here[:first], *here[first + len(common) :]))
     where: list[Ix] = []
     for dim, size in enumerate(x.shape):
-        places = given[dim] if dim < len(given) else None
-        if places is None:
+        indices = given[dim] if dim < len(given) else None
+        if indices is None:
             where.append(next(rest))
             continue
-        place = _from_end(_place(broadcast(places, common), at), size)
+        place = _from_end(_place(broadcast(indices, common), at), size)
         where.append(_checked(s, result, place, size, _out_of_bounds("IndexError", dim, size)))
     return where
 
 
 def _common(given: Sequence[Tensor | None]) -> tuple[Shape, int]:
-    """The common shape of the places, and where it is: at the first of their dimensions if they are side by side."""
-    dims = [k for k, places in enumerate(given) if places is not None]
+    """The common shape of the indices, and where it is: at the first of their dimensions if they are side by side."""
+    dims = [k for k, indices in enumerate(given) if indices is not None]
     if any(given[k].dtype in ("b1", "u8") for k in dims):  # type: ignore[union-attr]
-        raise Decline("masks among the places")
-    common = broadcast_shape([places.shape for places in given if places is not None])
+        raise Decline("masks among the indices")
+    common = broadcast_shape([indices.shape for indices in given if indices is not None])
     return common, dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
 
 
@@ -169,16 +169,16 @@ def _added_wide(s: Scope, x: Tensor, shape: Shape, where: Sequence[Ix], value: E
 
 
 #: Rows of so many elements, of tensors of so many, are read and written faster than their sums in float32 are.
-WIDE_ROW, FAR_APART = 512, 1 << 20
+WIDE_ROW, LARGE_TENSOR = 512, 1 << 20
 
 
 def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
-    """Declines sums of whole low-precision rows where ATen sorts the places, and adds up row after row in the cache."""
+    """Declines sums of whole low-precision rows where ATen sorts the indices, and adds up rows in the cache."""
     columns = frozenset[Var]().union(*(index.variables(ix) for ix in where[1:]))
-    told = index.indirect_atoms(where[0])
-    if not told or any(part.inner & columns for part in told):
+    atoms = index.indirect_atoms(where[0])
+    if not atoms or any(part.inner & columns for part in atoms):
         return
-    if hint(numel(x.shape[1:])) >= WIDE_ROW and hint(numel(x.shape)) >= FAR_APART:
+    if hint(numel(x.shape[1:])) >= WIDE_ROW and hint(numel(x.shape)) >= LARGE_TENSOR:
         raise Decline("sums of wide rows of low-precision types")
 
 
@@ -189,41 +189,41 @@ def _decline_other_type(x: Tensor, values: Tensor) -> None:
 
 
 @rule("index_add")
-def index_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
+def index_add(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape) or alpha != 1:
         raise Decline("tensors without dimensions, or a factor")
     _decline_other_type(x, source)
     dim %= len(x.shape)
     where = list(point(source.shape))
-    place = _place(places, (where[dim],) if places.shape else ())
+    place = _place(indices, (where[dim],) if indices.shape else ())
     where[dim] = _checked(s, source.shape, place, x.shape[dim], OUT_OF_RANGE)
-    # ATen hands sums along the first and the last of several dimensions to `scatter_add`, by places of 64 bits.
-    rounds_once = len(x.shape) > 1 and dim in (0, len(x.shape) - 1) and places.dtype == "i64"
+    # ATen hands sums along the first and the last of several dimensions to `scatter_add`, by indices of 64 bits.
+    rounds_once = len(x.shape) > 1 and dim in (0, len(x.shape) - 1) and indices.dtype == "i64"
     added = _added_wide if rounds_once else Scope.added
     return added(s, x, source.shape, where, source.at(point(source.shape)))
 
 
-def _along(s: Scope, x: Tensor, dim: int, places: Tensor) -> tuple[tuple[Ix, ...], list[Ix]]:
-    """The points of the places, and where in `x` each is written to: along `dim` at the place."""
+def _along(s: Scope, x: Tensor, dim: int, indices: Tensor) -> tuple[tuple[Ix, ...], list[Ix]]:
+    """The points of the indices, and where in `x` each is written to: along `dim` at the place."""
     dim %= len(x.shape)
-    here = point(places.shape)
+    here = point(indices.shape)
     where, failure = list(here), _out_of_bounds("RuntimeError", dim, x.shape[dim])
-    where[dim] = _checked(s, places.shape, _place(places, here), x.shape[dim], failure)
+    where[dim] = _checked(s, indices.shape, _place(indices, here), x.shape[dim], failure)
     return here, where
 
 
 @rule("scatter_add")
-def scatter_add(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
-    if not x.shape or not places.shape:
+def scatter_add(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
+    if not x.shape or not indices.shape:
         raise Decline("tensors without dimensions")
-    here, where = _along(s, x, dim, places)
-    return _added_wide(s, x, places.shape, where, source.at(here))
+    here, where = _along(s, x, dim, indices)
+    return _added_wide(s, x, indices.shape, where, source.at(here))
 
 
 @rule("index_put")
 def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     _decline_other_type(x, values)
-    masks = [(dim, places) for dim, places in enumerate(given) if places is not None]
+    masks = [(dim, indices) for dim, indices in enumerate(given) if indices is not None]
     if not accumulate and [mask.dtype for _, mask in masks] == ["b1"]:
         return _masked(s, x, *masks[0], values)
     shape = _indexed_shape(x, given)
@@ -231,22 +231,22 @@ def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tenso
     if accumulate:
         return s.added(x, shape, where, value, repeatable=True)
     if not _is_taken_in_order(s, values, given, shape):
-        raise Decline("places that ATen takes in another order")
+        raise Decline("indices that ATen takes in another order")
     _decline_one_by_one(shape, where)
     return s.replaced(x, shape, where, value)
 
 
 def _is_taken_in_order(s: Scope, values: Tensor, given: Sequence[Tensor | None], result: Shape) -> bool:
-    """Whether ATen's loops over the common dimensions of the places are nested as these are, as far as that is told.
+    """Whether ATen's loops over the common dimensions of the indices are nested as these are, as far as that is known.
 
-    They go by the strides of the first operand, the values before the places, that has several which are not 0.
+    They go by the strides of the first operand, the values before the indices, that has several which are not 0.
     """
     common, first = _common(given)
     end = max(len(values.shape) - (len(result) - first - len(common)), 0)
     own = slice(max(end - len(common), 0), end)
     if all(size == 1 for size in values.shape[own]):
         return True  # whichever comes last
-    operands = [(values, own), *((places, slice(None)) for places in given if places is not None)]
+    operands = [(values, own), *((indices, slice(None)) for indices in given if indices is not None)]
     for operand, part in operands:
         steps = zip(_steps(s, operand)[part], operand.shape[part], strict=True)
         if not _descend([step for step, size in steps if size != 1 and step != 0]):
@@ -255,7 +255,7 @@ def _is_taken_in_order(s: Scope, values: Tensor, given: Sequence[Tensor | None],
 
 
 #: Of so many elements, more threads than these replace single elements faster, in no order, than one does by turns.
-FEW_PLACES, FEW_THREADS = 1 << 15, 4
+FEW_INDICES, FEW_THREADS = 1 << 15, 4
 
 
 def _decline_one_by_one(shape: Shape, where: Sequence[Ix]) -> None:
@@ -263,12 +263,12 @@ def _decline_one_by_one(shape: Shape, where: Sequence[Ix]) -> None:
     if torch.are_deterministic_algorithms_enabled():
         return
     several = any(index.of(axis(k, size)) in where for k, size in enumerate(shape) if size != 1)
-    if not several and hint(numel(shape)) >= FEW_PLACES and torch.get_num_threads() > FEW_THREADS:
+    if not several and hint(numel(shape)) >= FEW_INDICES and torch.get_num_threads() > FEW_THREADS:
         raise Decline("elements one after another")
 
 
 def _masked(s: Scope, x: Tensor, first: int, mask: Tensor, values: Tensor) -> Tensor:
-    """`x` with values where the mask of its dimensions from `first` on holds, which are the same at all its places."""
+    """`x` with values where the mask of its dimensions from `first` on holds, the same at all its elements."""
     end = first + len(mask.shape)
     if mask.shape != x.shape[first:end]:
         raise Decline("a mask of another shape")
@@ -284,36 +284,36 @@ def _masked(s: Scope, x: Tensor, first: int, mask: Tensor, values: Tensor) -> Te
 
 
 @rule("scatter.src", "scatter.value")
-def scatter(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor | Value) -> Tensor:
-    if not x.shape or not places.shape:
+def scatter(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor | Value) -> Tensor:
+    if not x.shape or not indices.shape:
         raise Decline("tensors without dimensions")
-    here, where = _along(s, x, dim, places)
-    return s.replaced(x, places.shape, where, source.at(here) if isinstance(source, Tensor) else _filling(x, source))
+    here, where = _along(s, x, dim, indices)
+    return s.replaced(x, indices.shape, where, source.at(here) if isinstance(source, Tensor) else _filling(x, source))
 
 
 @rule("index_copy")
-def index_copy(s: Scope, x: Tensor, dim: int, places: Tensor, source: Tensor) -> Tensor:
+def index_copy(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape):
         raise Decline("tensors without dimensions")
     _decline_other_type(x, source)
     dim %= len(x.shape)
     here = point(source.shape)
     where, failure = list(here), _out_of_bounds("IndexError", dim, x.shape[dim])
-    place = _place(places, (here[dim],) if places.shape else ())
+    place = _place(indices, (here[dim],) if indices.shape else ())
     where[dim] = _checked(s, source.shape, place, x.shape[dim], failure)
     _decline_one_by_one(source.shape, where)
     return s.replaced(x, source.shape, where, source.at(here))
 
 
 @rule("index_fill.int_Scalar", "index_fill.int_Tensor")
-def index_fill(s: Scope, x: Tensor, dim: int, places: Tensor, value: Tensor | Value) -> Tensor:
+def index_fill(s: Scope, x: Tensor, dim: int, indices: Tensor, value: Tensor | Value) -> Tensor:
     if not x.shape:
         raise Decline("a tensor without dimensions")
     dim %= len(x.shape)
-    count = places.shape[0] if places.shape else 1
+    count = indices.shape[0] if indices.shape else 1
     shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
     where, failure = list(point(shape)), _out_of_bounds("IndexError", dim, x.shape[dim])
-    place = _from_end(_place(places, (where[dim],) if places.shape else ()), x.shape[dim])
+    place = _from_end(_place(indices, (where[dim],) if indices.shape else ()), x.shape[dim])
     where[dim] = _checked(s, shape, place, x.shape[dim], failure)
     return s.replaced(x, shape, where, _filling(x, value))
 
@@ -333,13 +333,13 @@ def _filling(x: Tensor, value: Tensor | Value) -> Expr:
 
 @rule("embedding_dense_backward")
 def embedding_dense_backward(
-    s: Scope, grad: Tensor, places: Tensor, count: Size, padding: Size, by_frequency: bool
+    s: Scope, grad: Tensor, indices: Tensor, count: Size, padding: Size, by_frequency: bool
 ) -> Tensor:
     """Rows added up by place; those of the padding, and what lies outside, are left out."""
     if by_frequency:
         raise Decline("gradients by frequency")
     here = point(grad.shape)
-    place = _place(places, here[:-1])
+    place = _place(indices, here[:-1])
     inside = Op("and", Op("and", place >= 0, place < count), Op("ne", place, number(padding, "i64")))
     value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))

@@ -38,7 +38,7 @@ def _nearest(place: Ix, size: Size) -> tuple[Ix, Ix]:
 
 
 def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> Tensor:
-    """Along a row of the result its three pieces are read as such; along other dimensions the place is computed."""
+    """Along a row of the result its three parts are read as such; along other dimensions the index is computed."""
     where = list(point(s.result.shape))
     row: int | None = None
     for k in range(len(padding) // 2):
@@ -58,7 +58,7 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
     place, size = where[row], x.shape[row]
     before, behind = outside(place, size)
     if before.terms and not _is_long(size, s.result.shape[row]):
-        raise Decline("much of a row read from its end: vectors turned at every step take longer than ATen")
+        raise Decline("much of a row read from its end: vectors reversed at every step take longer than ATen")
     is_before, is_behind, is_inside = below(place, 0), at_least(place, size), inside(place, size)
     assert is_inside is not None
 
@@ -75,7 +75,7 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
 
 
 def _is_long(size: Size, padded: Size) -> bool:
-    """Whether most of a padded row is the row itself, which kernels then compute as a piece of its own."""
+    """Whether most of a padded row is the row itself, which kernels then compute as a loop of its own."""
     return isinstance(size, int) and isinstance(padded, int) and padded <= size + size // 4
 
 

@@ -43,7 +43,7 @@ class Windows:
         return math.prod(self.kernel)
 
     def first(self, where: Sequence[Ix]) -> list[Ix]:
-        """Where the windows at these places of the result begin, padding included: it may be outside."""
+        """The beginnings of the windows at these positions of the result, padding included: they may be outside."""
         return [
             index.add(index.scale(ix, stride), index.const(-padding))
             for ix, stride, padding in zip(where, self.stride, self.padding, strict=True)
@@ -54,10 +54,10 @@ class Windows:
     ) -> Iterator[tuple[list[Ix], Expr | None, Expr]]:
         """Each element of the window that begins at `first`, in eager's order: place, when it is no padding, value."""
         for step in itertools.product(*(range(k) for k in self.kernel)):
-            places = [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
-            valid = conjunction([inside(ix, size) for ix, size in zip(places, self.sizes, strict=True)])
-            element = x.at((*outer, *places))
-            yield places, valid, cast(element if valid is None else guarded(element, valid), dtype)
+            positions = [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
+            valid = conjunction([inside(ix, size) for ix, size in zip(positions, self.sizes, strict=True)])
+            element = x.at((*outer, *positions))
+            yield positions, valid, cast(element if valid is None else guarded(element, valid), dtype)
 
 
 def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ...]:
@@ -86,8 +86,8 @@ def windows(
     return found
 
 
-def _flat(places: Sequence[Ix], sizes: Sequence[Size]) -> Expr:
-    return Index(index.linearize(places, sizes))
+def _flat(positions: Sequence[Ix], sizes: Sequence[Size]) -> Expr:
+    return Index(index.linearize(positions, sizes))
 
 
 def _first_inside(first: Sequence[Ix], window: Windows) -> Expr:
@@ -121,12 +121,12 @@ def _max_pool(
     inner = compute_type(x.dtype)
     best: Expr = number(REDUCTIONS["max"].start(inner), inner)
     place = _first_inside(first, window)
-    for places, valid, value in window.elements(x, outer, first, inner):
+    for positions, valid, value in window.elements(x, outer, first, inner):
         larger: Expr = Op("gt", value, best)
         if is_float(inner):
             larger = Op("or", larger, Op("isnan", value))
         larger = larger if valid is None else Op("and", valid, larger)
-        best, place = Op("where", larger, value, best), Op("where", larger, _flat(places, window.sizes), place)
+        best, place = Op("where", larger, value, best), Op("where", larger, _flat(positions, window.sizes), place)
     return s.elementwise(shape, cast(best, x.dtype)), s.elementwise(shape, place)
 
 
@@ -142,13 +142,13 @@ def max_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> tuple[Tensor, T
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """How many elements a window's mean is over: all of them, those that are no padding, or a number given."""
+    """The divisor of a window's mean: the number of all elements, of those that are no padding, or a number given."""
 
     include_padding: bool = True
     divisor: int | None = None
 
     def over(self, window: Windows, first: Sequence[Ix], dtype: str) -> Expr:
-        """The number, for the windows that begin at these places."""
+        """The number, for the windows that begin at these positions."""
         if self.divisor is not None:
             return number(self.divisor, dtype)
         found: Expr | None = None
@@ -208,7 +208,7 @@ def avg_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> Tensor:
 
 @rule("_adaptive_avg_pool2d")
 def adaptive_avg_pool2d(s: Scope, x: Tensor, output_size: Sequence[Size]) -> Tensor:
-    """Where the sizes divide, windows that lie side by side."""
+    """Adjacent windows, where the sizes divide."""
     kernel = []
     for size, wanted in zip(x.shape[-2:], output_size, strict=True):
         if type(size) is not int or type(wanted) is not int or size % wanted:
@@ -218,7 +218,7 @@ def adaptive_avg_pool2d(s: Scope, x: Tensor, output_size: Sequence[Size]) -> Ten
 
 
 def _covering(s: Scope, window: Windows, results: Sequence[Size]) -> Iterator[tuple[list[Ix], Expr | None]]:
-    """The places in the result of the windows that may hold each element, in order, and when they do."""
+    """The positions in the result of the windows that may hold each element, in order, and when they do."""
     if any(d != 1 for d in window.dilation):
         raise Decline("the gradient of dilated windows")
     counts = [-(-k // stride) for k, stride in zip(window.kernel, window.stride, strict=True)]
@@ -227,15 +227,15 @@ def _covering(s: Scope, window: Windows, results: Sequence[Size]) -> Iterator[tu
     here = point(s.result.shape)[-window.rank :]
     padded = [index.add(ix, index.const(p)) for ix, p in zip(here, window.padding, strict=True)]
     for back in itertools.product(*(reversed(range(n)) for n in counts)):
-        places, tests = [], []
+        positions, tests = [], []
         for ix, kernel, stride, result, b in zip(padded, window.kernel, window.stride, results, back, strict=True):
             place = index.add(index.floordiv(ix, stride), index.const(-b))
-            places.append(place)
+            positions.append(place)
             tests.append(inside(place, result))
             offset = index.add(ix, index.scale(place, -stride))
             if b * stride + stride > kernel:
                 tests.append(below(offset, kernel))
-        yield places, conjunction(tests)
+        yield positions, conjunction(tests)
 
 
 @rule("max_pool2d_with_indices_backward")
@@ -256,8 +256,8 @@ def max_pool2d_backward(
     inner = compute_type(grad.dtype)
     mine = _flat(here[-2:], window.sizes)
     total: Expr = number(0.0, inner)
-    for places, valid in _covering(s, window, grad.shape[-2:]):
-        where = (*here[:-2], *places)
+    for positions, valid in _covering(s, window, grad.shape[-2:]):
+        where = (*here[:-2], *positions)
         chosen, value = indices.at(where), cast(grad.at(where), inner)
         if valid is not None:
             chosen, value = guarded(chosen, valid), guarded(value, valid)
@@ -285,8 +285,8 @@ def avg_pool2d_backward(
     inner = compute_type(grad.dtype)
     average = Average(count_include_pad, divisor_override)
     total: Expr = number(0.0, inner)
-    for places, valid in _covering(s, window, grad.shape[-2:]):
-        value = cast(grad.at((*here[:-2], *places)), inner)
-        share = Op("div", value, average.over(window, window.first(places), inner))
+    for positions, valid in _covering(s, window, grad.shape[-2:]):
+        value = cast(grad.at((*here[:-2], *positions)), inner)
+        share = Op("div", value, average.over(window, window.first(positions), inner))
         total = Op("add", total, share if valid is None else guarded(share, valid))
     return s.elementwise(shape, cast(total, grad.dtype))

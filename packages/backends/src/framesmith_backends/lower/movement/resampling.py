@@ -1,7 +1,7 @@
 """Lowering of upsampling by whole factors, and of its gradients, as weighted sums of a few elements that lie together.
 
 Torch's formulas (aten/src/ATen/native/UpSample.h): the centre of pixel `o` of the result is at (o + 1/2) / k - 1/2 in
-the source, never before its first pixel. The elements beside it are at places that are whole expressions of `o`.
+the source, never before its first pixel. The elements beside it are at indices that are integer expressions of `o`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _sum(x: Tensor, outer: Sequence[Ix], taps: Sequence[list[Tap]], chosen: Sequ
 
 
 def _resample(s: Scope, x: Tensor, rank: int, taps: Taps, growth: Sequence[int], sizes: Sequence[Size]) -> Tensor:
-    """The weighted sums; `sizes` are those of the smaller images."""
+    """The weighted sums; `sizes` are those of the smaller inputs."""
     shape = s.result.shape
     here, inner = point(shape), compute_type(x.dtype)
     if taps in (_nearest, _nearest_backward):

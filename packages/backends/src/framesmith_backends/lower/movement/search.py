@@ -4,7 +4,7 @@ Note [Steps]: a search goes through exactly ATen's steps, each of which halves w
 that it finds the same place also among boundaries that are in no order, or no numbers. There are as many as the number
 of boundaries has bits, one after another in one expression; who is through before the last one stays where it is. All
 boundaries that the first steps may compare with are read before the loop over the values (`_ahead`). Each step then
-chooses the half of them that the next ones may still need: choices in vectors cost less than reads at places.
+chooses the half of them that the next ones may still need: choices in vectors cost less than indirect reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAR = Failure("RuntimeError", "torch.searchsorted(): sorter index out of range")
 KNOWN_STEPS = 5
 #: For each boundary that is read before the loops there are as many values at least.
 VALUES_FOR_ONE = 4
-#: Up to so many boundaries, the sum of two places is of 32 bits.
+#: Up to so many boundaries, the sum of two positions is of 32 bits.
 MOST_NARROW = 1 << 30
 
 
@@ -86,7 +86,7 @@ def _check_sorter(s: Scope, boundaries: Tensor, sorter: Tensor) -> None:
 
 
 def _known_steps(s: Scope, count: int, values: Shape) -> int:
-    """How many of the first steps choose among boundaries that are read before the loop over these values."""
+    """The number of first steps that choose among boundaries that are read before the loop over these values."""
     if not s.target.in_order:  # threads have no loop to read them before
         return 1
     most = min(hint(numel(values)) // VALUES_FOR_ONE, count)
@@ -110,14 +110,14 @@ def _found(count: int, value: Expr, boundary: Callable[[Ix], Expr], compare: str
         later = Op("not", Op(compare, here, value))
         if 0 in lengths:
             later = Op("and", later, start < end)
-        ahead = [_halved(later, places) for places in ahead]
+        ahead = [_halved(later, values) for values in ahead]
         start, end = Op("where", later, middle + 1, start), Op("where", later, end, middle)
         lengths = {half for length in lengths for half in (length // 2, length - length // 2 - 1) if half >= 0}
     return start
 
 
 def _ahead(count: int, steps: int, boundary: Callable[[Ix], Expr]) -> list[list[Expr]]:
-    """For each of the first steps the boundaries that it may compare with, those of earlier places before others."""
+    """For each of the first steps the boundaries that it may compare with, those of earlier positions before others."""
     parts, found = [(0, count)], []
     for _ in range(steps):
         middles = [(start + end) // 2 for start, end in parts]
@@ -126,6 +126,6 @@ def _ahead(count: int, steps: int, boundary: Callable[[Ix], Expr]) -> list[list[
     return found
 
 
-def _halved(later: Expr, places: list[Expr]) -> list[Expr]:
-    half = len(places) // 2
-    return [Op("where", later, far, near) for near, far in zip(places[:half], places[half:], strict=True)]
+def _halved(later: Expr, values: list[Expr]) -> list[Expr]:
+    half = len(values) // 2
+    return [Op("where", later, far, near) for near, far in zip(values[:half], values[half:], strict=True)]

@@ -79,7 +79,7 @@ def slice_(
     return x.viewed(s.result.shape, tuple(where))
 
 
-def _pieces(x: Tensor, dim: int, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
+def _parts(x: Tensor, dim: int, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
     found: list[Tensor] = []
     first: Size = 0
     for shape in shapes:
@@ -92,7 +92,7 @@ def _pieces(x: Tensor, dim: int, shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
 
 @view("split.Tensor", "split_with_sizes")
 def split(s: Scope, x: Tensor, sizes: object, dim: int = 0) -> tuple[Tensor, ...]:
-    return _pieces(x, dim % len(x.shape), [layout.shape for layout in s.results])
+    return _parts(x, dim % len(x.shape), [layout.shape for layout in s.results])
 
 
 @view("unbind.int")
