@@ -1,4 +1,4 @@
-"""Which graphs may be captured, and what the `cuda` backend says of its mode."""
+"""Conditions of CUDA graph capture, and reports of the `cuda` backend's mode."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_plain_graphs_and_random_numbers_are_captured() -> None:
         lambda x: x.repeat_interleave((x > -1).long(), 0, output_size=3),
         lambda x: aten._assert_async.msg((x >= 0).all(), "no probabilities"),
     ],
-    ids=["read at places", "written at places", "so many", "checked"],
+    ids=["indirect reads", "indirect writes", "so many", "checked"],
 )
 def test_what_needs_nothing_of_the_device_is_captured(function: Callable[..., Any]) -> None:
     gm = make_fx(function, tracing_mode="symbolic")(torch.rand(3, 4)[:, 0])
@@ -118,7 +118,7 @@ def test_a_mode_is_checked() -> None:
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
-def test_what_a_mode_does_not_do_is_told_once(
+def test_what_a_mode_does_not_do_is_reported_once(
     mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from framesmith_backends import cuda
@@ -132,9 +132,9 @@ def test_what_a_mode_does_not_do_is_told_once(
         for _ in range(2):
             run = CudaBackend().compile(gm, [], options={"mode": mode})
             assert torch.equal(run([torch.ones(3)])[0], torch.full((3,), 2.0))
-    told = [record.getMessage() for record in caplog.records]
-    capture = [one for one in told if "runs without CUDA graphs" in one]
-    assert len(told) == len(capture) == int("no-cudagraphs" not in mode)
+    reported = [record.getMessage() for record in caplog.records]
+    capture = [one for one in reported if "runs without CUDA graphs" in one]
+    assert len(reported) == len(capture) == int("no-cudagraphs" not in mode)
 
 
 def test_graphs_of_the_cpu_alone_run_as_they_are(

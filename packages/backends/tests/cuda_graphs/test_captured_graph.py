@@ -1,4 +1,4 @@
-"""Captured launches: which calls are replayed, and that nobody can tell. A capturer for CPU tensors stands in."""
+"""Captured launches: which calls are replayed, and that results are the same. A capturer for CPU tensors stands in."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def captured_graph_of(
         result = function(*values)
         return result if isinstance(result, (tuple, list)) else (result,)
 
-    places = tuple(range(tensors))
+    positions = tuple(range(tensors))
     parameters = Parameters(
-        places, tuple(range(tensors, tensors + numbers)), places if varying else (), frozenset(written)
+        positions, tuple(range(tensors, tensors + numbers)), positions if varying else (), frozenset(written)
     )
     capturer = StandIn()
     return CapturedGraph(run, parameters, capturer, "the graph"), capturer
@@ -74,8 +74,8 @@ def test_results_that_are_held_never_change() -> None:
         assert all(map(torch.equal, given_out, right))
     assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == 11
     held.clear()
-    places = {call([x])[0].data_ptr() for _ in range(5)}
-    assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == 16 and len(places) == 1
+    positions = {call([x])[0].data_ptr() for _ in range(5)}
+    assert capturer.captured == MOST_CAPTURES + 1 and capturer.replayed == 16 and len(positions) == 1
 
 
 def test_copies_of_results_share_memory_as_the_results_do() -> None:
@@ -122,7 +122,7 @@ def test_what_gives_copies_follows_a_parameter_that_moves() -> None:
     assert capturer.copied == 0 and call.counts.plain <= 2 and capturer.captured == 2 * (MOST_CAPTURES + 1)
 
 
-def test_it_is_told_once_that_results_are_held(
+def test_it_is_reported_once_that_results_are_held(
     monkeypatch: pytest.MonkeyPatch, notices: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(capture, "MOST_COPIED", 1 << 20)
@@ -253,8 +253,8 @@ def test_a_copy_of_memory_that_is_written_to_is_not_made(written: int) -> None:
         expected = x.clone()
         right = function(expected[:4], expected[at : at + 4])
         assert torch.equal(call([x[:4], x[at : at + 4]])[0], right) and torch.equal(x, expected)
-    apart = [torch.full((4,), float(k)) for k in range(6)]
-    for y in apart:
+    others = [torch.full((4,), float(k)) for k in range(6)]
+    for y in others:
         x, other = torch.ones(4), y.clone()
         expected = torch.ones(4)
         right = function(expected, other)
@@ -344,7 +344,7 @@ def test_each_set_of_sizes_has_its_captures_up_to_a_number(notices: pytest.LogCa
     assert capturer.captured == MOST_VARIANTS and capturer.replayed == 3 * MOST_VARIANTS
     assert [record.getMessage() for record in notices.records] == [
         "the graph runs without CUDA graphs: it is captured for 16 sets of sizes and numbers already; pad sizes to few "
-        "lengths, and pass numbers that change as tensors"
+        "lengths, and pass varying numbers as tensors"
     ]
 
 
@@ -387,8 +387,8 @@ def test_there_are_so_many_layers(monkeypatch: pytest.MonkeyPatch, notices: pyte
         for w in [w for w in layers for _ in range(2)]:
             assert torch.equal(call([w])[0], (w * 2))
     assert capturer.captured == 3
-    told = [record.getMessage() for record in notices.records]
-    assert told == ["the graph is not captured for the parameters of more than 3 modules"]
+    reported = [record.getMessage() for record in notices.records]
+    assert reported == ["the graph is not captured for the parameters of more than 3 modules"]
 
 
 def test_sizes_met_once_are_forgotten() -> None:
@@ -402,14 +402,14 @@ def test_sizes_met_once_are_forgotten() -> None:
     assert capturer.replayed == 2
 
 
-def test_numbers_that_never_come_again_are_told_of(notices: pytest.LogCaptureFixture) -> None:
+def test_numbers_that_never_come_again_are_reported(notices: pytest.LogCaptureFixture) -> None:
     call, _ = captured_graph_of(lambda x, n: x * n, numbers=1)
     x = torch.ones(3)
     for step in range(200):
         assert torch.equal(call([x, float(step)])[0], x * step)
     assert call.counts.captured == 0
-    (told,) = [record.getMessage() for record in notices.records]
-    assert "pass numbers that change as tensors" in told
+    (reported,) = [record.getMessage() for record in notices.records]
+    assert "pass varying numbers as tensors" in reported
 
 
 @pytest.mark.parametrize("shown", [torch.Tensor.conj, lambda z: z.conj().imag, lambda z: z * 1 + z.conj()])
@@ -422,7 +422,7 @@ def test_what_is_shown_conjugated_stays_so(shown: Function) -> None:
         del found, doubled
 
 
-def test_numbers_are_told_apart_by_their_bits() -> None:
+def test_numbers_are_distinguished_by_their_bits() -> None:
     call, capturer = captured_graph_of(lambda x, n: x / n, 1, numbers=1)
     x = torch.ones(2)
     for _ in range(3):

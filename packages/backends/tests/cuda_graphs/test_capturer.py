@@ -261,7 +261,7 @@ def test_inputs_are_written_to_on_a_real_device() -> None:
 
 
 @real
-def test_sizes_that_change_on_a_real_device() -> None:
+def test_dynamic_shapes_on_a_real_device() -> None:
     x = torch.randn(6, 5, device="cuda")
     run = compiled(lambda x: torch.softmax(x * 2, -1), [x], tracing_mode="symbolic")
     kept = []  # no input comes at the address of an earlier one, where it would be read
@@ -390,7 +390,7 @@ def test_captures_leave_each_others_results_on_a_real_device() -> None:
             x = torch.softmax(x.sin().flip(0).cumsum(0), -1)
         return x
 
-    x = torch.randn(256, 64, device="cuda", dtype=torch.float64)  # sums of float32 in another order are too far apart
+    x = torch.randn(256, 64, device="cuda", dtype=torch.float64)  # sums of float32 in another order differ too much
     run = compiled(function, [x], tracing_mode="symbolic")
     held: list[Any] = []
     for step in range(16):

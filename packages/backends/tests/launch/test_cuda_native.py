@@ -57,8 +57,8 @@ class StandIn:
         threads, stream, parameters = rest[2], rest[6], rest[7]
         assert (rest[:2], rest[3:5], stream) == ((1, 1), (1, 1), 77)
         self.shared.append(rest[5])
-        places = (ctypes.c_size_t * self.words).from_address(parameters)
-        words = [ctypes.c_size_t.from_address(place).value for place in places]
+        slots = (ctypes.c_size_t * self.words).from_address(parameters)
+        words = [ctypes.c_size_t.from_address(place).value for place in slots]
         self.launches.append((self.names[function - 1], grid, threads, words))
         return self.error
 
@@ -121,12 +121,12 @@ def test_kernels_are_launched_in_order_on_their_buffers() -> None:
     stand_in = StandIn()
     call = entries(stages, stand_in.functions, never)[run.step.entry]
     buffers = [torch.zeros(240) for _ in run.step.buffers]
-    for k, (kernel, places) in enumerate(zip(run.kernels, run.positions, strict=True)):
-        stand_in.words = len(places) + 2
+    for k, (kernel, slots) in enumerate(zip(run.kernels, run.positions, strict=True)):
+        stand_in.words = len(slots) + 2
         call(*buffers)
         name, grid, threads, words = stand_in.launches.pop(k)
         assert (name, grid, threads) == (kernel.name, kernel.grid, 32 * kernel.warps)
-        assert words == [*(buffers[at].data_ptr() for at in places), 0, 0]
+        assert words == [*(buffers[at].data_ptr() for at in slots), 0, 0]
         stand_in.launches.clear()
     assert len(run.kernels) >= 2
 
@@ -139,19 +139,19 @@ def test_what_lives_within_a_run_lies_in_its_arena() -> None:
 
     stages = CUDA.explain(trace(steps, [torch.randn(64, 40)]))
     (run,) = kernel_runs(stages)
-    places, (x, result, arena) = run.step.positions, [torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(3)]
+    slots, (x, result, arena) = run.step.positions, [torch.zeros(1 << 16, dtype=torch.uint8) for _ in range(3)]
     inner = {one.name: arena.data_ptr() + one.offset for one in run.step.inner}
     assert len(run.step.buffers) == 3 and len(inner) >= 4 and len({*inner.values()}) < len(inner)
     stand_in = StandIn()
     stand_in.words = 2
     entries(stages, stand_in.functions, never)[run.step.entry](x, result, arena)
-    found = {place: inner[name] for name, place in places.items() if name in inner}
+    found = {place: inner[name] for name, place in slots.items() if name in inner}
     found |= {at: tensor.data_ptr() for at, tensor in enumerate((x, result, arena))}
     assert [words for _, _, _, words in stand_in.launches] == [[found[at] for at in own[:2]] for own in run.positions]
 
 
 def test_each_variant_has_its_own_shared_memory() -> None:
-    """The one for aligned sizes turns what it writes in wider pieces: it wrote beyond the memory of the other."""
+    """The one for aligned sizes turns what it writes in wider chunks: it wrote beyond the memory of the other."""
     from framesmith_backends.launch.cuda.cubins import cubin
 
     stages = CUDA.explain(trace_symbolic(lambda x: (x.sum(0), x * 2, x.long()), [torch.randn(64, 32)]))
@@ -167,7 +167,7 @@ def test_each_variant_has_its_own_shared_memory() -> None:
     assert stand_in.shared == needed
 
 
-def test_the_driver_is_told_of_kernels_with_much_shared_memory() -> None:
+def test_the_driver_is_set_up_for_kernels_with_much_shared_memory() -> None:
     from framesmith_backends.autotune.matmuls import Choices
     from framesmith_backends.ir.fused.matmul import TileShape
 
@@ -214,7 +214,7 @@ def test_an_error_of_the_driver_is_raised() -> None:
 
 
 @pytest.mark.parametrize("name", ["pointwise", "softmax of gaps", "counts of numbers"])
-def test_numbers_of_the_call_make_grids_and_choose_forms(name: str) -> None:
+def test_numbers_of_the_call_make_grids_and_choose_variants(name: str) -> None:
     (program,) = [p for p in PROGRAMS if p.name == name]
     stages = CUDA.explain(trace_symbolic(program.function, program.inputs(3, 64)))
     for run in kernel_runs(stages):
@@ -292,7 +292,7 @@ def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch:
 
 def test_code_for_aligned_numbers_is_that_of_kernels_with_the_same_ones() -> None:
     """The source does not say which numbers were divisible while tracing; code that takes more of them for so reads
-    whole vectors at places that are not aligned."""
+    whole vectors at addresses that are not aligned."""
     from framesmith_backends.launch.cuda.cubins import cubins
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native
 
-#: What both programs begin with.
+#: The beginning of both programs.
 START = """
 import sys
 sys.path.insert(0, {tests!r})

@@ -1,4 +1,4 @@
-"""Graphs captured in parts: where they are cut, and that nobody can tell."""
+"""Graphs captured in parts: where they are partitioned, and that results are the same."""
 
 from __future__ import annotations
 
@@ -368,19 +368,21 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
         assert torch.equal(mine, theirs)
 
 
-def test_what_fails_while_cutting_is_told_and_leaves_the_graph_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_partitioning_is_reported_and_leaves_the_graph_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("of ours")
 
-    told: list[str] = []
+    reported: list[str] = []
     monkeypatch.setattr(CudaBackend, "why_not_here", lambda self: None)
     monkeypatch.setattr(cuda, "launcher", lambda stages: run_on_cpu(stages.graph))
     monkeypatch.setattr(cuda, "partition", fails)
     gm, x = traced(read, [SQUARE, SQUARE]), torch.eye(4)
     options = {"mode": "reduce-overhead"}
-    run = CudaBackend().compile(gm, [], options=options, on_error=lambda what, error: told.append(f"{what}: {error}"))
+    run = CudaBackend().compile(
+        gm, [], options=options, on_error=lambda what, error: reported.append(f"{what}: {error}")
+    )
     torch.testing.assert_close([*run([x, x])], [*run_on_cpu(gm)([x, x])])
-    assert told == ["partitioning a graph: of ours"]
+    assert reported == ["partitioning a graph: of ours"]
     with pytest.raises(RuntimeError, match="of ours"):
         CudaBackend().compile(gm, [], options=options)
 
@@ -410,7 +412,7 @@ def test_chains_may_be_longer_than_calls_may_be_nested() -> None:
             s = s * 1.001
         return layers(x * s, w)
 
-    def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def transposed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         view = x
         for _ in range(1200):
             view = view.t()
@@ -418,7 +420,7 @@ def test_chains_may_be_longer_than_calls_may_be_nested() -> None:
         return layers(y * y.sum().item(), w)
 
     assert kinds(parts_of(traced(scaled, [SQUARE, SQUARE, NUMBER]))[1]) == "PR"
-    assert kinds(parts_of(traced(turned, [SQUARE, SQUARE]))[1]) == "RPR"
+    assert kinds(parts_of(traced(transposed, [SQUARE, SQUARE]))[1]) == "RPR"
 
     def counted(x: torch.Tensor, w: torch.Tensor) -> Any:
         return layers(x, w), x.shape[0] * 2

@@ -49,12 +49,12 @@ VIEWS = {
 
 
 #: Views that kernels do not read through.
-UNKNOWN_PLACES = {"as_strided", "unfold"}
+UNKNOWN_OFFSETS = {"as_strided", "unfold"}
 
 
-@pytest.mark.parametrize("name", sorted(VIEWS.keys() - UNKNOWN_PLACES))
-def test_views_are_taken_by_their_places(name: str) -> None:
-    """What is sorted is an ATen call, so that the view is needed as a tensor; what it is a view of is not."""
+@pytest.mark.parametrize("name", sorted(VIEWS.keys() - UNKNOWN_OFFSETS))
+def test_views_are_taken_by_their_offsets(name: str) -> None:
+    """The sort is an ATen call, so that the view is needed as a tensor; its base is not."""
     x = torch.randn(3, 2, 5)
     function = lambda a: VIEWS[name](a.transpose(0, 1)[:, :, 1:]).sort(0)[0]  # noqa: E731
     if name == "view":
@@ -67,7 +67,7 @@ def test_views_are_taken_by_their_places(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["view", "permute", "unsqueeze", "unfold"])
 def test_other_views_are_methods_of_their_tensors(name: str) -> None:
-    """Those of sizes that change, and those whose places are not known."""
+    """Views of dynamic shapes, and of unknown offsets."""
     x = torch.randn(5, 3, 4)
     function = lambda a: (a.view(-1, 4) if name == "view" else VIEWS[name](a)).sort(0)[0]  # noqa: E731
     gm = trace_symbolic(function, [x])
@@ -133,7 +133,7 @@ def test_buffers_are_where_the_graph_has_them_whatever_the_default_device_is(mad
 
 
 def test_a_name_of_the_functions_own_is_no_global() -> None:
-    """The eighth number that data tell is u8, and so is the type of an arena."""
+    """The eighth unbacked number is u8, and so is the type of an arena."""
     writer = Writer()
     assert writer.identifier("$u8") != writer.bind("u8", torch.uint8)
     assert writer.bind("u16", torch.uint16) != writer.identifier("$u16")

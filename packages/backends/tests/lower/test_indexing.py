@@ -1,4 +1,4 @@
-"""Reads at places that tensors hold: what eager reads, and an error wherever eager has one."""
+"""Reads at indices that tensors hold: what eager reads, and an error wherever eager has one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def agree(function: Callable[..., Any], *inputs: Tensor) -> None:
 
 
 def in_turn(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    """What eager mode gives on one thread: several ones replace elements in no order."""
+    """The result of eager mode on one thread: several ones replace elements in no order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -73,7 +73,7 @@ SIZES = st.integers(1, 5) | st.sampled_from((17, 40))
 SHAPES = st.lists(SIZES, min_size=1, max_size=3).map(tuple)
 
 
-def drawn_places(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int, narrow: bool = True) -> Tensor:
+def drawn_indices(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int, narrow: bool = True) -> Tensor:
     seed = draw(st.integers(0, 1000))
     dtype = draw(st.sampled_from((torch.int64, torch.int32))) if narrow else torch.int64
     found = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
@@ -86,10 +86,10 @@ def test_rows_and_columns(data: st.DataObject) -> None:
     shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
     x, dim = filled(shape, dtype, gaps), data.draw(st.integers(-len(shape), len(shape) - 1))
     size = shape[dim]
-    agree(lambda x, i: x.index_select(dim, i), x, drawn_places(data.draw, (data.draw(SIZES),), 0, size))
+    agree(lambda x, i: x.index_select(dim, i), x, drawn_indices(data.draw, (data.draw(SIZES),), 0, size))
     smaller = tuple(n if k == dim % len(shape) else data.draw(st.integers(1, n)) for k, n in enumerate(shape))
     wanted = tuple(data.draw(SIZES) if k == dim % len(shape) else n for k, n in enumerate(smaller))
-    agree(lambda x, i: x.gather(dim, i), x, drawn_places(data.draw, wanted, 0, size))
+    agree(lambda x, i: x.gather(dim, i), x, drawn_indices(data.draw, wanted, 0, size))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -98,30 +98,30 @@ def test_advanced_indices(data: st.DataObject) -> None:
     shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
     x, given = filled(shape, dtype, gaps), data.draw(st.lists(st.booleans(), min_size=1, max_size=len(shape)))
     common = data.draw(st.lists(SIZES, max_size=2).map(tuple))
-    places: list[Tensor] = []
+    indices: list[Tensor] = []
     for k, size in enumerate(shape[: len(given)]):
         if given[k]:
             own = tuple(n if data.draw(st.booleans()) else 1 for n in common)
-            places.append(drawn_places(data.draw, own, -size, size))
-    if not places:
+            indices.append(drawn_indices(data.draw, own, -size, size))
+    if not indices:
         return
 
-    def function(x: Tensor, *places: Tensor) -> Tensor:
-        rest = iter(places)
+    def function(x: Tensor, *indices: Tensor) -> Tensor:
+        rest = iter(indices)
         return torch.ops.aten.index.Tensor(x, [next(rest) if flag else None for flag in given])
 
-    agree(function, x, *places)
-    agree(lambda x, i: x.take(i), x, drawn_places(data.draw, common, -x.numel(), x.numel(), narrow=False))
+    agree(function, x, *indices)
+    agree(lambda x, i: x.take(i), x, drawn_indices(data.draw, common, -x.numel(), x.numel(), narrow=False))
 
 
-def test_places_in_another_order_in_memory() -> None:
+def test_indices_in_another_order_in_memory() -> None:
     """The result has that order, too."""
-    x, places = filled((3, 40, 40), torch.float32), torch.randint(0, 3, (17, 17)).t()
-    agree(lambda x, i, j: x[i, j], x, torch.zeros(1, 1, dtype=torch.int64), places)
-    agree(lambda x, i: x[i.t()], x, places)
+    x, indices = filled((3, 40, 40), torch.float32), torch.randint(0, 3, (17, 17)).t()
+    agree(lambda x, i, j: x[i, j], x, torch.zeros(1, 1, dtype=torch.int64), indices)
+    agree(lambda x, i: x[i.t()], x, indices)
 
 
-def test_places_of_fewer_dimensions() -> None:
+def test_indices_of_fewer_dimensions() -> None:
     x = filled((5, 6, 7), torch.float32)
     i, j = torch.randint(-5, 5, (3, 1)), torch.randint(-7, 7, (4,))
     agree(lambda x, i, j: x[i, :, j] + x[i, :, j[:1]], x, i, j)
@@ -130,10 +130,10 @@ def test_places_of_fewer_dimensions() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_embeddings(dtype: torch.dtype) -> None:
-    table, places = filled((11, 37), dtype), torch.randint(0, 11, (3, 5))
-    agree(lambda t, i: F.embedding(i, t), table, places)
-    agree(lambda t, i: F.embedding(i, t, padding_idx=2)[1], table.t().contiguous().t(), places.int())
-    agree(lambda t, i: F.embedding(i, t), table, places[0, 0])
+    table, indices = filled((11, 37), dtype), torch.randint(0, 11, (3, 5))
+    agree(lambda t, i: F.embedding(i, t), table, indices)
+    agree(lambda t, i: F.embedding(i, t, padding_idx=2)[1], table.t().contiguous().t(), indices.int())
+    agree(lambda t, i: F.embedding(i, t), table, indices[0, 0])
 
 
 def test_what_is_read_is_fused() -> None:
@@ -154,7 +154,7 @@ def test_what_is_read_is_fused() -> None:
         assert sum(any(param.written for param in kernel.params) for kernel in plan.kernels) == 1
 
 
-def test_places_are_found_by_reductions() -> None:
+def test_indices_are_found_by_reductions() -> None:
     x, y = filled((9, 40), torch.float32), filled((6, 9), torch.float32)
     agree(lambda x, y: x[y.argmax(1)] + 1, x, y)
     agree(lambda x, y: x.gather(1, y.sum(1, keepdim=True).long().abs() % 40), x[:6], y)
@@ -163,7 +163,7 @@ def test_places_are_found_by_reductions() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8], ids=str)
 def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
-    """Down columns a kernel's lanes are outer: what one reduction tells is another place in each of them."""
+    """Down columns a kernel's lanes are outer: the result of one reduction is another index in each of them."""
     for shape in ((128, 1000), (5, 67), (33, 2, 65), (1600, 3)):
         x, y = filled(shape, dtype), filled(shape[1:], dtype, gaps=True)
         agree(lambda x: x.gather(0, x.argmax(0, keepdim=True)), x)
@@ -173,7 +173,7 @@ def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
 FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "rows": (lambda x, i: x.index_select(0, i), (-1, 5)),
     "columns": (lambda x, i: x.gather(0, i[:, None].expand(-1, 3)), (-1, 5)),
-    "places along rows": (lambda x, i: x.t().gather(1, i.expand(7, 4)), (-1, 5)),
+    "indices along rows": (lambda x, i: x.t().gather(1, i.expand(7, 4)), (-1, 5)),
     "words": (lambda x, i: F.embedding(i, x) * 2, (-1, 5)),
     "index": (lambda x, i: x[i] * 2, (-6, 5)),
     "second index": (lambda x, i: x.t()[:2, i] * 2, (-6, 5)),
@@ -200,7 +200,7 @@ def test_what_lies_outside_is_an_error(name: str) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_far_places_are_not_read_among_many_threads() -> None:
+def test_far_indices_are_not_read_among_many_threads() -> None:
     x, at = torch.randn(1000, 64), torch.randint(0, 1000, (20000,))
     call = compiled(lambda x, i: x[i] * 2, x, at)
     at[17321] = 1 << 61
@@ -235,7 +235,7 @@ def test_the_first_of_several_checks_says_what_is_wrong() -> None:
 
 
 def test_a_run_of_nothing_but_checks() -> None:
-    """It takes no tensors: the places are numbers of the graph's own."""
+    """It takes no tensors: the indices are numbers of the graph's own."""
     x = filled((5, 4), torch.float32)
     for far in (4, 5):
         gm = trace(lambda x, far=far: (x[torch.arange(1, far + 1)], x.cumsum(0))[1], (x,))
@@ -248,7 +248,7 @@ def test_a_run_of_nothing_but_checks() -> None:
             call([x])
 
 
-def test_one_check_for_equal_places() -> None:
+def test_one_check_for_equal_indices() -> None:
     x, at = torch.randn(5, 7), torch.tensor([1, 2])
     gm = trace(lambda x, i: (x[i] + 1) * (x * 2)[i], (x, at))
     assert sum(d.failure is not None for d in lower_graph(gm).program.defs.values()) == 1
@@ -267,10 +267,10 @@ def test_sums_by_rows_and_columns(data: st.DataObject) -> None:
         return  # the same place for all
     given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
     source = filled(given, dtype, data.draw(st.booleans()))
-    places = drawn_places(data.draw, (count,), 0, size)
-    agree(lambda x, i, s: x.index_add(dim, i, s * 2), x, places, source)
+    indices = drawn_indices(data.draw, (count,), 0, size)
+    agree(lambda x, i, s: x.index_add(dim, i, s * 2), x, indices, source)
     if dim % len(shape) == len(shape) - 1:
-        own = drawn_places(data.draw, given, 0, size, narrow=False)
+        own = drawn_indices(data.draw, given, 0, size, narrow=False)
         agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
 
 
@@ -280,14 +280,14 @@ def test_sums_by_advanced_indices(data: st.DataObject) -> None:
     rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))
     x = filled((rows, columns, depth), data.draw(st.sampled_from((*ADDED, torch.bfloat16, torch.float16))))
     count = data.draw(st.integers(2, 30))
-    i, j = (drawn_places(data.draw, (count,), -n, n) for n in (rows, columns))
+    i, j = (drawn_indices(data.draw, (count,), -n, n) for n in (rows, columns))
     value, whole = filled((count, depth), x.dtype), filled((count, columns, depth), x.dtype)
     agree(lambda x, i, j, v: x.index_put((i, j), v, accumulate=True), x, i, j, value)
     agree(lambda x, i, v: x.index_put((i,), v, accumulate=True), x, i, whole)
     agree(lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v, True), x, j, value)
 
 
-#: Places of which fusion leaves nothing that depends on the point, or on one of its variables alone.
+#: Indices of which fusion leaves nothing that depends on the point, or on one of its variables alone.
 COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
     "the first": lambda i: torch.zeros_like(i),
     "the second": lambda i: torch.full_like(i, 1),
@@ -299,7 +299,7 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("shape", [(4,), (40,), (4, 4), (33, 7), (3, 2, 5, 5), (300, 9)], ids=str)
-def test_sums_at_places_that_are_computed(name: str, shape: tuple[int, ...]) -> None:
+def test_sums_at_indices_that_are_computed(name: str, shape: tuple[int, ...]) -> None:
     place, x = COMPUTED[name], filled(shape, torch.float32)
     points, last = torch.zeros(shape, dtype=torch.int64), len(shape) - 1
     agree(lambda x, i: x.scatter_add(last, place(i), x * 2), x, points)
@@ -316,10 +316,10 @@ def test_gradients_of_embeddings(dtype: torch.dtype, padding: int) -> None:
     def gradient(g: Tensor, i: Tensor) -> Tensor:
         return torch.ops.aten.embedding_dense_backward(g * 2, i, 11, padding, False)
 
-    places, grad = torch.randint(0, 11, (7, 9)), torch.randn(7, 9, 70).to(dtype)
-    agree(gradient, grad, places)
-    places[2, 3], places[1, 1] = -7, 11
-    assert torch.equal(compiled(gradient, grad, places)(grad, places)[0], gradient(grad, places))
+    indices, grad = torch.randint(0, 11, (7, 9)), torch.randn(7, 9, 70).to(dtype)
+    agree(gradient, grad, indices)
+    indices[2, 3], indices[1, 1] = -7, 11
+    assert torch.equal(compiled(gradient, grad, indices)(grad, indices)[0], gradient(grad, indices))
 
 
 def test_wide_rows_are_shared_among_threads() -> None:
@@ -349,7 +349,7 @@ def test_what_is_added_outside_is_an_error(name: str) -> None:
         function(x, bad, source)
     with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)") as ours:
         call(x, bad, source)
-    assert ours.type is theirs.type or name == "index_add"  # which eager has in two forms, by the layout
+    assert ours.type is theirs.type or name == "index_add"  # which eager has in two variants, by the layout
 
 
 def test_what_is_added_is_computed_where_it_is_added() -> None:
@@ -367,7 +367,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_sums_of_half_types_are_rounded_as_eagers_are(data: st.DataObject) -> None:
+def test_sums_of_low_precision_types_are_rounded_as_eagers_are(data: st.DataObject) -> None:
     """At each addition, or once for all sums along the first and the last of several dimensions."""
     shape, dtype = data.draw(SHAPES), data.draw(st.sampled_from(HALVES))
     dim, count = data.draw(st.integers(-len(shape), len(shape) - 1)), data.draw(st.integers(2, 90))
@@ -378,15 +378,15 @@ def test_sums_of_half_types_are_rounded_as_eagers_are(data: st.DataObject) -> No
     x, source = torch.randn(shape).to(dtype), torch.randn(given).to(dtype)
     if data.draw(st.booleans()):
         x, source = (one.transpose(0, -1).contiguous().transpose(0, -1) for one in (x, source))
-    agree(lambda x, i, s: x.index_add(dim, i, s) + 1, x, drawn_places(data.draw, (count,), 0, size), source)
-    own = drawn_places(data.draw, given, 0, size, narrow=False)
+    agree(lambda x, i, s: x.index_add(dim, i, s) + 1, x, drawn_indices(data.draw, (count,), 0, size), source)
+    own = drawn_indices(data.draw, given, 0, size, narrow=False)
     agree(lambda x, i, s: (x * 2).scatter_add(dim, i, s), x, own, source)
-    places = drawn_places(data.draw, (count,), 0, size, narrow=False)
-    along = places.view([count if k == dim % len(shape) else 1 for k in range(len(shape))])
+    indices = drawn_indices(data.draw, (count,), 0, size, narrow=False)
+    along = indices.view([count if k == dim % len(shape) else 1 for k in range(len(shape))])
     agree(lambda x, i, s: x.scatter_add(dim, i.expand(s.shape), s), x, along, source)
 
 
-def test_wide_rows_of_half_types_are_added_up_by_aten() -> None:
+def test_wide_rows_of_low_precision_types_are_added_up_by_aten() -> None:
     x, at = torch.zeros(1024, 1024, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64)
     for inputs, left in (((x, at, x[:3]), 1), ((x[:1000], at, x[:3]), 0), ((x.view(-1, 256), at, x[:3, :256]), 0)):
         notes = lower_graph(trace(lambda x, i, s: x.index_add(0, i, s), inputs)).notes
@@ -408,13 +408,13 @@ def test_replaced_by_rows_and_columns(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         x = x.transpose(0, -1).contiguous().transpose(0, -1)
     given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
-    places, source = drawn_places(data.draw, (count,), 0, size, narrow=False), filled(given, dtype, gaps)
-    agree(lambda x, i, s: x.index_copy(dim, i, s), x, places, source)
-    agree(lambda x, i, s: x.index_copy(dim, i[0], s.narrow(dim, 0, 1)), x, places, source)
-    agree(lambda x, i: x.index_fill(dim, i - size, 1), x, places)
-    agree(lambda x, i, s: x.index_fill(dim, i, s.flatten()[0]), x, places, source)
+    indices, source = drawn_indices(data.draw, (count,), 0, size, narrow=False), filled(given, dtype, gaps)
+    agree(lambda x, i, s: x.index_copy(dim, i, s), x, indices, source)
+    agree(lambda x, i, s: x.index_copy(dim, i[0], s.narrow(dim, 0, 1)), x, indices, source)
+    agree(lambda x, i: x.index_fill(dim, i - size, 1), x, indices)
+    agree(lambda x, i, s: x.index_fill(dim, i, s.flatten()[0]), x, indices, source)
     smaller = tuple(count if k == dim % len(shape) else data.draw(st.integers(1, n)) for k, n in enumerate(shape))
-    own = drawn_places(data.draw, smaller, 0, size, narrow=False)
+    own = drawn_indices(data.draw, smaller, 0, size, narrow=False)
     agree(lambda x, i, s: x.scatter(dim, i, s), x, own, source)
     agree(lambda x, i: x.scatter(dim, i, True if dtype == torch.bool else 3), x, own)
     if dtype not in (torch.bool, torch.float16, torch.bfloat16):
@@ -427,37 +427,37 @@ def test_replaced_by_advanced_indices(data: st.DataObject) -> None:
     rows, columns, depth = (data.draw(st.integers(2, 9)) for _ in range(3))
     x = filled((rows, columns, depth), data.draw(st.sampled_from(DTYPES)))
     count = data.draw(st.integers(2, 30))
-    i, j = (drawn_places(data.draw, (count,), -n, n) for n in (rows, columns))
+    i, j = (drawn_indices(data.draw, (count,), -n, n) for n in (rows, columns))
     value, whole = filled((count, depth), x.dtype), filled((count, columns, depth), x.dtype)
     agree(lambda x, i, j, v: x.index_put((i, j), v), x, i, j, value)
     agree(lambda x, i, j, v: x.index_put((i, j), v[:1]), x, i, j, value)
     agree(lambda x, i, v: x.index_put((i,), v), x, i, whole)
     agree(lambda x, i, v: x.index_put((i,), v[0, 0, 0]), x, i, whole)
     agree(lambda x, j, v: torch.ops.aten.index_put(x, [None, j], v), x, j, value[0])
-    apart = drawn_places(data.draw, (data.draw(st.integers(2, 5)), 1), 0, depth)
-    agree(lambda x, i, k, v: torch.ops.aten.index_put(x, [i, None, k], v), x, i, apart, whole[0, 0, 0])
+    separate = drawn_indices(data.draw, (data.draw(st.integers(2, 5)), 1), 0, depth)
+    agree(lambda x, i, k, v: torch.ops.aten.index_put(x, [i, None, k], v), x, i, separate, whole[0, 0, 0])
 
 
-def test_places_in_two_dimensions_are_taken_in_eagers_order() -> None:
+def test_indices_in_two_dimensions_are_taken_in_eagers_order() -> None:
     """It goes by strides, of the values first; what is in another order than these stays ATen's."""
     torch.manual_seed(0)
     for tail in ((), (3,), (40,)):
         x, i = torch.zeros(6, *tail), torch.randint(0, 6, (4, 5))
-        values, turned = torch.randn(4, 5, *tail), torch.randn(5, 4, *tail).transpose(0, 1)
+        values, transposed = torch.randn(4, 5, *tail), torch.randn(5, 4, *tail).transpose(0, 1)
         far = torch.randn(*tail, 4, 5).permute(*range(len(tail), len(tail) + 2), *range(len(tail)))
         cases = (
             (i, values),
             (i, far),
             (i, values[:1]),
             (i, values[:, :1]),
-            (i, turned),
-            (i.t(), turned.transpose(0, 1)),
+            (i, transposed),
+            (i.t(), transposed.transpose(0, 1)),
         )
-        for k, (places, value) in enumerate(cases):
-            gm = trace(lambda x, i, v: x.index_put((i,), v), (x, places, value))
+        for k, (indices, value) in enumerate(cases):
+            gm = trace(lambda x, i, v: x.index_put((i,), v), (x, indices, value))
             assert [*lower_graph(gm).notes.values()] == ["indices that ATen takes in another order"] * (k > 3)
-            found = CpuBackend().compile(gm, (x, places, value))([x, places, value])[0]
-            assert torch.equal(found, x.index_put((places,), value))
+            found = CpuBackend().compile(gm, (x, indices, value))([x, indices, value])[0]
+            assert torch.equal(found, x.index_put((indices,), value))
 
 
 def test_replaced_where_a_mask_holds() -> None:
@@ -532,7 +532,7 @@ def test_what_replaces_is_computed_where_it_is_written() -> None:
 
 
 def test_a_replaced_input_is_written_by_the_call_that_replaces() -> None:
-    """Where nobody else reads the input; else the kernel's result is copied, unless a place is wrong."""
+    """In place if nobody else reads the input; else the kernel's result is copied, unless a place is wrong."""
     x, at, source = torch.zeros(5, 3), torch.tensor([0, 1, 1]), torch.arange(9.0).view(3, 3)
     for program in (
         lambda x, i, s: x.index_copy(0, i, s), lambda x, i, s: (x.scatter(0, i[:, None].expand(3, 3), s), x.sum()),
@@ -575,20 +575,20 @@ def test_threads_in_no_order_add_what_eagers_do_in_no_order() -> None:
         notes = lower_graph(trace(function, inputs), target=GPU).notes
         return any("no order" in note for note in notes.values())
 
-    places = torch.tensor([0, 1, 2, 3, 1])
+    indices = torch.tensor([0, 1, 2, 3, 1])
     floats, whole = torch.rand(5, 7), torch.ones(5, 7, dtype=torch.int64)
-    assert not declined(lambda x, i: x.index_add(0, i, x), floats, places)
-    assert declined(lambda x, i: x.index_put((i,), x, accumulate=True), floats, places)
-    assert not declined(lambda x, i: x.index_put((i,), x, accumulate=True), whole, places)
-    assert declined(lambda x, i: x.to(torch.int8).index_add(0, i, x.to(torch.int8)), whole, places)
-    assert declined(lambda x, i: x.bfloat16().index_add(0, i, x.bfloat16()), floats, places)
-    assert declined(lambda x, i: x.index_copy(0, i, x), floats, places)
-    assert declined(lambda x, i: x.index_fill(0, i, 2), floats, places)
-    assert declined(lambda x, i: x.index_put((i,), x), floats, places)
-    assert declined(lambda x, i: x.scatter(0, i[:, None], x), floats, places)
+    assert not declined(lambda x, i: x.index_add(0, i, x), floats, indices)
+    assert declined(lambda x, i: x.index_put((i,), x, accumulate=True), floats, indices)
+    assert not declined(lambda x, i: x.index_put((i,), x, accumulate=True), whole, indices)
+    assert declined(lambda x, i: x.to(torch.int8).index_add(0, i, x.to(torch.int8)), whole, indices)
+    assert declined(lambda x, i: x.bfloat16().index_add(0, i, x.bfloat16()), floats, indices)
+    assert declined(lambda x, i: x.index_copy(0, i, x), floats, indices)
+    assert declined(lambda x, i: x.index_fill(0, i, 2), floats, indices)
+    assert declined(lambda x, i: x.index_put((i,), x), floats, indices)
+    assert declined(lambda x, i: x.scatter(0, i[:, None], x), floats, indices)
     torch.use_deterministic_algorithms(True)
     try:
-        assert declined(lambda x, i: x.index_add(0, i, x), floats, places)
+        assert declined(lambda x, i: x.index_add(0, i, x), floats, indices)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -606,11 +606,11 @@ def test_an_updated_input_is_written_at_the_end() -> None:
 
 def test_a_place_is_an_operand_of_the_read() -> None:
     row, column, other = Var("i", 4), Var("j", 6), Var("k", 4)
-    inner = Load("places", (of(row),), "i64")
+    inner = Load("indices", (of(row),), "i64")
     read = Load("x", (indirect(inner, 9), of(column)), "f32")
     assert inner in set(walk(read)) and bounds(read.index[0]) == (0, 8)
     moved = substitute(read, {row: of(other), other: of(row)})
-    assert moved is Load("x", (indirect(Load("places", (of(other),), "i64"), 9), of(column)), "f32")
+    assert moved is Load("x", (indirect(Load("indices", (of(other),), "i64"), 9), of(column)), "f32")
     through = substitute(Index(of(row)), {row: indirect(inner, 4)})
     assert through is Index(indirect(inner, 4)) and inner in set(walk(through))
     with pytest.raises(TypeError, match="i64"):
@@ -619,8 +619,8 @@ def test_a_place_is_an_operand_of_the_read() -> None:
 
 def test_many_single_elements_beside_many_threads() -> None:
     """ATen's threads keep no order, and are faster than one; where order is asked for, there is a kernel."""
-    x, places, values = torch.zeros(1 << 16), torch.randperm(1 << 16)[: 1 << 15], torch.randn(1 << 15)
-    graph = trace(lambda a, p, v: a.index_put((p,), v), [x, places, values])
+    x, indices, values = torch.zeros(1 << 16), torch.randperm(1 << 16)[: 1 << 15], torch.randn(1 << 15)
+    graph = trace(lambda a, p, v: a.index_put((p,), v), [x, indices, values])
     threads = torch.get_num_threads()
     torch.set_num_threads(5)
     try:

@@ -1,4 +1,4 @@
-"""What is lowered, what stays an ATen call, and that each such call says why."""
+"""Operators lowered or kept as ATen calls, and the reasons of these."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_a_rule_that_fails_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> No
     gm = trace(lambda a: a.sin() * 2 + a.exp(), [x])
     with pytest.raises(KeyError):
         CpuBackend().compile(gm, [x])
-    told: list[tuple[str, Exception]] = []
-    call = CpuBackend().compile(gm, [x], on_error=lambda where, error: told.append((where, error)))
+    reported: list[tuple[str, Exception]] = []
+    call = CpuBackend().compile(gm, [x], on_error=lambda where, error: reported.append((where, error)))
     torch.testing.assert_close(call([x])[0], x.sin() * 2 + x.exp())
-    ((where, error),) = told
+    ((where, error),) = reported
     assert "sin" in where and isinstance(error, KeyError)
     low = lower_graph(gm, on_error=lambda where, error: None)
     assert "its rule failed" in low.notes["sin_default"]

@@ -1,4 +1,4 @@
-"""Padding by the nearest element and by reflection, and rolls: elements read at other places, exactly."""
+"""Padding by the nearest element and by reflection, and rolls: elements read at other indices, exactly."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_roll(shape: tuple[int, ...], shifts: tuple[int, ...], dims: tuple[int, 
         lambda x: torch.roll(x, x.shape[1], 2) * 2,
     ],
 )
-def test_sizes_that_change(function: Callable[..., Any]) -> None:
+def test_dynamic_shapes(function: Callable[..., Any]) -> None:
     gm = trace_symbolic(function, [torch.randn(3, 6, 33)])
     call = CpuBackend().compile(gm, [torch.randn(3, 6, 33)])
     for shape in ((2, 5, 7), (4, 9, 16), (3, 4, 64), (5, 6, 100)):

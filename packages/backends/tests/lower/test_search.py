@@ -1,4 +1,4 @@
-"""Binary searches: the places that eager finds, also among what is in no order."""
+"""Binary searches: the indices that eager finds, also among what is in no order."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_fused() -> None:
 
 
 def test_computed_boundaries_are_computed_once() -> None:
-    """Not for each value anew, at each step."""
+    """Not again for each value, at each step."""
     boundaries, values = torch.rand(40).sort().values, torch.randn(60, 30)
     assert kernels(lambda b, x: torch.bucketize(x, b.log()), boundaries, values) == 2
 
@@ -197,7 +197,7 @@ def test_what_is_left_to_aten(name: str) -> None:
         assert torch.equal(call(list(inputs))[0], wanted)
 
 
-def test_sizes_that_change() -> None:
+def test_dynamic_shapes() -> None:
     """Of the values they may; boundaries of changing number are ATen's."""
     boundaries, values = torch.arange(5.0), torch.randn(6, 7)
     fixed = trace_symbolic(lambda x: torch.bucketize(x, torch.arange(5)) * 2, [values])
@@ -249,7 +249,7 @@ def test_ranges() -> None:
     assert range_of(Op("mul", small, small)) == range_of(x)
 
 
-def test_places_told_by_places_have_short_names() -> None:
+def test_indices_read_by_indices_have_short_names() -> None:
     """Text grows with the place, not with all ways through it."""
     place = Load("x", (of(Var("i", 4)),), "i64")
     for _ in range(20):

@@ -82,7 +82,7 @@ def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
         return x.contiguous(memory_format=torch.channels_last if rank == 4 else torch.channels_last_3d)
     if layout == "strided":
         return torch.stack([x, x], -1)[..., 0]
-    if layout == "turned":
+    if layout == "transposed":
         return x.transpose(0, -1).contiguous().transpose(0, -1)
     # (Of two dimensions, the numbers of a channel would be equal.)
     return x[:1].expand(x.shape) if layout == "expanded" and rank > 2 else x
@@ -97,7 +97,7 @@ def _batch_norm(x: torch.Tensor) -> Any:
 @settings(max_examples=examples(60), deadline=None)
 @given(
     shape=st.lists(st.integers(2, 5), min_size=2, max_size=5),
-    layout=st.sampled_from(["contiguous", "channels last", "strided", "turned", "expanded"]),
+    layout=st.sampled_from(["contiguous", "channels last", "strided", "transposed", "expanded"]),
     scale=st.sampled_from([1.0, 1e-3, 3e19, 1e30]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
 )

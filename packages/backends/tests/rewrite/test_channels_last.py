@@ -218,7 +218,7 @@ def test_few_multiplications_are_lost_to_statistics_of_the_batch() -> None:
         assert (CpuBackend().propagate_layouts(gm.graph) is not None) is chosen
 
 
-def test_a_graph_of_training_alone_is_not_laid_out_anew() -> None:
+def test_a_graph_of_training_alone_is_not_converted() -> None:
     x, (a, b) = torch.randn(2, 8, 32, 32), weights(8, 8, 8)
     inputs = [x, a, b]
     gm = trace(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), inputs)

@@ -1,4 +1,4 @@
-"""Calls that write to an input in place of a copy at the end, wherever nobody can tell the difference."""
+"""Calls that write to an input in place of a copy at the end, wherever no result differs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ DECLINED: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("name", DECLINED)
-def test_what_somebody_could_tell_stays_a_copy(name: str) -> None:
+def test_what_results_show_stays_a_copy(name: str) -> None:
     words, function = DECLINED[name]
     inputs = [CACHE, NEW, AT]
     gm = mutating_first(function, inputs)
@@ -112,7 +112,7 @@ def test_what_stands_before_runs_before_and_what_fails_leaves_an_input_that_can_
     assert torch.equal(cache, CACHE.index_copy(0, AT, NEW))
 
 
-def test_forms_are_found_by_schema() -> None:
+def test_variants_are_found_by_schema() -> None:
     assert in_place_form(aten.index_copy.default) is aten.index_copy_.default
     assert in_place_form(aten.scatter.value) is aten.scatter_.value
     assert in_place_form(aten.index_copy_.default) is None

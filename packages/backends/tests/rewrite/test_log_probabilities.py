@@ -1,4 +1,4 @@
-"""Logarithms of probabilities of which gradients are computed, taken apart in the graphs of training steps."""
+"""Logarithms of probabilities of which gradients are computed, decomposed in the graphs of training steps."""
 
 from __future__ import annotations
 

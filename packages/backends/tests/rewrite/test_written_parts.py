@@ -1,4 +1,4 @@
-"""Writes to parts of an input as copies onto these parts, wherever nobody can tell the difference."""
+"""Writes to parts of an input as copies onto these parts, wherever no result differs."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_could_be_told_stays_whole(name: str) -> None:
+def test_what_results_show_stays_whole(name: str) -> None:
     gm = mutating_first(LEFT[name], [CACHE, NEW, AT])
     assert write_parts(gm) is gm
     check(gm, [CACHE, NEW, AT])
