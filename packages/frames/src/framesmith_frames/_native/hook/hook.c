@@ -1,4 +1,4 @@
-/* The frame evaluator: which function calls are dispatched, and how the others are evaluated. */
+/* The PEP 523 hook, or frame evaluator: which function calls are dispatched, and how the others are evaluated. */
 
 #include "hook/hook.h"
 
