@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith_backends.rewrite import channels_last
+from framesmith_backends import pipeline
 from integration_tests.harness.sweeps import LONG
 
 SEEDS = range(400 if LONG else 24)
@@ -100,14 +100,14 @@ def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch
     eager = Network(rng)
     twin = copy.deepcopy(eager)
     x = torch.randn(rng.choice([1, 2, 3]), eager.channels, *rng.choice([(16, 16), (24, 17)]))
-    asked = channels_last.with_channels_last
+    asked = pipeline.with_channels_last
 
     def noted(*args: object) -> object:
         found = asked(*args)  # type: ignore[arg-type]
         laid_out.append(found is not None)
         return found
 
-    monkeypatch.setattr("framesmith_backends.cpu.with_channels_last", noted)
+    monkeypatch.setattr("framesmith_backends.pipeline.with_channels_last", noted)
     framesmith.reset()
     compiled = framesmith.compile(twin, strict=True)
     for _ in range(2):

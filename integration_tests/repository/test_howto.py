@@ -42,7 +42,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the packages, the tools and the pages, as a repository of its own."""
     folder = tmp_path_factory.mktemp("howto") / "repository"
     ignored = shutil.ignore_patterns("__pycache__", "*.so", ".*")
-    for name in ("packages", "tools", "docs"):
+    for name in ("packages", "tools", "docs", "integration_tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", folder)
     for package in (folder / "packages").glob("*/src/*"):
