@@ -122,7 +122,8 @@ def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch
 
 
 def test_some_were_channels_last(laid_out: list[bool]) -> None:
-    assert sum(laid_out) >= len(SEEDS) // 5 and not all(laid_out)
+    """Of the steps that ran in this process."""
+    assert sum(laid_out) >= len(laid_out) // 5 and (len(laid_out) < 10 or not all(laid_out))
 
 
 def test_batches_of_gradients() -> None:
