@@ -33,12 +33,13 @@ FOLDERS = (
 )
 
 #: Paths about other things that are named as operators are: the loop IR's own operations, the rules for lowering, the
-#: kinds of native operators, options of backends, and entries of `node.meta`.
+#: kinds of native scans and sorts, options of backends, and entries of `node.meta`.
 OTHER_THINGS = (
     "framesmith_backends/ir",
     "framesmith_backends/render",
     "framesmith_backends/lower",
-    "framesmith_backends/native_ops",
+    "framesmith_backends/native_ops/scans/operator.py",
+    "framesmith_backends/native_ops/sorts",
     "framesmith_backends/options.py",
     "framesmith_aten/meta.py",
     "framesmith_aten/fakes",  # corrections of torch's own rules for fake tensors: no facts for later stages
