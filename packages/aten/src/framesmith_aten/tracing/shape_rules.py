@@ -87,18 +87,19 @@ def _batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *rest: Any) ->
     return (None if dx is None else torch.empty_like(dx, memory_format=format)), *others
 
 
-_BATCH_NORMS = (
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten._native_batch_norm_legit_no_training.default,
-)
-
 #: Operator -> rule, called under the fake mode; a rule declines with None.
 SHAPE_RULES: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _layer_norm,
     aten.fractional_max_pool3d_backward.default: _fractional_max_pool3d_backward,
     aten.arange.start: _arange,
     aten.arange.start_step: _arange,
-    **{op: _batch_norm(op) for op in _BATCH_NORMS},
+    **{
+        op: _batch_norm(op)
+        for op in (
+            aten._native_batch_norm_legit_functional.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_no_training.default,
+        )
+    },
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }

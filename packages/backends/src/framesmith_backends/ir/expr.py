@@ -38,7 +38,8 @@ class Value(Node):
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swapped=True)
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
-    __gt__, __ge__, __lt__, __le__ = map(_operator, ("gt", "ge", "lt", "le"))
+    __gt__, __ge__ = _operator("gt"), _operator("ge")
+    __lt__, __le__ = _operator("lt"), _operator("le")
 
     def __neg__(self) -> Expr:
         return Op("neg", self)  # type: ignore[arg-type]

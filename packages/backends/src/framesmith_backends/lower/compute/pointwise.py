@@ -197,12 +197,14 @@ def pow_tensor(s: Scope, x: Operand, y: Operand) -> Tensor:
     return met(s, core("pow"), x, y)
 
 
-_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+def _gelu(approximate: str) -> str:
+    """Return the name of the core operation for this way to approximate gelu."""
+    return "gelu" if approximate == "none" else f"gelu_{approximate}"
 
 
 @rule("gelu")
 def gelu(s: Scope, x: Tensor, *, approximate: str = "none") -> Tensor:
-    name, dtype = _GELUS[approximate], s.result.dtype
+    name, dtype = _gelu(approximate), s.result.dtype
     if name != "gelu" or _is_of_onednn(s):
         return met(s, core(name), x)
 
@@ -231,7 +233,7 @@ def _is_nan_at_infinity(dtype: str, onednn: bool) -> bool:
 
 @rule("gelu_backward")
 def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    return met(s, times_derivative(_GELUS[approximate]), grad, x)
+    return met(s, times_derivative(_gelu(approximate)), grad, x)
 
 
 def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
