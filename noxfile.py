@@ -100,6 +100,7 @@ def check_layers(session: nox.Session) -> None:
     """Run the checks of dependencies between packages and inside them."""
     scripts = checkers(session) / "bin"
     session.run(str(scripts / "python"), "tools/check_layers.py", external=True)
+    session.run(str(scripts / "python"), "tools/check_native_layers.py", external=True)
     session.run(str(scripts / "python"), "-m", "tools.draw_layers", "--check", external=True)
     session.run(str(scripts / "lint-imports"), "--no-cache", env={"PYTHONPATH": sources()}, external=True)
     for folder in PACKAGES:

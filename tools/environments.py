@@ -223,7 +223,7 @@ def install_sources(session: nox.Session) -> None:
     lent = [torch_layer(session), layer(session, "test"), layer(session, "build"), layer(session, "operators")]
     see(environment, *lent)
     watched = [ROOT / "pyproject.toml", *(ROOT / "packages").glob("*/pyproject.toml")]
-    watched += [*(ROOT / "packages").glob("*/native_build.py"), *(ROOT / "packages").glob("*/src/*/_native/*.[ch]")]
+    watched += [*(ROOT / "packages").glob("*/native_build.py"), *(ROOT / "packages").glob("*/src/*/_native/**/*.[ch]")]
     state = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(watched))).hexdigest()
     installed = environment / "installed"
     if not installed.exists() or installed.read_text() != state:

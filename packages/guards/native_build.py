@@ -38,7 +38,7 @@ def extension_name() -> str:
 
 
 def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
-    """Compile every C file of `_native` into one shared library at `target`."""
+    """Compile every C file below `_native` into one shared library at `target`."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise BuildError(
             "framesmith-guards does not support free-threaded CPython: install a CPython 3.11, 3.12 or 3.13 with "
@@ -48,8 +48,18 @@ def compile_extension(target: Path, extra_flags: Sequence[str] = ()) -> Path:
     include = _include_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
-    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
-    command = [*compiler, *FLAGS, *extra_flags, f"-I{include}", *sources, *_link_flags(), "-o", str(partial)]
+    sources = [str(path) for path in sorted(SOURCES.rglob("*.c"))]
+    command = [
+        *compiler,
+        *FLAGS,
+        *extra_flags,
+        f"-I{include}",
+        f"-I{SOURCES}",
+        *sources,
+        *_link_flags(),
+        "-o",
+        str(partial),
+    ]
     # Checks call from file to file, which whole-program optimisation inlines; not every toolchain can.
     done = subprocess.run([*command, "-flto"], capture_output=True, text=True)
     if done.returncode != 0:

@@ -201,6 +201,8 @@ def test_bad_descriptions_are_refused():
             native.Program().load(broken)
     with pytest.raises(ValueError, match="out of range"):
         program(1, [instruction("IS", a=7)])
+    with pytest.raises(ValueError, match="no other block"):
+        program(1, [instruction("RUN_BLOCK")])
     with pytest.raises(TypeError, match="is a tuple"):
         native.Program().load([])
     with pytest.raises(RuntimeError, match="once"):

@@ -48,7 +48,7 @@ from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.constants import same_constant
 
 Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
-"""(operator, dst, a, b, n, address, obj, operands); see program.h."""
+"""(operator, dst, a, b, n, address, obj, operands); see `_native/instruction.h`."""
 
 _PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
 _OWN_INT: Final = 3

@@ -8,7 +8,13 @@
  * which it is read is made afresh each time, and is none of the values. A proof owns no object: it compares addresses.
  */
 
-#include "program.h"
+#include "run/blocks.h"
+
+#include "facts/classes.h"
+#include "facts/dict_tags.h"
+#include "facts/inline_values.h"
+#include "run/instructions.h"
+#include "tensors/tensors.h"
 #include <string.h>
 
 typedef enum { FACT_TYPE, FACT_SLOT, FACT_INLINE, FACT_DICT, FACT_TENSOR, FACT_CLASS, FACT_RERUN } FactKind;

@@ -4,7 +4,7 @@
  * (a tag, or a reference). An image is valid as long as the owner is alive and of the same type.
  */
 
-#include "program.h"
+#include "facts/inline_values.h"
 #include <string.h>
 
 #if PY_VERSION_HEX < 0x030D0000

@@ -1,6 +1,8 @@
 /* Shape conditions: a stack program on int64; what overflows or is not an int goes to its Python text. */
 
-#include "program.h"
+#include "tensors/shapes.h"
+
+#include "tensors/tensors.h"
 
 #define FOR_EACH_OPERATOR(X)                                                                                          \
     X(CONSTANT, 0)                                                                                                    \

@@ -6,14 +6,16 @@
  * not found, or found twice, turns this off and tensors are checked by the Python reference.
  */
 
-#include "torch_shim.h"
+#include "tensors/torch_layout.h"
+
+#include "tensors/tensors.h"
+#include "tensors/torch_shim.h"
 #ifndef _WIN32
 #include <dlfcn.h>
 #endif
 
 #define IMPL_LIMIT 208 /* torch asserts sizeof(TensorImpl) is at most this; its last word is the dispatch keys */
 
-TorchShim shim;
 
 int tensors_ready(void)
 {
@@ -136,8 +138,8 @@ static const char *why_not(const char *path, PyObject *probes)
     if (shim.keys_offset == 0) {
         return "the dispatch keys were not found at one place in all probed tensors";
     }
-    shim.storage_place = find_in_impl(probes, 4, sizeof(void *));
-    if (shim.storage_place == 0) {
+    shim.storage_field = find_in_impl(probes, 4, sizeof(void *));
+    if (shim.storage_field == 0) {
         return "the storage was not found at one place in all probed tensors";
     }
     return NULL;

@@ -2,7 +2,7 @@
 #ifndef FRAMESMITH_GUARDS_TORCH_SHIM_H
 #define FRAMESMITH_GUARDS_TORCH_SHIM_H
 
-#include "program.h"
+#include "instruction.h"
 #include <string.h>
 
 #define IMAGE_START 24 /* past the vtable and the reference counts, which change */
@@ -17,7 +17,7 @@ typedef _Bool (*GradMethod)(const void *);
 
 typedef struct {
     int ready;
-    Py_ssize_t handle_offset, keys_offset, storage_place;
+    Py_ssize_t handle_offset, keys_offset, storage_field;
     void *library;
     GetInt32 dtype, device_type, device_index;
     GetInt64 dim, storage_offset;
@@ -54,7 +54,7 @@ static inline uint64_t keys_of(PyObject *tensor)
     return word_at(impl_of(tensor), shim.keys_offset);
 }
 
+/* 1 or 0; -1 with an exception. */
 int requires_grad_of(PyObject *tensor);
-void images_use(int usable);
 
 #endif

@@ -1,6 +1,6 @@
 /* Torch's global state: a snapshot and a few reads, or the full comparison. */
 
-#include "program.h"
+#include "facts/state.h"
 
 static int quickly_the_same(StateCheck *state)
 {

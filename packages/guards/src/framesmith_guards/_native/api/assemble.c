@@ -1,6 +1,11 @@
 /* A program from its description (made by lowering.py): tuples of numbers, names, constants and callables. */
 
-#include "program.h"
+#include "api/assemble.h"
+
+#include "run/blocks.h"
+#include "tensors/shapes.h"
+#include "tensors/tensors.h"
+#include "tensors/torch_layout.h"
 
 static int *numbers_of(PyObject *tuple)
 {
@@ -165,6 +170,11 @@ static int assemble_block(const Program *program, Block *out, PyObject *descript
     out->instructions = assemble_instructions(program, instructions, &out->count);
     out->output_count = PyTuple_GET_SIZE(outputs);
     out->outputs = numbers_of(outputs);
+    for (Py_ssize_t k = 0; out->instructions != NULL && k < out->count; k++) {
+        if (out->instructions[k].op == OP_RUN_BLOCK) {
+            PyErr_SetString(PyExc_ValueError, "a block runs no other block");
+        }
+    }
     return PyErr_Occurred() ? -1 : 0;
 }
 

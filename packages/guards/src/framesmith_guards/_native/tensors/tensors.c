@@ -2,24 +2,11 @@
  * for requires_grad where torch's own method was not found.
  */
 
-#include "torch_shim.h"
+#include "tensors/tensors.h"
+
+#include "tensors/torch_shim.h"
 
 #define INLINE_DIMS 5 /* sizes and strides of more dimensions are not inside the TensorImpl */
-
-/* Torch's own method, if it was found and agrees; else the attribute, which may run a torch-function mode. */
-int requires_grad_of(PyObject *tensor)
-{
-    if (shim.grad_method != NULL) {
-        return shim.grad_method(impl_of(tensor));
-    }
-    PyObject *answer = shim.requires_grad(tensor, shim.requires_grad_closure);
-    if (answer == NULL) {
-        return -1;
-    }
-    int value = answer == Py_True;
-    Py_DECREF(answer);
-    return value;
-}
 
 /* ---- checking ---- */
 
@@ -76,7 +63,7 @@ int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out)
 /* Only for tensors that leaves have checked in the same run: strided ones. */
 int tensors_share_storage(PyObject *a, PyObject *b)
 {
-    return word_at(impl_of(a), shim.storage_place) == word_at(impl_of(b), shim.storage_place);
+    return word_at(impl_of(a), shim.storage_field) == word_at(impl_of(b), shim.storage_field);
 }
 
 /* The bytes from the first to past the last element; none for a tensor without elements or memory. */

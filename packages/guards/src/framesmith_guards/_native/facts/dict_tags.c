@@ -5,7 +5,7 @@
  * marks the tag of a watched dict as stale when it changes or dies.
  */
 
-#include "program.h"
+#include "facts/dict_tags.h"
 
 #if PY_VERSION_HEX < 0x030C0000
 

@@ -4,7 +4,7 @@
  * lookup gives a new one. A class without a number (it changed too often) is compared in full each time.
  */
 
-#include "program.h"
+#include "facts/classes.h"
 
 static uint32_t version_of(PyTypeObject *type)
 {

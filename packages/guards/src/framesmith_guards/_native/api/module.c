@@ -1,6 +1,11 @@
 /* The module: the Program type, its capsule for framesmith_frames, and the set-up of tensors. */
 
-#include "program.h"
+#include "api/assemble.h"
+#include "facts/dict_tags.h"
+#include "run/run.h"
+#include "tensors/shapes.h"
+#include "tensors/torch_layout.h"
+
 #include <structmember.h>
 
 /* The struct of framesmith_frames' check_abi.h, version 1. */
@@ -21,11 +26,11 @@ static int settled(int status)
     return status;
 }
 
-/* An input that was asked for twice: the register has been emptied by its first place. */
-static PyObject *taken_before(const Program *program, PyObject *inputs, Py_ssize_t place)
+/* An input that was asked for twice: the register has been emptied where it came first. */
+static PyObject *taken_earlier(const Program *program, PyObject *inputs, Py_ssize_t position)
 {
     Py_ssize_t first = 0;
-    while (program->inputs[first] != program->inputs[place]) {
+    while (program->inputs[first] != program->inputs[position]) {
         first++;
     }
     return Py_NewRef(PyTuple_GET_ITEM(inputs, first));
@@ -37,7 +42,7 @@ static PyObject *take_inputs(const Program *program, PyObject **registers)
     PyObject *inputs = PyTuple_New(program->input_count);
     for (Py_ssize_t k = 0; inputs != NULL && k < program->input_count; k++) {
         PyObject **slot = registers + program->inputs[k];
-        PyTuple_SET_ITEM(inputs, k, *slot != NULL ? *slot : taken_before(program, inputs, k));
+        PyTuple_SET_ITEM(inputs, k, *slot != NULL ? *slot : taken_earlier(program, inputs, k));
         *slot = NULL;
     }
     return inputs;
@@ -219,10 +224,6 @@ static PyType_Spec program_spec = {
     .slots = program_slots,
 };
 
-PyObject *tensors_use_bytes(PyObject *module, PyObject *usable);
-PyObject *tensors_find_grad(PyObject *module, PyObject *args);
-PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor);
-
 static PyMethodDef functions[] = {
     {"tensors_setup", tensors_setup, METH_VARARGS, "Find torch's shim and offsets; None, or why not."},
     {"tensors_probe", tensors_probe, METH_O, "(dtype, device type, device index, keys, image) of a tensor."},
@@ -263,7 +264,7 @@ static int add(PyObject *module, const char *name, PyObject *value)
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "framesmith_guards._check",
-    .m_doc = "Native guard programs; see program.h.",
+    .m_doc = "Native guard programs; see instruction.h.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -1,6 +1,10 @@
-/* Running a program: one instruction after another; anything unusual goes to the reference predicates. */
+/* Loads and checks; anything unusual goes to the reference predicates. */
 
-#include "program.h"
+#include "run/instructions.h"
+
+#include "facts/classes.h"
+#include "tensors/shapes.h"
+#include "tensors/tensors.h"
 
 static void store(PyObject **slot, PyObject *value) /* steals value */
 {
@@ -376,8 +380,6 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
         return shape_holds(program->shapes + i->n, registers);
     case OP_CALL_CHECK:
         return call_check(i, registers);
-    case OP_RUN_BLOCK:
-        return block_holds(program, program->blocks + i->n, registers);
     default:
         Py_UNREACHABLE();
     }
@@ -393,17 +395,19 @@ static int run_bare(Program *program, const Instruction *i, PyObject *const *arg
     return run_check(program, i, a, registers);
 }
 
-/* With torch functions disabled, as by `with shield():`. */
-static int run_shielded(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
-                        PyObject *function, PyObject **registers)
+PyObject *shield_enter(PyObject *shield)
 {
-    PyObject *manager = PyObject_CallNoArgs(program->shield);
+    PyObject *manager = PyObject_CallNoArgs(shield);
     PyObject *entered = manager == NULL ? NULL : PyObject_CallMethod(manager, "__enter__", NULL);
     if (entered == NULL) {
-        Py_XDECREF(manager);
-        return -1;
+        Py_CLEAR(manager);
     }
-    int status = run_bare(program, i, args, nargs, function, registers);
+    Py_XDECREF(entered);
+    return manager;
+}
+
+int shield_leave(PyObject *manager, int status)
+{
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *left = PyObject_CallMethod(manager, "__exit__", "OOO", Py_None, Py_None, Py_None);
@@ -416,7 +420,6 @@ static int run_shielded(Program *program, const Instruction *i, PyObject *const 
         PyErr_Restore(type, value, traceback);
     }
     Py_XDECREF(left);
-    Py_DECREF(entered);
     Py_DECREF(manager);
     return status;
 }
@@ -425,19 +428,8 @@ int run_instruction(Program *program, const Instruction *i, PyObject *const *arg
                     PyObject *function, PyObject **registers)
 {
     if (program->shield != NULL && tensor_touched_by(i, registers)) {
-        return run_shielded(program, i, args, nargs, function, registers);
+        PyObject *manager = shield_enter(program->shield);
+        return manager == NULL ? -1 : shield_leave(manager, run_bare(program, i, args, nargs, function, registers));
     }
     return run_bare(program, i, args, nargs, function, registers);
-}
-
-int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **registers)
-{
-    if (program->dead) {
-        return 0;
-    }
-    int status = program->has_state ? state_holds(&program->state) : 1;
-    for (Py_ssize_t k = 0; status == 1 && k < program->count; k++) {
-        status = run_instruction(program, program->instructions + k, args, nargs, function, registers);
-    }
-    return program->dead ? 0 : status;
 }

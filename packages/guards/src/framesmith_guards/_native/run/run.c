@@ -1,0 +1,30 @@
+#include "run/run.h"
+
+#include "facts/state.h"
+#include "run/blocks.h"
+#include "run/instructions.h"
+#include "tensors/tensors.h"
+
+static int run_block(Program *program, const Instruction *i, PyObject **registers)
+{
+    Block *block = program->blocks + i->n;
+    if (program->shield == NULL || !tensor_touched_by(i, registers)) {
+        return block_holds(program, block, registers);
+    }
+    PyObject *manager = shield_enter(program->shield);
+    return manager == NULL ? -1 : shield_leave(manager, block_holds(program, block, registers));
+}
+
+int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **registers)
+{
+    if (program->dead) {
+        return 0;
+    }
+    int status = program->has_state ? state_holds(&program->state) : 1;
+    for (Py_ssize_t k = 0; status == 1 && k < program->count; k++) {
+        const Instruction *i = program->instructions + k;
+        status = i->op == OP_RUN_BLOCK ? run_block(program, i, registers)
+                                       : run_instruction(program, i, args, nargs, function, registers);
+    }
+    return program->dead ? 0 : status;
+}
