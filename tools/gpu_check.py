@@ -29,7 +29,7 @@ ENDING = 15.0
 #: Folders with tests of the cuda backend, and words in the names of tests that need a device.
 TESTS = ("packages/backends/tests", "integration_tests")
 ON_DEVICE = ("real_device", "on_a_gpu")
-WITHOUT_DEVICE = ("packages/backends/tests/test_cuda.py", "packages/backends/tests/launch/test_cuda*.py")
+WITHOUT_DEVICE = ("packages/backends/tests/test_cuda.py", "packages/backends/tests/launch/cuda/test_native.py")
 #: Characters of a failed step and of all tables that are printed; the rest is in the files.
 TAIL, PRINTED = 1500, 11500
 #: So many failed tests are named, and as many reasons given.

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import pytest
 import torch
 import torch.nn.functional as F
-from samples import SAMPLES, Sample
-from tracing import trace
+from graphs.tracing import trace
+from sample_programs.samples import SAMPLES, Sample
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native

@@ -7,16 +7,16 @@ import os
 from types import SimpleNamespace
 
 import pytest
-import row_column
 import torch
-from gpus import with_capabilities
-from interpret_triton import CASES_PART, PROGRAMS_PART
-from interpreting import interpreted
-from samples import BY_NAME, SAMPLES, Sample, interpreted_samples
-from sweeps import LONG, a_part
+from case_selection.gpus import with_capabilities
+from case_selection.sweeps import LONG, a_part
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
+from interpreter_scripts.run import interpreted
+from interpreter_scripts.samples import CASES_PART, PROGRAMS_PART
+from sample_programs import row_column
+from sample_programs.samples import BY_NAME, SAMPLES, Sample, interpreted_samples
 from test_symbolic import PROGRAMS, Program, compilations
-from tracing import trace
-from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CudaBackend
 from framesmith_backends.ir.symbolic.size import hint
@@ -144,30 +144,30 @@ def test_a_short_row_that_grows_has_a_second_form() -> None:
 
 @needs_triton
 def test_interpreted_numbers_equal_eager() -> None:
-    assert interpreted("interpret_triton.py").count("ok ") == len(interpreted_samples())
+    assert interpreted("samples").count("ok ") == len(interpreted_samples())
 
 
 @needs_triton
 def test_interpreted_places_out_of_range_raise() -> None:
-    assert interpreted("interpret_triton.py", "checks").count("ok ") == 4
+    assert interpreted("samples", "checks").count("ok ") == 4
 
 
 @pytest.mark.nightly
 @needs_triton
 def test_interpreted_passes_that_are_joined_equal_eager() -> None:
-    assert interpreted("interpret_joined.py").count("ok ") >= 100
+    assert interpreted("joined").count("ok ") >= 100
 
 
 @needs_triton
 def test_interpreted_rows_and_columns_equal_eager() -> None:
-    assert interpreted("interpret_triton.py", "row_column").count("ok ") == (
+    assert interpreted("samples", "row_column").count("ok ") == (
         2 * len(row_column.CASES) + 3 if LONG else len(a_part(range(len(row_column.CASES) + 1), CASES_PART))
     )
 
 
 @needs_triton
 def test_interpreted_symbolic_kernels_equal_eager() -> None:
-    assert interpreted("interpret_triton.py", "symbolic").count("ok ") == len(a_part(PROGRAMS, PROGRAMS_PART))
+    assert interpreted("samples", "symbolic").count("ok ") == len(a_part(PROGRAMS, PROGRAMS_PART))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

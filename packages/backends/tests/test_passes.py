@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend, cuda
 from framesmith_backends.cuda import stages_of

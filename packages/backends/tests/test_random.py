@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from random_programs import random_inputs, random_program
-from tracing import trace
-from tracing_symbolic import by_eager, takes, trace_symbolic
+from graphs.tracing import trace
+from graphs.tracing_symbolic import by_eager, takes, trace_symbolic
+from sample_programs.random_graphs import random_inputs, random_program
 
 from framesmith_backends import CpuBackend
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_aten.contract import Backend
 from framesmith_backends import EagerBackend, find_backend, list_backends

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from samples import SAMPLES, Sample
+from graphs.tracing_symbolic import takes, trace_symbolic
+from sample_programs.samples import SAMPLES, Sample
 from torch import fx
-from tracing_symbolic import takes, trace_symbolic
 
 from framesmith_aten.contract import Backend
 from framesmith_backends import CpuBackend

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
 from torch.fx.experimental.proxy_tensor import make_fx
-from tracing import trace
-from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CudaBackend, reporting
 from framesmith_backends.cuda_graphs.capturable import launches_anything, parameters, why_not_captured

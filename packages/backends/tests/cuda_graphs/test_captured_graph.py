@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_in_capturer import StandIn
+from stand_ins.capturer import StandIn
 
 from framesmith_backends import reporting
 from framesmith_backends.cuda_graphs import capture, captured_graph

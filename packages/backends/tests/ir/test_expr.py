@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 import torch
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Load, Op, children, cost, loads, transform, walk

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 import torch
-from samples import SAMPLES, Sample
+from graphs.tracing import trace
+from sample_programs.samples import SAMPLES, Sample
 from torch import fx
-from tracing import trace
 
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel, run_program

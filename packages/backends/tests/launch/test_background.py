@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tracing import mutating, trace
+from graphs.tracing import mutating, trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch import background
@@ -149,7 +149,7 @@ def test_a_child_is_forked_when_the_code_is_there() -> None:
 import os, sys, threading, time
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import torch
-from tracing import trace
+from graphs.tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native
 made = native.machine_code
@@ -173,7 +173,7 @@ def test_a_process_ends_while_code_is_made() -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import torch
-from tracing import trace
+from graphs.tracing import trace
 from framesmith_backends import CpuBackend
 x = torch.randn(19)
 CpuBackend().compile(trace(lambda a: (torch.softmax(a * 19, -1), a.sum(), a.sin()), [x]), [x])

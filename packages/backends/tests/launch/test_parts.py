@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from stand_in_capturer import StandIn
+from graphs.tracing_symbolic import trace_symbolic
+from graphs.two_devices import GPU, OF_THE_CPU, on_cpu, on_gpu, run_by_parts, run_on_cpu, traced, with_writes
+from stand_ins.capturer import StandIn
 from torch import fx
 from torch.nn import functional as F
-from tracing_symbolic import trace_symbolic
-from two_devices import GPU, OF_THE_CPU, on_cpu, on_gpu, run_by_parts, run_on_cpu, traced, with_writes
 
 from framesmith_backends import CudaBackend, cuda
 from framesmith_backends.cuda_graphs import capturer as cuda_graphs

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 import torch
-from tracing import trace
-from tracing_symbolic import trace_symbolic
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm.engine import handle_offset, machine

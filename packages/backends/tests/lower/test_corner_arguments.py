@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 

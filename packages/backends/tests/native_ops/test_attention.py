@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from case_selection.sweeps import examples
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
-from tracing import trace
-from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.operators import CPU_ATTENTION

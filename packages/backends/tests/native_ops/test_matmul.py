@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from case_selection.sweeps import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
 
 from framesmith_backends.launch.llvm.engine import machine, machine_code
 from framesmith_backends.native_ops.matmul.blocking import LONGEST_CHAIN, Blocking, blocking

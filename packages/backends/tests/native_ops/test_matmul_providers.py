@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.native_ops.matmul.cost_table import PROVIDERS, CostTable, class_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tracing import trace
-from tracing_symbolic import trace_symbolic
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.native_ops.random_numbers.operator import DRAWN_MASK, DRAWN_UNIFORM, FEWEST, matches_aten

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from case_selection.sweeps import examples
+from graphs.tracing import trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
 from torch import nn
-from tracing import trace
 
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops

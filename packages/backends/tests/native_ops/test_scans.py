@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from case_selection.sweeps import a_part, examples
+from graphs.tracing import trace
+from graphs.tracing_symbolic import trace_symbolic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import a_part, examples
 from torch.testing._internal.common_methods_invocations import op_db
-from tracing import trace
-from tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from graphs.tracing import trace
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
-from tracing import trace
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.operators import CONVOLUTIONS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from graphs.tracing import mutating
 from torch import fx
-from tracing import mutating
 
 from framesmith_aten.operators import in_place_form
 from framesmith_backends import CpuBackend

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from graphs.tracing import trace
 from torch import Tensor, fx
-from tracing import trace
 
 from framesmith_backends.rewrite.log_probabilities import decompose_log_softmax
 

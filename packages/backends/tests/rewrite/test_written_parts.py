@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from graphs.tracing import mutating
 from torch import fx
-from tracing import mutating
 
 from framesmith_aten.operators import op_name, view_written
 from framesmith_backends import CpuBackend

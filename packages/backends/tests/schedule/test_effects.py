@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 

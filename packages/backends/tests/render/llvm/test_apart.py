@@ -7,9 +7,9 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import pytest
-import row_column
 import torch
-from tracing import trace
+from graphs.tracing import trace
+from sample_programs import row_column
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 

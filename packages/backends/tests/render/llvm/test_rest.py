@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tracing import mutating, trace
-from tracing_symbolic import trace_symbolic
+from graphs.tracing import mutating, trace
+from graphs.tracing_symbolic import trace_symbolic
 
 from framesmith_backends import CpuBackend
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tracing import trace
+from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
 

@@ -1,0 +1,138 @@
+"""Rows in small blocks, their passes joined, with numbers of all kinds.
+
+Each function is compared with itself in double precision: it is no farther away than eager mode is, four times at most.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from case_selection.sweeps import LONG
+from graphs.tracing import trace
+from torch import Tensor
+
+from framesmith_backends import CudaBackend
+from framesmith_backends.render.triton import tile_rules
+
+Results = tuple[Tensor, ...]
+
+
+def about_the_mean(x: Tensor) -> Results:
+    """Sums of which all are results, as are those of distances."""
+    distances = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    return x.sum(-1), (distances * distances).sum(-1), distances.sum(-1)
+
+
+def mean_distance(x: Tensor) -> Results:
+    """What is not made of the sums about another number."""
+    distances = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    return distances.abs().sum(-1), distances.sum(-1)
+
+
+def top_and_total(x: Tensor) -> Results:
+    top = x.amax(-1, keepdim=True)
+    return top, (x - top).exp().sum(-1)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Results]] = {
+    "softmax": lambda x: (F.softmax(x, -1),),
+    "softmax of columns": lambda x: (F.softmax(x, 0),),
+    "two of them": lambda x: (F.softmax(x, -1), F.softmax(x * 2, -1)),
+    "logsumexp": lambda x: (torch.logsumexp(x, -1),),
+    "top and total": top_and_total,
+    "layer norm": lambda x: (F.layer_norm(x, x.shape[-1:]),),
+    "group norm": lambda x: (F.group_norm(x.view(1, *x.shape), 1),),
+    "moments of columns": lambda x: torch.var_mean(x, 0),
+    "about the mean": about_the_mean,
+    "mean distance": mean_distance,
+    "variance": lambda x: (x.var(-1),),
+}
+#: What they are to give, where eager mode has something else on the CPU: means of infinite numbers as NaN.
+SAID: dict[str, Callable[[Tensor], Results]] = {"moments of columns": lambda x: (x.var(0), x.mean(0))}
+#: Those that are made of powers: what is not finite has the same places as in eager mode, here and there.
+EXPONENTIALS = ("softmax", "softmax of columns", "two of them", "logsumexp", "top and total")
+SHAPES = ((3, 70), (40, 5))
+#: Of the second shape, but in long runs.
+SOME = ("normal", "nan", "masked")
+
+
+def numbers(shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
+    """Doubles that are also floats."""
+    torch.manual_seed(0)
+    x = torch.randn(shape).double()
+    yield "normal", x
+    yield "far from 0", (x * 0.01 + 100).float().double()
+    steps = x.clone()
+    steps[:, :3], steps[:2] = -1000, 500
+    yield "steps", steps
+    yield (
+        "one part of equal ones",
+        torch.where(torch.arange(shape[-1]) < -(-shape[-1] // 16), torch.tensor(3.3), 0.0).expand(shape).double(),
+    )
+    for name, value, place in (("inf", math.inf, 2), ("inf at the end", -math.inf, -2), ("nan", math.nan, 2)):
+        changed = x.clone()
+        changed[1, place] = value
+        yield name, changed
+    yield "masked", torch.where(x < 0.3, -math.inf, x)
+    masked = x.clone()
+    masked[1], masked[:, 1] = -math.inf, -math.inf
+    yield "all masked", masked
+    yield "large", (x * 1e15).float().double()
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """The largest one between finite numbers; infinite where others are at other places."""
+    one, other = found.double(), wanted.double()
+    finite = other.isfinite()
+    if not torch.equal(one.isfinite(), finite) or not torch.equal(one.isnan(), other.isnan()):
+        return math.inf
+    return float((one - other)[finite].abs().max()) if finite.any() else 0.0
+
+
+def check(name: str, dtype: torch.dtype, x: Tensor) -> None:
+    function = FUNCTIONS[name]
+    inputs = [x.to(dtype)]
+    eager = SAID.get(name, function)(*inputs)
+    wanted = function(inputs[0].double())
+    found = CudaBackend().compile(trace(function, inputs), inputs)(list(inputs))
+    for ours, theirs, exact in zip(found, eager, wanted, strict=True):
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+        if not bool(x.isfinite().all()) and name not in EXPONENTIALS:
+            assert torch.equal(ours.isfinite(), theirs.isfinite())
+            assert torch.equal(ours.isnan(), theirs.isnan())
+            continue
+        largest = max(float(exact[exact.isfinite()].abs().max()) if exact.isfinite().any() else 0.0, 1e-3)
+        if "mean" in name:
+            largest = max(largest, float(x.abs().sum(-1).max()))
+        rounding = torch.finfo(dtype).eps * largest
+        assert distance(ours, exact) <= 4 * distance(theirs, exact) + 8 * rounding
+
+
+def main() -> int:
+    """The number of failures."""
+    tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LARGEST_BLOCK, tile_rules.LANE_BLOCK = 16, 16, 16, 64
+    tile_rules.LONGER_ROWS.clear()
+    failures = 0
+    for name, shape in itertools.product(FUNCTIONS, SHAPES):
+        for kind, x in numbers(shape):
+            if shape != SHAPES[0] and kind not in SOME and not LONG:
+                continue
+            for dtype in (torch.float32, torch.bfloat16) if kind in ("normal", "masked") else (torch.float32,):
+                try:
+                    check(name, dtype, x)
+                    print("ok", name)
+                except Exception:
+                    failures += 1
+                    print("FAILED", name, shape, kind, dtype)
+                    traceback.print_exc(file=sys.stdout, limit=-2)
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

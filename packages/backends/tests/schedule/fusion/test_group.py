@@ -1,0 +1,67 @@
+"""Dependencies of groups while these grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graphs.tracing import trace
+from sample_programs.samples import vjp
+
+from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.fusion import group as grouping
+from framesmith_backends.schedule.fusion.group import Group, Grouping, Node
+
+
+def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = x + F.gelu(F.layer_norm(x, (30,)) @ w)
+    return x
+
+
+def written(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x @ w
+    mean = y.mean(0)
+    x.copy_(y.sin())
+    return mean @ w, (x @ w).softmax(-1) + mean, torch.rand(30) + mean
+
+
+PROGRAMS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
+    "layers": (layers, ((20, 30), (30, 30))),
+    "their gradients": (vjp(layers, 2), ((20, 30), (30, 30), (20, 30))),
+    "writes between": (written, ((20, 30), (30, 30))),
+    "many sums": (lambda x: [(x + k).sum(0) * x.amax(1).sum() for k in range(6)], ((20, 30),)),
+}
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_what_lies_between_is_found_through_direct_users(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both questions, asked whenever kernels are merged, have the answers that all nodes together give."""
+    asked: list[bool] = []
+
+    def is_between(g: Grouping, host: Group, other: Group) -> bool:
+        nodes = [n for n in g.nodes.values() if n is not other and n is not host]
+        expected = any(host.before >> n.number & 1 and n.before >> other.number & 1 for n in nodes)
+        assert answers[0](g, host, other) is expected
+        asked.append(expected)
+        return expected
+
+    def is_needed(g: Grouping, node: Node) -> bool:
+        expected = any(n.before >> node.number & 1 for n in g.nodes.values())
+        assert answers[1](g, node) is expected
+        asked.append(expected)
+        return expected
+
+    answers = grouping.is_between, grouping._is_needed
+    monkeypatch.setattr(grouping, "is_between", is_between)
+    monkeypatch.setattr(grouping, "_is_needed", is_needed)
+    function, shapes = PROGRAMS[name]
+    program = lower_graph(trace(function, [torch.randn(s) for s in shapes])).program
+    nodes = grouping.group(program)
+    assert asked
+    done = 0
+    for node in nodes:  # dependencies are closed, and respected
+        assert node.before & ~done == 0
+        done |= 1 << node.number
