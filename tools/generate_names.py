@@ -72,9 +72,9 @@ def users(package: str) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {name: set() for name in public_names(package)}
     for other in sorted((ROOT / "packages").iterdir()):
         if other.name != package:
-            for source in (other / "src").rglob("*.py"):
-                for name in imported(parsed(source), module):
-                    found.get(name, set()).add(other.name)
+            sources = [source for source in (other / "src").rglob("*.py") if module in source.read_text()]
+            for name in {name for source in sources for name in imported(parsed(source), module)}:
+                found.get(name, set()).add(other.name)
     for tree in examples(package):
         for name in imported(tree, module):
             found.get(name, set()).add("README")

@@ -102,7 +102,7 @@ def forbidden(found: Run) -> bool:
     return any("StanceForbids" in repr(outcome.result) for outcome in found.outcomes)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(40)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("stance", STANCES)

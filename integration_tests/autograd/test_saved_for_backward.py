@@ -35,6 +35,7 @@ def outcome(function, rows, history):
     return leaf.grad
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -58,6 +58,7 @@ def check_as_new(name: str, expected: Run) -> None:
     assert actual.statistics["frames_failed"] == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHOWN)
 def test_one_warning_and_the_effects_of_eager(name: str) -> None:
     expected = run(PROGRAMS[name], eager)
@@ -75,6 +76,7 @@ def test_one_warning_and_the_effects_of_eager(name: str) -> None:
     check_as_new(name, expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHOWN)
 @pytest.mark.parametrize("error", [Planted, KeyboardInterrupt])
 def test_an_error_in_place_of_the_call(name: str, error: type[BaseException]) -> None:

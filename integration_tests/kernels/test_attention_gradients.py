@@ -83,6 +83,7 @@ def inputs_of(case: Case) -> list[Tensor]:
         return cases.inputs_of("it")
 
 
+@pytest.mark.nightly
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""
@@ -201,6 +202,7 @@ def plans(case: Case) -> Any:
     return [stages_of(graph).plan for graph in graphs]
 
 
+@pytest.mark.sampled(4)
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("depth", "dtype"), [(64, BF16), (80, F16)])

@@ -69,7 +69,7 @@ def inputs(step: int, rows: int) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["fixed", "changing"])
 @pytest.mark.parametrize("function", [read, chosen, counted, drawn, changed])
 def test_programs_are_the_same(function: Callable[..., Any], dynamic: bool | None) -> None:

@@ -47,7 +47,7 @@ def counters() -> dict[str, int]:
     return found
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", list(ARCHITECTURES)[::EACH])
 def test_inference_at_three_sizes(name: str) -> None:
     model, first = build(name)

@@ -159,7 +159,7 @@ def test_inference_equals_eager(name: str) -> None:
     assert counters["frames_failed"] == 0 and counters["graphs"] > 0, counters
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_step_equals_eager(name: str) -> None:
     losses, gradients = zip(*(train(name, compiler) for compiler in (lambda m: m, framesmith.compile)), strict=True)

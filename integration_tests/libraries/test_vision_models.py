@@ -41,7 +41,7 @@ def assert_as_good(actual: torch.Tensor, expected: torch.Tensor, model: torch.nn
     assert error <= 1.5 * own, f"{error:.2e} from a float64 run, eager {own:.2e}"
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_equals_eager(name: str, mode: str) -> None:
     model, images = build(name)

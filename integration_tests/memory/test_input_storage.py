@@ -44,6 +44,7 @@ def test_gradients_of_views_by_strides(name: str, way: tuple[bool | None, bool])
             torch.testing.assert_close(one, two)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "way"),
     in_turn(STRIDED, [*itertools.product([False, True], [None, True, False], ["auto", "aot_eager"])], each=5),
@@ -210,7 +211,7 @@ VIEWED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CHANGED)
 @pytest.mark.parametrize("view", VIEWED)
 def test_changes_of_views_of_hardly_any_elements(view: str, name: str) -> None:

@@ -220,6 +220,7 @@ LAZY |= {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LAZY)
 def test_lazy_conjugates_and_signs(name: str) -> None:
     counts = check(LAZY[name])
@@ -346,6 +347,7 @@ OTHERS: dict[str, Callable[[], Program]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OTHERS)
 def test_tensors_that_no_graph_holds(name: str) -> None:
     check(OTHERS[name])

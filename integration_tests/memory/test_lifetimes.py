@@ -55,6 +55,7 @@ HELD = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", HELD)
 def test_no_fakes_stay_with_what_is_compiled(name: str) -> None:
     def fakes() -> int:
@@ -108,7 +109,7 @@ def no_collections() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ENDINGS)
 def test_no_frame_of_the_compiler_is_left(name: str) -> None:

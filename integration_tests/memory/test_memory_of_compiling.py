@@ -105,7 +105,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(60)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads glibc's account of memory")
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize("name", list(PROGRAMS))

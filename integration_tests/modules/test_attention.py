@@ -124,7 +124,7 @@ def test_training(name: str, runs: list[int]) -> None:
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-4)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("trains", [False, True])
 def test_dynamic_shapes(name: str, trains: bool, runs: list[int]) -> None:

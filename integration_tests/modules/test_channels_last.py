@@ -92,7 +92,7 @@ def laid_out() -> list[bool]:
     return []
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_steps_are_as_in_eager_mode(seed: int, laid_out: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)

@@ -139,7 +139,7 @@ def test_what_data_changes_shows_where_eager_keeps_it(kind: str, changed: str, b
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("both", [False, True], ids=["one way", "two ways"])
 @pytest.mark.parametrize("changed", ["output", "last", "last cell", "input", "state", "cell", "weights", "biases"])
 def test_what_data_changes_in_an_lstm(changed: str, both: bool) -> None:

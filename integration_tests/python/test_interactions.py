@@ -78,7 +78,7 @@ def test_what_breaks_by_a_registered_kind(operation: Callable[..., object]) -> N
     check_strictly(registered.CASES[names[-1]], backend="auto")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", a_part(PROGRAMS, 4))
 def test_a_failure_inside(name: str) -> None:
@@ -125,7 +125,7 @@ def test_logs_change_nothing_and_name_the_program(name: str) -> None:
     assert not [place for place in positions if re.search("/framesmith_?[a-z]*/|^-$", place[1])], positions
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("names", [sorted(PROGRAMS)[at::20] for at in range(20)], ids=lambda names: names[0])
 def test_in_threads_of_their_own(names: list[str]) -> None:

@@ -64,7 +64,7 @@ def made(text: str) -> Callable[..., Any]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(PROGRAMS // 10))
 def test_a_random_program_under_a_mode(seed: int) -> None:

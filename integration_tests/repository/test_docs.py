@@ -88,6 +88,7 @@ def listings(page: Path) -> list[tuple[str, str]]:
 SHOWN = [page for page in (*PAGES, *sorted((ROOT / "docs" / "howto").glob("*.md"))) if listings(page)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
 def test_a_page_shows_what_its_code_prints(page: Path) -> None:
     """All blocks of a page are one program."""

@@ -54,6 +54,7 @@ def test_models_are_compiled_and_timed_by_workers(capsys: pytest.CaptureFixture[
     assert "inference  framesmith" in printed and "not measured: 0, and 0 for lack of time" in printed
 
 
+@pytest.mark.nightly
 def test_large_kernels_have_shares(capsys: pytest.CaptureFixture[str]) -> None:
     rows = large_kernels.run(Selection("total", ("eager", "framesmith"), rounds=1), Limits(1, 100.0, 120.0))
     printed = capsys.readouterr().out
@@ -64,12 +65,14 @@ def test_large_kernels_have_shares(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_nothing_is_begun_after_the_deadlines(capsys: pytest.CaptureFixture[str]) -> None:
     assert large_kernels.run(Selection("total", ("eager",)), Limits(1, 0.0, 60.0)) == []
     late = large_kernels.run(Selection("total", ("eager",), dtypes=("float32",)), Limits(1, 60.0, 0.0))
     assert [(row.candidate, row.reason) for row in late] == [("eager", "not timed in time")]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`jobs` of a suite made for this ends its process in the middle of a case."""
     suite = ROOT / "benchmarks" / "dying_suite_of_a_test.py"
@@ -86,6 +89,7 @@ def test_a_worker_that_dies_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (row.candidate, row.reason) == ("all", "ended with status 1, see its log")
 
 
+@pytest.mark.nightly
 def test_only_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
     """A case is timed when nobody compiles any more, by one process; here they write when they begin and end."""
     suite = ROOT / "benchmarks" / "slow_suite_of_a_test.py"

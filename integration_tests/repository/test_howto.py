@@ -57,6 +57,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_applied_and_run(checkout: Path, page: Path) -> None:
     diffs, commands = blocks(page, "diff"), blocks(page, "shell")

@@ -249,6 +249,7 @@ class Declining(dict[str, Rule]):
         return declining
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", [False, True])
 def test_a_rule_that_declines_costs_its_own_node(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever node a rule declines, the rest of the graph is compiled, and the results are the same."""

@@ -89,7 +89,7 @@ def outcomes(cases: list[str]) -> list[dict[str, Any]]:
     return seen
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(60)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("package", sorted(TABLES))
 def test_without_one_need_the_rest_works(package: str) -> None:

@@ -64,7 +64,7 @@ def seen(run: Callable[..., torch.Tensor], count: int, length: int) -> list[torc
     return [result.detach(), operand.detach(), *([] if leaf.grad is None else [leaf.grad])]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("used", "made"), in_turn(USED, [*MADE], each=2))
 def test_an_unbacked_length_beside_another(used: str, made: str) -> None:
     def program(data: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
@@ -153,6 +153,7 @@ def _with(y: torch.Tensor, place: Any, value: torch.Tensor) -> torch.Tensor:
 COMPILED = ((None, False), (True, True), (None, True), (True, False))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("sliced", "way"), in_turn(SLICED, COMPILED))
 def test_an_unbacked_slice_beside_a_fixed_length(sliced: str, way: tuple[bool | None, bool]) -> None:
     """That it has the length it meets is checked of what the slice itself gives, which is not left out for that."""
@@ -218,6 +219,7 @@ SLICES: dict[str, Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("sliced", "dynamic"), in_turn(SLICES, [None, True]))
 def test_two_unbacked_slices(sliced: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, y: torch.Tensor, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
@@ -239,6 +241,7 @@ def test_two_unbacked_slices(sliced: str, dynamic: bool | None) -> None:
             torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("used", "dynamic"), in_turn(BOTH, [None, True]))
 def test_two_unbacked_lengths(used: str, dynamic: bool | None) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -295,6 +298,7 @@ GRADIENTS: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_by_unbacked_lengths(name: str, dynamic: bool | None) -> None:

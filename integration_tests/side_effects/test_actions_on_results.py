@@ -177,7 +177,7 @@ def cases(count: int) -> list[tuple[Any, ...]]:
     return random.Random(0).sample(every, count)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.filterwarnings("error::framesmith.FramesmithWarning")
 @pytest.mark.filterwarnings("ignore::framesmith_aot.errors.SecondDerivativeWarning")
 @pytest.mark.parametrize("part", a_part(range(20), 2))

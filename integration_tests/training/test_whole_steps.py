@@ -38,7 +38,7 @@ def run(name: str, how: str, compile: Callable[..., Any]) -> tuple[list[Any], li
     return results, [value.detach().clone() for value in case.state()], framesmith.stats()
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", CASES)
 def test_no_more_frames_than_its_parts(name: str) -> None:
     expected = run(name, "whole", lambda function: function)
@@ -69,7 +69,7 @@ def test_the_steady_state_compiles_nothing(name: str) -> None:
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["AdamW", "SGD with momentum", "scheduler", "GAN"])
 def test_an_optimizers_step_is_one_graph_also_when_torchs_compiler_was_used(name: str) -> None:
     """It wraps and marks torch's optimizers when it is first used, and they ask it for breaks."""

@@ -41,7 +41,7 @@ def test_sample_equals_eager(sample: Sample) -> None:
     compare(call(list(again)), sample.function(*again), sample.tolerance)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 65, 127, 129, 255])
 def test_every_remainder_of_the_lanes(size: int) -> None:
     x, y = torch.randn(3, size), torch.randn(size)
@@ -50,6 +50,7 @@ def test_every_remainder_of_the_lanes(size: int) -> None:
         compare(call([x, y]), function(x, y), 1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("columns", [5, 7, 9, 13, 17, 21, 33, 41])
 def test_reads_under_conditions_in_an_incomplete_block(columns: int) -> None:
     x = torch.randn(4, columns)
@@ -173,7 +174,7 @@ def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
         compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 0)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("shape", [(64, 64), (128, 96), (33, 130), (1024, 48), (16, 17), (100, 100), (2, 192, 80)])
 def test_reads_across_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -293,6 +294,7 @@ def test_every_other_element_up_to_the_end_of_memory(start: int) -> None:
     assert torch.equal(up, x + 1) and torch.equal(down, x.flip(0) + 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [(2, 3), (5, 7), (40, 30), (1, 6)])
 @pytest.mark.parametrize(
     "function",
@@ -442,6 +444,7 @@ FAR = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("target", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_numbers_out_of_range_convert_as_in_eager(source: torch.dtype, target: torch.dtype) -> None:

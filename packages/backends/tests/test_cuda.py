@@ -33,6 +33,7 @@ def kernels_of(sample: Sample) -> tuple[TritonKernel, ...]:
     return CUDA.explain(trace(sample.function, sample.inputs())).kernels
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
 def test_every_sample_renders(sample: Sample) -> None:
     gm = trace(sample.function, sample.inputs())
@@ -110,7 +111,7 @@ def test_symbolic_kernels_compile_to_cubins(program: Program, capability: int) -
         assert cubin(kernel, False, capability).code[:4] == b"\x7fELF"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_every_symbolic_program_renders(program: Program) -> None:
     kernels = symbolic_kernels(program)

@@ -52,7 +52,7 @@ def at_other_sizes(sample: Sample) -> list[Sample]:
 FIXED = {"permuted", "layer norm", "bf16 norm", "layer norm grad", "norm across", "bf16 norm across"}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.name)
 def test_sample_at_many_sizes(sample: Sample) -> None:
     inputs = sample.inputs()
@@ -280,7 +280,7 @@ def compilations(
     return len(compiled)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_program_at_all_sizes(program: Program) -> None:
     assert 1 <= compilations(program, CPU) <= program.compilations

@@ -11,7 +11,7 @@ LONG = bool(os.environ.get("FRAMESMITH_LONG"))
 
 def examples(count: int) -> int:
     """How many of so many drawn cases are tried, each of which is compiled."""
-    return count if LONG else max(count // 3, 20)
+    return count if LONG else max(count // 5, 15)
 
 
 def a_part(cases: Iterable[Any], of: int, first: int = 0) -> list[Any]:

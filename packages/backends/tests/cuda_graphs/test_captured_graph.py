@@ -144,7 +144,7 @@ def test_results_of_two_types_in_one_memory_are_not_copied(notices: pytest.LogCa
     assert capturer.captured == MOST_CAPTURES and "of different types" in notices.text
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "hold",
     [

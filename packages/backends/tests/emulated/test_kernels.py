@@ -128,7 +128,7 @@ def cases() -> Iterator[Case]:
 CASES = [*cases()]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("capability", (80, 90) if LONG else (80,))
 @pytest.mark.parametrize("case", CASES, ids=[name for name, *_ in CASES])
 def test_kernels_compute_on_a_device_what_eager_mode_does(case: Case, capability: int) -> None:
@@ -145,6 +145,7 @@ def test_kernels_compute_on_a_device_what_eager_mode_does(case: Case, capability
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(scale, 1.0), equal_nan=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "one", [x for x in list_steps.LISTS if x.launches == 1 or LONG][: None if LONG else 3], ids=lambda x: x.name
 )

@@ -3,7 +3,7 @@
 With the argument "checks", places that are out of range.
 With "row_column", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
-them to a row, several launches to a grid. Of samples and programs a third, of cases a quarter; in long runs,
+them to a row, several launches to a grid. Of samples a third, of programs a sixth, of cases an eighth; in long runs,
 `FRAMESMITH_LONG=1`, all.
 """
 
@@ -31,7 +31,7 @@ from framesmith_backends.target import GPU
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
 #: Of so many programs one is tried, and of so many cases.
-PROGRAMS_PART, CASES_PART = 3, 4
+PROGRAMS_PART, CASES_PART = 6, 8
 if LONG:
     SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
 

@@ -50,7 +50,7 @@ def check(found: torch.Tensor, wanted: torch.Tensor, sample: Sample) -> None:
     torch.testing.assert_close(found, wanted, rtol=sample.tolerance, atol=sample.tolerance, equal_nan=True)
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(33)
 @pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("sample", PURE, ids=lambda s: s.name)
 def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
@@ -71,7 +71,7 @@ def test_passes_keep_the_meaning(sample: Sample, target: Target) -> None:
             check(found[name], want[name], sample)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("sample", PURE, ids=lambda s: s.name)
 def test_kernels_mean_what_the_program_says(sample: Sample, target: Target) -> None:

@@ -86,7 +86,7 @@ def check(seed: int) -> None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=lambda m: f"seed {seed}: {m}")
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("first", range(0, COUNT, 10))
 def test_plans_equal_eager(first: int) -> None:
     for seed in range(first, first + 10):

@@ -75,7 +75,7 @@ def nothing_in_common(x: torch.Tensor, w: torch.Tensor) -> Any:
     return layers(first * first.sum().item(), w), layers(second * second.sum().item(), w)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("function", "expected"),
     [(masked, "PR"), (read, "RPR"), (chosen, "RPR"), (there_and_back, "RPR"), (nothing_in_common, "RPR")],
@@ -465,7 +465,7 @@ OF_CPU: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("seed", range(40))
 def test_any_program_in_parts_gives_what_it_gives(seed: int) -> None:
     chance = Random(seed)

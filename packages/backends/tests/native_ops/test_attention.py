@@ -91,7 +91,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, mask: Tensor | 
         torch.testing.assert_close(one.double(), exact, rtol=bound, atol=bound, equal_nan=True)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("scale", [0.1, 1, 5])
 @pytest.mark.parametrize(
     "sizes", [(128, 128, 64), (65, 65, 64), (1, 512, 64), (3, 700, 64), (128, 2048, 64), (96, 96, 256), (200, 40, 8)]
@@ -171,6 +171,7 @@ def test_masks_across_memory(queries: int) -> None:
         torch.testing.assert_close(one.double(), two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 5), (4, 2), (4, 600), (48, 48), (49, 300), (300, 49), (130, 131)])
 def test_causal(queries: int, keys: int) -> None:
     check(*operands(2, 2, queries, keys, 20), causal=True)
@@ -402,6 +403,7 @@ def test_graphs(name: str) -> None:
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_of_dynamic_shapes(name: str) -> None:
     function, is_ours = GRAPHS[name]

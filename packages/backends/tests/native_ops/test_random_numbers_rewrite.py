@@ -37,6 +37,7 @@ def ours(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.target for node in gm.graph.nodes if node.target in (DRAWN_MASK, DRAWN_UNIFORM)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [*DRAWN, *LEFT])
 def test_the_same_numbers(name: str, shape: tuple[int, ...]) -> None:

@@ -246,7 +246,7 @@ def test_gradients_that_are_none_are_zero() -> None:
         assert torch.equal(first, second)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "width"), [("x86-64-v3", 32), ("x86-64", 16)])
 @pytest.mark.parametrize("kind", CELLS)
 def test_narrower_processors(kind: str, name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +370,7 @@ def test_workspaces_of_either_maker(reverse: bool, biased: bool) -> None:
         assert torch.equal(one, two)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
 @pytest.mark.parametrize("bias", [2, 3])
 def test_biases_that_broadcast_are_eagers(kind: str, bias: int) -> None:

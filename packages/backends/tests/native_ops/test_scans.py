@@ -105,7 +105,7 @@ def kinds_of(dtype: torch.dtype) -> list[str]:
     return kinds if dtype.is_floating_point else [kind for kind in kinds if kind != "logsumexp"]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", [*EXTREMES, torch.bool, torch.uint8, torch.int8, torch.int16])
@@ -116,7 +116,7 @@ def test_all_types_along_all_dimensions(dtype: torch.dtype, reverse: bool) -> No
                 check(numbers(shape, dtype, dim % len(shape)), dim, kind, reverse=reverse)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_around_those_of_blocks(kind: str) -> None:
@@ -187,7 +187,7 @@ def test_no_elements_and_no_dimensions() -> None:
                 check(numbers(shape, torch.float32), dim, kind)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(5, 37), (17, 16), (3, 9, 21), (4, 5, 600), (40_001,)])
 def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
@@ -202,6 +202,7 @@ def test_nothing_else_is_written(kind: str, shape: tuple[int, ...]) -> None:
                 assert all((frame[:before] == 7).all() and (frame[size + before :] == 7).all() for frame in frames)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(platform.system() != "Linux", reason="pages of Linux")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(8, 32), (17, 37), (3, 9, 21), (4, 5, 600), (20_000,)])
@@ -222,7 +223,7 @@ def test_nothing_else_is_read(kind: str, shape: tuple[int, ...]) -> None:
                 scan_into(x, dim, kind, values, indices if KINDS[kind].has_indices else None, reverse)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(90_001,), (2, 70_000), (600, 130), (70, 600, 2), (5, 130, 300)])
 def test_threads(threads: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -289,6 +290,7 @@ def is_scanned(gm: torch.fx.GraphModule) -> bool:
     return bool(calls(with_scans(gm))) or any(k.has_scans for k in CpuBackend().explain(gm).plan.kernels)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(60, 200), (2, 5), (300, 20), (33, 70)])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs(name: str, shape: tuple[int, int]) -> None:
@@ -299,6 +301,7 @@ def test_graphs(name: str, shape: tuple[int, int]) -> None:
     same(tuple(CpuBackend().compile(gm, [x])([x])), wanted if isinstance(wanted, tuple) else (wanted,))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_of_dynamic_shapes(name: str) -> None:
     x = numbers((40, 70), torch.float32)

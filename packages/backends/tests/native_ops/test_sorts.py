@@ -133,6 +133,7 @@ def test_lengths_of_lines(dtype: torch.dtype) -> None:
     run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_numbers(dtype: torch.dtype) -> None:
@@ -145,6 +146,7 @@ def test_special_numbers(dtype: torch.dtype) -> None:
     run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("all_sizes")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int16, torch.uint8, torch.int8])
 def test_all_numbers(dtype: torch.dtype) -> None:
@@ -261,7 +263,7 @@ def test_nothing_else_is_read(shape: tuple[int, ...]) -> None:
             sort_into(x, dim, False, values, indices)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     a_part(itertools.product([(40_001,), (2, 20_000), (600, 130), (70, 100, 9), (3000, 12)], TYPES), 3),

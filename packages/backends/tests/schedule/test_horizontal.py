@@ -36,6 +36,7 @@ def explained(one: Lists) -> TritonStages:
     return CUDA.explain(one.graph())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("one", LISTS, ids=lambda one: one.name)
 def test_a_step_over_a_list_is_as_few_launches_as_parameters_allow(one: Lists) -> None:
     stages = explained(one)

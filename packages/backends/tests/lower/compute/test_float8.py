@@ -27,7 +27,7 @@ def assert_same(found: Any, wanted: Any) -> None:
     assert [differing(one, other) for one, other in zip(found, wanted, strict=True)] == [0] * len(wanted)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("function", "x"), [one[1:] for one in PROGRAMS], ids=[one[0] for one in PROGRAMS])
 def test_results_are_eagers(function: Callable[..., Any], x: Tensor) -> None:
     gm = trace(function, [x])

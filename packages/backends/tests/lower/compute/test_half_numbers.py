@@ -99,7 +99,7 @@ WITHIN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", WITHIN)
 def test_one_operator_rounds_its_result_alone(name: str, dtype: torch.dtype) -> None:

@@ -53,7 +53,7 @@ def test_quotients_and_rests(dtype: torch.dtype, name: str, count: int, seed: in
     assert torch.equal(compiled(FUNCTIONS[name], a, b), FUNCTIONS[name](a, b))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_neighbours_of_multiples(dtype: torch.dtype) -> None:
     ends = torch.iinfo(dtype)

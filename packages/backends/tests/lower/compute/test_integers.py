@@ -36,7 +36,7 @@ def spread(dtype: torch.dtype, count: int = 4000) -> torch.Tensor:
     return torch.cat([x.to(dtype), ends])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", TYPES, ids=FROM_TORCH.get)
 def test_shifts_equal_eagers(dtype: torch.dtype) -> None:
     x = spread(dtype)

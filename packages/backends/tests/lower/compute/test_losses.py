@@ -31,7 +31,7 @@ def test_cross_entropy_with_logits(reduction: str, weighted: bool, classes: bool
 CLASSES = {"rows": (40, 7), "one row": (1, 7), "images": (3, 5, 4, 2)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

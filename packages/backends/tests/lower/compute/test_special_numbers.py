@@ -49,7 +49,7 @@ def _run(function: Function, x: torch.Tensor) -> Any:
     return CpuBackend().compile(trace(function, [x]), [x])([x])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -13,6 +13,7 @@ from interpreter_scripts.zeros import PROGRAMS, TYPES, ZEROS, differing
 from framesmith_backends import CpuBackend, CudaBackend
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_signs_are_eagers(name: str) -> None:
     for kind in TYPES:

@@ -296,7 +296,7 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("shape", [(4,), (40,), (4, 4), (33, 7), (3, 2, 5, 5), (300, 9)], ids=str)
 def test_sums_at_indices_that_are_computed(name: str, shape: tuple[int, ...]) -> None:

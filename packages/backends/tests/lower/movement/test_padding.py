@@ -34,7 +34,7 @@ def check(function: Callable[..., Any], x: torch.Tensor) -> None:
     assert torch.equal(found, wanted) and found.stride() == wanted.stride(), gm.code
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1, 4), (5, 5), (2, 30)])
 @pytest.mark.parametrize("padding", [(9, 9, 0, 1), (9, 9, 1, 0), (-1, 13, 2, 1), (13, -1, 0, 3)])

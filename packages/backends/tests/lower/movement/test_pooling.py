@@ -51,7 +51,7 @@ WINDOWS = (
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -65,7 +65,7 @@ def test_max_pool(window: Any, dtype: torch.dtype, layout: str) -> None:
     agree(lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *settings, i), grad, x, indices)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize(("include", "divisor"), [(True, None), (False, None), (True, 7)])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -102,7 +102,7 @@ def test_what_stays_a_call_says_why(function: Callable[..., Any], reason: str) -
     assert any(reason in note for note in agree(function, torch.randn(2, 3, 11, 14), lowered=False))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("growth", [(1, 1), (2, 2), (3, 1), (4, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -73,6 +73,7 @@ def test_rows_of_one_number_and_of_many(register: int, columns: int) -> None:
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("columns", [24, 64, 100, 1024])
 def test_rows_and_columns_in_one_kernel(register: int, columns: int) -> None:
     """Sums down the columns lie in arrays of float32, and are stored in the order of the columns."""
@@ -126,6 +127,7 @@ def test_no_element_is_widened_alone(register: int) -> None:
         assert ("zext <" in found) == (register == 16)
 
 
+@pytest.mark.sampled(3)
 def test_passes_that_do_little_take_several_vectors(register: int) -> None:
     """Sums along rows, of which each vector's waits for itself, beside a pass that takes long."""
 

@@ -27,7 +27,7 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("size", [2, 4, 30, 64, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -43,7 +43,7 @@ def test_whole_vectors(name: str) -> None:
     assert "gather" not in llvm
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 4, 4), (1, 16, 20), (3, 5, 64), (2, 1, 7)])
 @pytest.mark.parametrize("factor", [2, 4])

@@ -55,7 +55,7 @@ def same(found: tuple[Any, ...], wanted: Any) -> None:
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_length(name: str, size: int) -> None:
@@ -63,7 +63,7 @@ def test_any_length(name: str, size: int) -> None:
     same(CPU.compile(trace(PROGRAMS[name], [x]), [x])([x]), PROGRAMS[name](x))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["parts", "a triangle", "places compared", "rolled", "shifted"])
 def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype) -> None:
@@ -76,6 +76,7 @@ def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype)
         assert torch.equal(CPU.compile(whole, [x])([x])[0], torch.nn.functional.pad(x, (1, 3, 2, 2)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lengths_that_change(name: str) -> None:
     """Also those of less than a block, for which the first is not whole."""
@@ -86,7 +87,7 @@ def test_lengths_that_change(name: str) -> None:
         same(call([x]), PROGRAMS[name](x))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_what_is_read_is_written(name: str, size: int) -> None:

@@ -125,7 +125,7 @@ def test_kernels_are_what_each_is_when_built_by_itself(
     assert shared.text() == alone.text()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(examples(90)))
 def test_drawn_programs_have_the_kernels_that_each_would_have_by_itself(
     seed: int, monkeypatch: pytest.MonkeyPatch

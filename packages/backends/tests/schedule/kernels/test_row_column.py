@@ -71,7 +71,7 @@ def check(case: Case, inputs: list[Tensor], plan: Plan, tolerance: float = 1e-4)
         torch.testing.assert_close(found, one, rtol=tolerance, atol=tolerance * float(one.abs().max()))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("columns", [64, 96, 300])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_rows_and_columns_share_a_kernel(case: Case, columns: int) -> None:
@@ -110,6 +110,7 @@ def _separate() -> Target:
     return replace(GPU, row_column=None)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rows", "columns"), [(PRIME, 64), (FEW, 64), (MANY, 16), (MANY, 4096), (MANY, 5000)])
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda c: c.function.__name__)
 def test_rows_that_do_not_come_in_parts_stay_separate(case: Case, rows: int, columns: int) -> None:
@@ -131,7 +132,7 @@ def test_each_program_takes_a_fair_number_of_rows(rows: int) -> None:
     check(CASES[0], inputs, plan)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.function.__name__)
 def test_other_types(case: Case, dtype: torch.dtype) -> None:

@@ -225,7 +225,7 @@ def test_kernels_copy_as_much_as_a_call_has() -> None:
         torch.testing.assert_close(x, expected)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_that_write_to_their_inputs(seed: int) -> None:
     function, inputs = random_program(seed, 8)

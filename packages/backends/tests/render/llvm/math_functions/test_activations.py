@@ -104,7 +104,7 @@ def test_forward(name: str) -> None:
     check(function, exact, arguments(), bound)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", BACKWARD)
 def test_derivative(name: str) -> None:
     function, exact, bound, (low, high) = BACKWARD[name]

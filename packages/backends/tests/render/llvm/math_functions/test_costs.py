@@ -85,7 +85,7 @@ def column(processor: Processor) -> int:
     return 2 if processor.triple == ARM else {64: 0, 32: 1}[processor.bytes]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype in KINDS for name in functions(dtype)])
 def test_no_function_grows_unnoticed(dtype: str, name: str) -> None:
     """Nor calls the library but where it says so. A new function is counted first."""

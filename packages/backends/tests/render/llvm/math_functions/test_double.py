@@ -78,7 +78,7 @@ def test_every_function_has_a_model() -> None:
     assert set(MODELS) == set(functions("f64"))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", MODELS)
 def test_within_one_and_a_half_units(name: str) -> None:
     x = arguments()
@@ -94,7 +94,7 @@ def test_within_one_and_a_half_units(name: str) -> None:
     assert np.array_equal(np.signbit(found[known]), np.signbit(exact[known]))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 40])
 def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:

@@ -45,7 +45,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", MAKERS)
 def test_as_eager(name: str, dtype: torch.dtype) -> None:

@@ -32,7 +32,7 @@ def run(name: str, *inputs: torch.Tensor) -> torch.Tensor:
     return found
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(33)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_within_two_units(name: str) -> None:
     x = arguments()
@@ -72,7 +72,7 @@ def test_fmod_is_exact() -> None:
     assert torch.equal(found.signbit()[known], exact.signbit()[known])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 40])
 def test_every_width_agrees_with_the_widest(name: str, size: int) -> None:

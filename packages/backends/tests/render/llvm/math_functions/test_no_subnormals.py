@@ -55,7 +55,7 @@ def arguments(name: str, kind: type[np.floating]) -> tuple[Array, ...]:
     return one.reshape(-1), other.reshape(-1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scalef", [False, True], ids=["without", "avx512"])
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, rows in TABLES.items() for name in rows])
 def test_no_step_is_subnormal(table: str, name: str, scalef: bool) -> None:

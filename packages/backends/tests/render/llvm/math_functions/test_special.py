@@ -84,7 +84,7 @@ def half_errors(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return torch.where(right, 0.0, (found.double() - exact).abs() / unit)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_half_is_rounded_once(name: str, dtype: torch.dtype) -> None:
@@ -122,7 +122,7 @@ def test_logarithms_of_sums_within_two_units(name: str) -> None:
     assert error[worst] <= 2, f"{name}({x[worst].item()!r}, {y[worst].item()!r}) is {error[worst].item():.3f} ULP off"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SUMS)
 def test_logarithms_of_sums_of_halves(name: str, dtype: torch.dtype) -> None:
