@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from case_selection.gpus import with_capabilities
-from case_selection.sweeps import LONG, a_part
+from case_selection.sweeps import CASES_PART, LONG, PROGRAMS_PART, a_part
 from graphs.tracing import trace
 from graphs.tracing_symbolic import trace_symbolic
 from interpreter_scripts.run import interpreted
-from interpreter_scripts.samples import CASES_PART, PROGRAMS_PART
 from sample_programs import row_column
 from sample_programs.samples import BY_NAME, SAMPLES, Sample, interpreted_samples
 from test_symbolic import PROGRAMS, Program, compilations

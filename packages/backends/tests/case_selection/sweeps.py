@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 LONG = bool(os.environ.get("FRAMESMITH_LONG"))
+#: Of so many symbolic programs Triton's interpreter runs one, and of so many cases of rows and columns.
+PROGRAMS_PART, CASES_PART = 6, 8
 
 
 def examples(count: int) -> int:

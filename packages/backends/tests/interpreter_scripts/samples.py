@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from case_selection.sweeps import LONG, a_part
+from case_selection.sweeps import CASES_PART, LONG, PROGRAMS_PART, a_part
 from graphs.tracing import trace
 from sample_programs.row_column import CASES
 from sample_programs.samples import interpreted_samples
@@ -30,8 +30,6 @@ from framesmith_backends.target import GPU
 
 #: The first as traced, then what is met later: empty, single, odd, a multiple of the block, several blocks.
 SIZES = ((3, 5), (4, 7), (0, 5), (1, 6), (8, 16), (5, 35))
-#: Of so many programs one is tried, and of so many cases.
-PROGRAMS_PART, CASES_PART = 6, 8
 if LONG:
     SIZES += ((5, 0), (6, 1), (1, 1), (2, 2), (19, 3), (20, 50))
 
