@@ -14,8 +14,8 @@ from framesmith_backends.ir.matmul import Item, OnGpu
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.launch.cuda.kernel_runs import alone, rendered
 from framesmith_backends.render.triton.horizontal import Launch
-from framesmith_backends.schedule.matmuls.blas_steps import view_of
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
+from framesmith_backends.schedule.matmuls.operators import view_of
 
 #: The limit for all candidates of a matmul.
 SECONDS = 1.5

@@ -31,8 +31,9 @@ from framesmith_backends.schedule.kernels.index_splitting import split_ranges
 from framesmith_backends.schedule.kernels.row_column import reduce_rows_and_columns
 from framesmith_backends.schedule.matmuls.attention import Found, attentions, with_operands
 from framesmith_backends.schedule.matmuls.attention_gradient import attention_gradients, moved_after
-from framesmith_backends.schedule.matmuls.blas_steps import blas_matmul
 from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmuls
+from framesmith_backends.schedule.matmuls.grouped import Grouped
+from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.matmuls.prologues import with_prologues
 from framesmith_backends.schedule.memory.arena import Order, with_arenas
 from framesmith_backends.schedule.memory.in_place import copy_by_kernels, with_copies_together, write_in_place
@@ -285,7 +286,8 @@ def _attention(
     """
     if attends is None:
         return program, nodes, {}, set()
-    found = [*attentions(program, nodes, stored), *attention_gradients(program, nodes, stored)]
+    grouped = Grouped(program, nodes, stored)
+    found = [*attentions(grouped), *attention_gradients(grouped)]
     chosen: list[Found] = []
     for one in found:
         if any(not one.calls.isdisjoint(other.calls) for other in chosen):
@@ -310,8 +312,8 @@ def _fused(
     views = _late_views(program, nodes, ())
     calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
     needed = {name for call in calls for name in _view_step(program, call).call.needs}.union(read)
-    found = fusable_matmuls(program, nodes, stored, needed)
-    found = with_prologues(program, nodes, found, stored, read)
+    grouped = Grouped(program, nodes, stored)
+    found = with_prologues(grouped, fusable_matmuls(grouped, needed), read)
     tiles = choose(found, program) if found else {}
     taken = [one for one in found if one.call.name in tiles]
     layouts = dict(program.layouts)

@@ -86,3 +86,8 @@ def flags_of(sizes: Sizes, reduced: Sequence[bool], refined: Sizes) -> tuple[boo
 @lru_cache(maxsize=1024)
 def variables_of(sizes: Sizes) -> tuple[Var, ...]:
     return tuple(Var(f"x{k}", size) for k, size in enumerate(sizes))
+
+
+def flat_index(loops: Sequence[Var]) -> Ix:
+    """Return the number of a point in row-major order."""
+    return index.linearize([index.of(v) for v in loops], [v.size for v in loops])

@@ -48,6 +48,16 @@ class Group:
         flags = self.reduced or (False,) * len(self.sizes)
         return tuple(size for size, flag in zip(self.sizes, flags, strict=True) if not flag)
 
+    @property
+    def reads(self) -> set[str]:
+        """The buffers that its members read, their own among them."""
+        return {load.source for d in self.members for load in loads(d.body)}
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a member is a check, or updates another's buffer."""
+        return any(d.failure is not None or d.updates is not None for d in self.members)
+
 
 @dataclass(slots=True, eq=False)
 class CallNode:

@@ -30,9 +30,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
-from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.matmuls.attention_operands import Half, readers_of
-from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions, written_by_effects
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +61,17 @@ class Found:
         return {kind for item in self.items.values() for _, kind in item.operands}
 
 
-def attentions(program: Program, nodes: Sequence[Node], stored: frozenset[str]) -> list[Found]:
+def attentions(grouped: Grouped) -> list[Found]:
     """The attention among the nodes."""
-    if not any(isinstance(node, CallNode) for node in nodes):
-        return []
-    readers = readers_of(program, nodes)
-    written = written_by_effects(program)
-    makers = {one.name: node for node in nodes if isinstance(node, Group) for one in node.members}
-    calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
     found = []
-    for node in calls.values():
-        one = _attention(program, node, readers, makers, calls, stored)
-        if isinstance(one, Found) and not written.isdisjoint(one.buffers):
+    for name, node in grouped.calls.items():
+        one = _attention(grouped, node)
+        if isinstance(one, Found) and not grouped.written.isdisjoint(one.buffers):
             one = Refusal("a call writes to what it reads")
         if isinstance(one, Found):
             found.append(one)
         elif one is not None:
-            note("fused attention", node.call.name, one)
+            note("fused attention", name, one)
     return found
 
 
@@ -107,36 +99,29 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
     return replace(program, defs=defs, layouts=layouts), kept
 
 
-def _attention(
-    program: Program,
-    node: CallNode,
-    readers: Mapping[str, list[int]],
-    makers: Mapping[str, Group],
-    calls: Mapping[str, CallNode],
-    stored: frozenset[str],
-) -> Found | Refusal | None:
+def _attention(grouped: Grouped, node: CallNode) -> Found | Refusal | None:
     """Return the attention whose matmul with the values is this call; None for a matmul of no reduced rows."""
-    pv_matmul = None if node.call.effect else matmul_of(program, node.call)
-    group = makers.get(pv_matmul.a.source) if pv_matmul is not None else None
+    pv_matmul, calls = grouped.matmul(node), grouped.calls
+    group = grouped.makers.get(pv_matmul.a.source) if pv_matmul is not None else None
     if pv_matmul is None or group is None or group.reduced is None:
         return None
-    if readers[pv_matmul.a.source] != [node.number]:
+    probabilities = pv_matmul.a.source
+    if grouped.readers[probabilities] != [node.number]:
         return Refusal("the probabilities have other readers")
-    if pv_matmul.a.source not in stored or any(d.failure is not None or d.updates is not None for d in group.members):
+    if probabilities not in grouped.stored or group.has_effects:
         return Refusal("checks or scattered writes among the probabilities")
-    kernel = with_equal_reductions_once(build_kernel("softmax", program, group, stored, scratch=False))
-    kernel, others = _without_others(kernel, pv_matmul.a.source, calls)
+    kernel, others = _without_others(with_equal_reductions_once(grouped.kernel("softmax", group)), probabilities, calls)
     softmax = _softmax(kernel)
     if softmax is None:
         return Refusal("its first operand is no softmax along rows, in float32")
     scores, zero_masked_rows, names = softmax
-    first = [load.source for load in loads(scores) if load.source in calls]
-    if len(set(first)) != 1:
-        return Refusal(f"the scores read {len(set(first))} results of calls instead of one matmul's")
-    if readers[first[0]] != [group.number]:
+    first = {load.source for load in loads(scores) if load.source in calls}
+    if len(first) != 1:
+        return Refusal(f"the scores read {len(first)} results of calls instead of one matmul's")
+    made = calls[first.pop()]
+    if grouped.readers[made.call.name] != [group.number]:
         return Refusal("the matmul of queries and keys has other readers")
-    made = calls[first[0]]
-    matmul = None if made.call.effect else matmul_of(program, made.call)
+    matmul = grouped.matmul(made)
     if matmul is None or matmul.dtype != "f32":
         return Refusal("the scores are of no matmul in float32 with fixed sizes")
     if not _fit(matmul, pv_matmul):
@@ -145,31 +130,22 @@ def _attention(
     if moved is None:
         return Refusal("the scores read the matmul at several points, or rows keep more than single numbers")
     scores, kept = moved
-    half = Half(program, readers, (made.number,), stored)
-    kinds = [half.kind(place.source) for place in (matmul.a, matmul.b)]
-    if kinds[0] is None or kinds[0] != kinds[1]:
-        kinds, queries, keys = ["f32"], matmul.a, matmul.b
-    else:
-        (queries, _), (keys, _) = half.view(matmul.a), half.view(matmul.b)
-    kind = kinds[0]
-    assert kind is not None
-    if why := why_not_deep(max(matmul.depth, _depth(pv_matmul)), kind):
+    half, kind, queries, keys = Half(grouped, (made.number,)), "f32", matmul.a, matmul.b
+    low = half.kind(queries.source)
+    if low is not None and low == half.kind(keys.source):
+        (queries, kind), (keys, _) = half.view(queries), half.view(keys)
+    depth = pv_matmul.columns.size
+    assert isinstance(depth, int)
+    if why := why_not_deep(max(matmul.depth, depth), kind):
         return Refusal(why)
     item = FusedAttention(
         f"attention_{pv_matmul.name}", queries, keys, pv_matmul.b, kind, pv_matmul.dtype, matmul.batch,
         matmul.rows, matmul.columns, scores, zero_masked_rows, node.call.name,
-        tile_for(matmul.depth, _depth(pv_matmul), kind), kept,
+        tile_for(matmul.depth, depth, kind), kept,
     )  # fmt: skip
-    made_here = frozenset((made.call.name, node.call.name))
+    made_here, left = frozenset((made.call.name, node.call.name)), _left(group, others)
     halves, unread = frozenset(half.names - half.unread), frozenset(half.unread)
-    left = {group.number: _left(group, others)} if others else {}
     return Found({node.number: item}, made_here, frozenset((group.number,)), halves, unread, left=left)
-
-
-def _depth(pv_matmul: FusedMatmul) -> int:
-    size = pv_matmul.columns.size
-    assert isinstance(size, int)
-    return size
 
 
 def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
@@ -188,13 +164,6 @@ def _fit(matmul: FusedMatmul, pv_matmul: FusedMatmul) -> bool:
     return is_plain(pv_matmul)
 
 
-def is_plain(pv_matmul: FusedMatmul) -> bool:
-    """Whether nothing is added to the matmul, nor is it scaled."""
-    (store,) = pv_matmul.epilogue.passes[0].stores
-    value = store.value.value if isinstance(store.value, Cast) else store.value
-    return value == Ref(ACCUMULATOR, "f32")
-
-
 def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:
     """Return the kernel without stores of values free of matmuls and reductions, and the names of these."""
 
@@ -211,14 +180,14 @@ def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, Call
     return replace(kernel, passes=tuple(passes)), others
 
 
-def _left(group: Group, names: set[str]) -> Group:
-    """The group with these members alone, and those that they are computed of."""
+def _left(group: Group, names: set[str]) -> dict[int, Group]:
+    """By its number the group with these members alone, and those that they are computed of, if there are any."""
     needed, members = {*names}, []
     for d in reversed(group.members):
         if d.name in needed:
             members.append(d)
             needed.update(load.source for load in loads(d.body))
-    return replace(group, members=members[::-1], reduced=None)
+    return {group.number: replace(group, members=members[::-1], reduced=None)} if names else {}
 
 
 def with_equal_reductions_once(kernel: Kernel) -> Kernel:
@@ -310,7 +279,7 @@ def _moved(
     if len(read) != 1:
         return None
     (load,) = read
-    where = positions((*kernel.outer, *kernel.row), load.index[0], matmul)
+    where = point_of((*kernel.outer, *kernel.row), load.index[0], matmul)
     if where is None or load.guard is not None:
         return None
     (along,) = kernel.row

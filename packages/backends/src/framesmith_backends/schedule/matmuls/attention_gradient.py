@@ -16,43 +16,26 @@ from framesmith_backends.ir.fused.attention import AttentionTile, why_not_deep
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient, SideMatmul, SideSum
 from framesmith_backends.ir.fused.matmul import FusedMatmul
 from framesmith_backends.ir.kernel import Kernel, Store
-from framesmith_backends.ir.program import BufferView, Program, contiguous_strides
+from framesmith_backends.ir.program import BufferView, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
-from framesmith_backends.schedule.kernels.build import build_kernel
-from framesmith_backends.schedule.kernels.index_splitting import split_ranges
-from framesmith_backends.schedule.matmuls.attention import Found, by_rows, is_plain
-from framesmith_backends.schedule.matmuls.attention_operands import Half, readers_of
-from framesmith_backends.schedule.matmuls.epilogues import matmul_of, positions, why_not_epilogue, written_by_effects
+from framesmith_backends.schedule.matmuls.attention import Found, by_rows
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of
 
 ROWS, COLUMNS = "rows", "columns"
 
-#: The dtype of the factors, and the side -> for rows of at most so many elements a tile in which nothing spills.
-TILES: dict[tuple[str, str], tuple[tuple[int, AttentionTile], ...]] = {
-    ("bf16", ROWS): (
-        (64, AttentionTile(128, 64, 8, 2)),
-        (128, AttentionTile(64, 64, 8, 2)),
-        (256, AttentionTile(64, 32, 8, 1)),
-    ),
-    ("bf16", COLUMNS): (
-        (64, AttentionTile(128, 32, 8, 2)),
-        (128, AttentionTile(64, 64, 8, 2)),
-        (256, AttentionTile(32, 32, 8, 1)),
-    ),
+#: The most elements of rows -> the position of their tile in each row of TILES.
+LENGTHS = (64, 128, 256)
+#: The dtype of the factors, and the side -> tiles in which nothing spills.
+TILES = {
+    ("bf16", ROWS): ((128, 64, 8, 2), (64, 64, 8, 2), (64, 32, 8, 1)),
+    ("bf16", COLUMNS): ((128, 32, 8, 2), (64, 64, 8, 2), (32, 32, 8, 1)),
     # Gradients of scores are multiplied in float32.
-    ("f16", ROWS): (
-        (64, AttentionTile(128, 64, 8, 2)),
-        (128, AttentionTile(64, 64, 8, 1)),
-        (256, AttentionTile(32, 32, 8, 1)),
-    ),
-    ("f16", COLUMNS): (
-        (64, AttentionTile(128, 32, 8, 2)),
-        (128, AttentionTile(64, 32, 8, 2)),
-        (256, AttentionTile(32, 32, 8, 1)),
-    ),
-    ("f32", ROWS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 8, 1))),
-    ("f32", COLUMNS): ((64, AttentionTile(64, 32, 8, 1)), (128, AttentionTile(32, 32, 4, 1))),
+    ("f16", ROWS): ((128, 64, 8, 2), (64, 64, 8, 1), (32, 32, 8, 1)),
+    ("f16", COLUMNS): ((128, 32, 8, 2), (64, 32, 8, 2), (32, 32, 8, 1)),
+    ("f32", ROWS): ((64, 32, 8, 1), (32, 32, 8, 1)),
+    ("f32", COLUMNS): ((64, 32, 8, 1), (32, 32, 4, 1)),
 }
 
 
@@ -87,57 +70,39 @@ class MatmulPair:
         return {node.call.name: node.number for node in nodes}
 
 
-def attention_gradients(program: Program, nodes: Sequence[Node], stored: frozenset[str]) -> list[Found]:
+def attention_gradients(grouped: Grouped) -> list[Found]:
     """The gradients of attention among the nodes: two of these for each, or one."""
-    calls = {node.call.name: node for node in nodes if isinstance(node, CallNode)}
-    if not calls:
-        return []
-    readers = readers_of(program, nodes)
-    written = written_by_effects(program)
     found = []
-    for group in nodes:
-        if isinstance(group, Group) and group.reduced is None:
-            between = _pointwise_between(program, group, calls, readers, stored)
-            one = None if between is None else _sides(program, between, readers, stored)
-            if one is not None and written.isdisjoint(one.buffers):
-                found.append(one)
+    for group in grouped.groups if grouped.calls else ():
+        between = _pointwise_between(grouped, group)
+        one = None if between is None else _sides(grouped, between)
+        if one is not None and grouped.written.isdisjoint(one.buffers):
+            found.append(one)
     return found
 
 
-def _pointwise_between(
-    program: Program,
-    group: Group,
-    calls: Mapping[str, CallNode],
-    readers: Mapping[str, list[int]],
-    stored: frozenset[str],
-) -> MatmulPair | None:
-    if any(d.failure is not None or d.updates is not None for d in group.members):
+def _pointwise_between(grouped: Grouped, group: Group) -> MatmulPair | None:
+    calls = grouped.calls
+    alone = [name for name in group.reads if name in calls and grouped.readers.get(name) == [group.number]]
+    matmuls = {name: matmul for name in sorted(alone) if (matmul := grouped.matmul(calls[name])) is not None}
+    if not matmuls or not all(map(is_plain, matmuls.values())):
         return None
-    read = {load.source for d in group.members for load in loads(d.body) if load.source in calls}
-    matmuls = {name: (calls[name], matmul) for name in read if (matmul := matmul_of(program, calls[name].call))}
-    alone = {name for name in matmuls if readers[name] == [group.number] and not calls[name].call.effect}
-    if not alone or not all(is_plain(matmuls[name][1]) for name in alone):
-        return None
-    kernels = split_ranges(build_kernel("between", program, group, stored, scratch=False), separate=False)
-    if len(kernels) != 1 or why_not_epilogue(kernels[0]) is not None:
-        return None
-    (kernel,) = kernels
-    moved = _moved(kernel, {name: matmul for name, (_, matmul) in matmuls.items() if name in alone})
+    kernel = grouped.pointwise_kernel("between", group)
+    moved = None if kernel is None else _moved(kernel, matmuls)
     if moved is None:
         return None
     taken, values = moved
     if not any(_has_probabilities(value) for value in values.values()):
         return None
     by_number = {node.number: node for node in calls.values()}
-    first = matmuls[min(taken)][1]
     found = []
     for name in values:
-        for number in (one for one in readers.get(name, [-1]) if one != group.number):
-            reader = None if number not in by_number else _reader(program, by_number[number], name, first)
+        for number in (one for one in grouped.readers.get(name, [-1]) if one != group.number):
+            reader = None if number not in by_number else _reader(grouped, by_number[number], name, matmuls[min(taken)])
             if reader is None:
                 return None
             found.append(reader)
-    return MatmulPair(group, {name: matmuls[name] for name in sorted(taken)}, tuple(found), values)
+    return MatmulPair(group, {name: (calls[name], matmuls[name]) for name in sorted(taken)}, tuple(found), values)
 
 
 def _has_probabilities(value: Expr) -> bool:
@@ -169,7 +134,7 @@ def _moved(kernel: Kernel, matmuls: Mapping[str, FusedMatmul]) -> tuple[set[str]
     if len(sizes) != 1 or len(taken) > 2 or other:
         return None
     first = taken[min(taken)]
-    where = positions(kernel.outer, place, first)
+    where = point_of(kernel.outer, place, first)
     if where is None:
         return None
     along = next((var for var, ix in where.items() if ix == index.of(first.columns)), None)
@@ -195,9 +160,9 @@ def _as_ref(e: Expr, taken: Mapping[str, FusedMatmul]) -> Expr | None:
     return None
 
 
-def _reader(program: Program, node: CallNode, name: str, first: FusedMatmul) -> Reader | None:
+def _reader(grouped: Grouped, node: CallNode, name: str, first: FusedMatmul) -> Reader | None:
     """Return the call as a matmul of the kernel's result of that name, if it is one."""
-    matmul = None if node.call.effect else matmul_of(program, node.call)
+    matmul = grouped.matmul(node)
     if matmul is None or not is_plain(matmul) or matmul.a.source == matmul.b.source:
         return None
     batch, rows, columns = _sizes(first)
@@ -223,23 +188,22 @@ def _is_at(view: BufferView, shape: Sequence[Size], strides: Sequence[Size]) -> 
     )
 
 
-def _sides(
-    program: Program, between: MatmulPair, readers: Mapping[str, list[int]], stored: frozenset[str]
-) -> Found | None:
+def _sides(grouped: Grouped, between: MatmulPair) -> Found | None:
     """The kernels of rows and of columns, each where the last of the matmuls is that it has."""
-    half = Half(program, readers, {*between.calls.values()}, stored)
+    half = Half(grouped, {*between.calls.values()})
     first = between.matmuls[min(between.matmuls)][1]
     items: dict[int, FusedAttentionGradient] = {}
     late: dict[int, int] = {}
     for side in (ROWS, COLUMNS):
         some = [one for one in between.readers if one.side == side]
-        item = _item(half, between, first, side, some) if some else None
-        if item is None and some:
+        if not some:
+            continue
+        item = _item(half, between, first, side, some)
+        if item is None:
             return None
-        if item is not None:
-            nodes = sorted((one.node for one in some), key=lambda node: node.position)
-            items[nodes[-1].number] = item
-            late |= {node.number: nodes[-1].number for node in nodes[:-1]}
+        *others, last = sorted((one.node for one in some), key=lambda node: node.position)
+        items[last.number] = item
+        late |= {node.number: last.number for node in others}
     groups, halves = frozenset((between.group.number,)), frozenset(half.names - half.unread)
     return Found(items, frozenset(between.calls), groups, halves, frozenset(half.unread), late)
 
@@ -287,7 +251,7 @@ def _refs(value: Expr) -> list[Ref]:
 
 def gradient_tile(side: str, longest: int, kind: str) -> AttentionTile:
     """The tile, by the longest rows that are multiplied, and the widest type of their elements."""
-    return next(tile for most, tile in TILES[kind, side] if longest <= most)
+    return AttentionTile(*next(tile for most, tile in zip(LENGTHS, TILES[kind, side], strict=False) if longest <= most))
 
 
 def moved_after(nodes: Sequence[Node], one: Found) -> list[Node] | None:

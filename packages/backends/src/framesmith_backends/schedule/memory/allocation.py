@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from framesmith_aten.operators import is_custom, op_name
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.ir.program import Layout, is_dense
-from framesmith_backends.schedule.matmuls.blas_steps import BLAS_OPERANDS
+from framesmith_backends.schedule.matmuls.operators import OPERANDS
 from framesmith_backends.schedule.steps import Allocate, CallStep, Step
-from framesmith_guards.torch_adapter import aten
 
 #: Matmuls and convolutions, whose results share no memory with their operands, nor with each other.
-MATMULS = frozenset((*BLAS_OPERANDS, *CONVOLUTIONS, aten.bmm.default, aten.baddbmm.default))
+MATMULS = frozenset((*OPERANDS, *CONVOLUTIONS))
 #: And oneDNN's, which not every torch has.
 LINEAR = "_linear_pointwise"
 

@@ -1,8 +1,9 @@
-"""ATen's matmuls of float32 matrices as steps without tensor objects: which ones can be, and why others cannot."""
+"""ATen's matmuls: the operands of their calls, and float32 matmuls as steps of BLAS without tensor objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import fx
 
@@ -13,21 +14,62 @@ from framesmith_backends.refusal import Refusal
 from framesmith_guards.torch_adapter import aten
 
 
-def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
-    """Return the call as a matmul of BLAS."""
-    split = BLAS_OPERANDS.get(call.node.target)
-    if split is None:
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The operands of a call that computes factor * (a @ b) + share * addend."""
+
+    a: object
+    b: object
+    addend: object = None
+    factor: float = 1
+    share: float = 1
+
+
+def _mm(node: fx.Node) -> Operands | None:
+    return Operands(*node.args[:2]) if len(node.args) == 2 and not node.kwargs else None
+
+
+def _addmm(node: fx.Node) -> Operands | None:
+    if len(node.args) != 3 or not set(node.kwargs) <= {"alpha", "beta"}:
         return None
-    operands = split(call.node)
-    if operands is None:
+    factor, share = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    if type(factor) not in (int, float) or type(share) not in (int, float):
+        return None
+    if factor == 0:  # the matmul is not computed then: infinities in it do not count
+        return None
+    addend, a, b = node.args
+    return Operands(a, b, addend, factor, share)  # type: ignore[arg-type]
+
+
+#: Operators that are matmuls -> their operands.
+OPERANDS: dict[object, Callable[[fx.Node], Operands | None]] = {
+    aten.mm.default: _mm,
+    aten.bmm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.baddbmm.default: _addmm,
+}
+
+
+def view_of(program: Program, node: object) -> BufferView | None:
+    return program.view(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
+
+
+def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
+    """Return the call as a matmul of BLAS; None for other operators."""
+    if call.node.target not in OPERANDS:
+        return None
+    operands = OPERANDS[call.node.target](call.node)
+    if operands is None or (operands.factor, operands.share) != (1, 1):
         return Refusal("scaled, or with a bias that is not of one row")
-    a, b, bias = (view_of(program, node) for node in operands)
+    a, b, bias = (view_of(program, node) for node in (operands.a, operands.b, operands.addend))
     result = program.layouts.get(call.name)
-    if a is None or b is None or result is None or (bias is None) != (operands[2] is None):
+    if a is None or b is None or result is None or (bias is None) != (operands.addend is None):
         return Refusal("an operand of unknown layout")
     types = {program.layouts[one.source].dtype for one in (a, b, bias) if one is not None}
     if types != {"f32"} or result.dtype != "f32":
         return Refusal(f"elements of type {', '.join(sorted(types))}")
+    if len(a.shape) != 2:
+        return Refusal("a batch of matrices")
     (m, k), n = a.shape, b.shape[1]
     if bias is not None and (bias.shape != (n,) or bias.strides != (1,)):
         return Refusal("a bias that is not one dense row")
@@ -41,10 +83,6 @@ def blas_matmul(program: Program, call: Call) -> Matmul | Refusal | None:
     if first is None or second is None:
         return Refusal("an operand with neither rows nor columns beside each other")
     return Matmul(call.name, first, second, call.name, bias, m, n, k)
-
-
-def view_of(program: Program, node: object) -> BufferView | None:
-    return program.view(program.runtime.get(node.name, node.name)) if isinstance(node, fx.Node) else None
 
 
 def _matrix(place: BufferView) -> Matrix | None:
@@ -61,20 +99,3 @@ def _matrix(place: BufferView) -> Matrix | None:
 def _leads(step: Size, size: Size) -> bool:
     """Whether lines of that size lie beside each other at such steps."""
     return surely_at_least(step, size) and (not isinstance(step, int) or step <= LARGEST)
-
-
-def _mm(node: fx.Node) -> tuple[object, object, object]:
-    a, b = node.args[:2]
-    return a, b, None
-
-
-def _addmm(node: fx.Node) -> tuple[object, object, object] | None:
-    bias, a, b = node.args[:3]
-    return None if node.kwargs else (a, b, bias)
-
-
-#: Operators that are matmuls -> their operands, and the bias.
-BLAS_OPERANDS: dict[object, Callable[[fx.Node], tuple[object, object, object] | None]] = {
-    aten.mm.default: _mm,
-    aten.addmm.default: _addmm,
-}
