@@ -29,7 +29,8 @@ from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
 from framesmith_backends.launch.cuda.kernel_runs import rendered
-from framesmith_backends.rewrite.attention_gradient import declined
+from framesmith_backends.refusal import Refusal
+from framesmith_backends.rewrite import attention_gradient as rewrite
 from framesmith_backends.schedule.matmuls import attention_gradient
 from framesmith_backends.schedule.matmuls.attention import Found
 from framesmith_backends.schedule.matmuls.attention_gradient import moved_after
@@ -61,7 +62,8 @@ def trained(function: Callable[..., Any], inputs: list[Tensor]) -> tuple[list[fx
     backend = CudaBackend()
 
     def propagate_layouts(graph: fx.Graph) -> fx.Graph | None:
-        reasons.extend(declined(graph))
+        found = map(rewrite.trained, graph.find_nodes(op="call_function", target=torch.ops.aten._softmax.default))
+        reasons.extend(one.reason for one in found if isinstance(one, Refusal))
         return backend.propagate_layouts(graph)
 
     def compiler(gm: fx.GraphModule, inputs: Any, role: str) -> Any:

@@ -13,7 +13,7 @@ from graphs.tracing import trace
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.refusal import Refusal
-from framesmith_backends.rewrite.attention import ROWS, with_cheaper_attention
+from framesmith_backends.rewrite.attention import grouped_heads, with_cheaper_attention
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -86,7 +86,7 @@ def test_other_calls_are_left(name: str) -> None:
     words, function = DECLINED[name]
     gm = check(function, inputs())
     [call] = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
-    reason = ROWS[CPU_ATTENTION](call)
+    reason = grouped_heads(call)
     assert isinstance(reason, Refusal) and words in reason.reason
     assert with_cheaper_attention(gm) is gm
 

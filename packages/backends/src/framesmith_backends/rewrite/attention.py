@@ -1,12 +1,10 @@
-"""Rewrites of attention on the FX graph: a table of (ATen operator, rewrite) rows.
+"""Grouped-query attention: programs repeat keys and values for each head of the queries before they call attention.
 
-Grouped heads: programs repeat keys and values for each head of the queries before they call attention. ATen's kernel
-for the CPU takes one head of keys for several of queries by itself, with the same numbers, and copies nothing.
+ATen's kernel for the CPU takes one head of keys for several of queries by itself, with the same numbers, and copies
+nothing.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from torch import fx
 from torch.fx.node import Argument
@@ -23,12 +21,9 @@ Args = tuple[Argument, ...]
 
 
 def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with the rows of ROWS applied; the same graph where all of them decline."""
-    changed = {
-        node: args
-        for node in gm.graph.nodes
-        if node.target in ROWS and not isinstance(args := ROWS[node.target](node), Refusal)
-    }
+    """The graph whose attention reads keys and values before they are repeated; the same graph if it has none."""
+    nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
+    changed = {node: args for node in nodes if not isinstance(args := grouped_heads(node), Refusal)}
     if not changed:
         return gm
 
@@ -42,7 +37,7 @@ def with_cheaper_attention(gm: fx.GraphModule) -> fx.GraphModule:
     return new_module(gm, graph)
 
 
-def _grouped_heads(node: fx.Node) -> Args | Refusal:
+def grouped_heads(node: fx.Node) -> Args | Refusal:
     """The arguments of attention with the keys and values that were repeated; why not, if they were not."""
     query, keys, values, *rest = node.args
     before: list[fx.Node] = []
@@ -79,12 +74,7 @@ def _before_repeating(operand: object, user: fx.Node) -> fx.Node | Refusal:
     times = repeated.shape[2]
     if not all(isinstance(number, int) for number in (heads, times)):
         return Refusal("the number of heads changes")
-    if not (all_equal(repeated.shape, (batch, heads, times, *rest)) and joined.dim() == 4):
-        return Refusal("repeated along another dimension")
-    if not all_equal(joined.shape, (batch, heads * times, *rest)):
+    is_repeated = all_equal(repeated.shape, (batch, heads, times, *rest)) and joined.dim() == 4
+    if not is_repeated or not all_equal(joined.shape, (batch, heads * times, *rest)):
         return Refusal("repeated along another dimension")
     return step if source.stride(-1) == 1 else Refusal("the kernel takes rows without gaps")
-
-
-#: The operator, and what gives its new arguments or the reason to leave it.
-ROWS: dict[object, Callable[[fx.Node], Args | Refusal]] = {CPU_ATTENTION: _grouped_heads}

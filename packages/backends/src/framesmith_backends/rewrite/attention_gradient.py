@@ -12,9 +12,9 @@ gradients go to matmuls alone: those of tables that scores read are sums of anot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -26,8 +26,10 @@ from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH, is_low_precision
 from framesmith_backends.ir.fused.attention import Attends, why_not_deep
 from framesmith_backends.refusal import Refusal, note
-from framesmith_backends.rewrite.replacing import replaced
+from framesmith_backends.rewrite.replacing import call, replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
+
+SOFTMAX_GRADIENT = aten._softmax_backward_data.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,9 @@ def half_before_cast(node: object) -> torch.dtype | None:
     """The low-precision type that the node's elements were of before they were cast, through views; None of others."""
     while isinstance(node, fx.Node) and is_view(node.target):
         node = node.args[0]
-    if not isinstance(node, fx.Node) or node.target is not aten._to_copy.default:
+    if not _is_call(node, aten._to_copy.default):
         return None
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    kind = source.meta["val"].dtype
+    kind = node.all_input_nodes[0].meta["val"].dtype
     return kind if is_low_precision(kind) else None
 
 
@@ -98,7 +98,7 @@ def trained(softmax: fx.Node) -> TrainingPattern | Refusal | None:
     scores, dim, *_ = softmax.args
     value = softmax.meta["val"]
     assert isinstance(scores, fx.Node) and isinstance(dim, int)
-    if is_late(softmax):
+    if _is_late(softmax):
         return None
     if has_symbols(value) or value.dtype != torch.float32 or dim not in (-1, value.dim() - 1):
         return Refusal("no softmax of float32 along the last dimension, with fixed sizes")
@@ -121,17 +121,17 @@ def trained(softmax: fx.Node) -> TrainingPattern | Refusal | None:
     return _with_slope(one)
 
 
-def is_late(node: fx.Node) -> bool:
+def _is_late(node: fx.Node) -> bool:
     """Whether the node is of the backward pass."""
     return PHASE.get(node) == "backward"
 
 
 def _early_users(node: fx.Node) -> list[fx.Node]:
-    return [user for user in node.users if not is_late(user)]
+    return [user for user in node.users if not _is_late(user)]
 
 
 def _late_users(node: fx.Node) -> list[fx.Node]:
-    return [user for user in node.users if is_late(user)]
+    return [user for user in node.users if _is_late(user)]
 
 
 def _unless_fully_masked(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
@@ -140,13 +140,16 @@ def _unless_fully_masked(softmax: fx.Node) -> tuple[fx.Node, fx.Node | None]:
     if len(users) != 1 or users[0].target is not aten.where.self or users[0].args[2] is not softmax:
         return softmax, None
     fully_masked, zeros, _ = users[0].args
-    known = isinstance(fully_masked, fx.Node) and isinstance(zeros, fx.Node) and zeros.target is aten.full.default
-    if not known or zeros.args[1] != 0 or fully_masked.target is not aten.all.dim or fully_masked.args[2:] != (True,):  # type: ignore[union-attr]
+    if not _is_call(fully_masked, aten.all.dim) or not _is_call(zeros, aten.full.default):
         return softmax, None
-    lowest = fully_masked.args[0]  # type: ignore[union-attr]
-    is_it = isinstance(lowest, fx.Node) and lowest.target is aten.eq.Scalar
-    is_it = is_it and lowest.args == (softmax.args[0], -torch.inf)  # type: ignore[union-attr]
-    return (users[0], fully_masked) if is_it else (softmax, None)  # type: ignore[return-value]
+    lowest = fully_masked.args[0]
+    if not _is_call(lowest, aten.eq.Scalar) or lowest.args != (softmax.args[0], -torch.inf):
+        return softmax, None
+    return (users[0], fully_masked) if zeros.args[1] == 0 and fully_masked.args[2:] == (True,) else (softmax, None)
+
+
+def _is_call(node: object, *targets: OpOverload) -> TypeGuard[fx.Node]:
+    return isinstance(node, fx.Node) and node.target in targets
 
 
 def _until_matmul(probabilities: fx.Node) -> Sequence[fx.Node] | Refusal:
@@ -159,11 +162,8 @@ def _until_matmul(probabilities: fx.Node) -> Sequence[fx.Node] | Refusal:
             return Refusal("probabilities are read by others too")
         (user,) = users
         if user.target is aten.bmm.default:
-            return (
-                [*found, user]
-                if user.args[0] is node and user.args[1] is not node
-                else Refusal("probabilities are not the rows")
-            )
+            are_rows = user.args[0] is node and user.args[1] is not node
+            return [*found, user] if are_rows else Refusal("probabilities are not the rows")
         if user.target not in (aten._to_copy.default, aten.view.default):
             return Refusal(f"probabilities become those of {user.target}")
         found.append(user)
@@ -228,32 +228,24 @@ def _why_sizes(matmul: fx.Node, pv_matmul: fx.Node) -> str | None:
 def _with_slope(one: TrainingPattern) -> TrainingPattern | Refusal:
     """The attention with the backward operation of its softmax, if gradients go from there to matmuls alone."""
     chain = [*dict.fromkeys(one.chain)]
-    slopes = {
-        user
-        for node in chain
-        for user in _late_users(node)
-        if user.target is aten._softmax_backward_data.default and user.args[1] is node
-    }
+    late = [(node, user) for node in chain for user in _late_users(node)]
+    slopes = {user for node, user in late if user.target is SOFTMAX_GRADIENT and user.args[1] is node}
     if not slopes:
-        reads = any(map(_late_users, chain))
-        return one if reads else Refusal("no gradient")
+        return one if late else Refusal("no gradient")
     if len(slopes) > 1:
         return Refusal("several gradients")
     (slope,) = slopes
     gradient, probabilities, _, _ = slope.args
     steps: list[Any] = [gradient]
-    while isinstance(steps[-1], fx.Node) and steps[-1].target in (aten._to_copy.default, aten.view.default):
+    while _is_call(steps[-1], aten._to_copy.default, aten.view.default):
         steps.append(steps[-1].args[0])
     made = steps[-1]
-    if not isinstance(made, fx.Node) or made.target is not aten.bmm.default or not is_late(made):
+    if not _is_call(made, aten.bmm.default) or not _is_late(made):
         return Refusal("probabilities' gradient is not that of their matmul alone")
     if any([*node.users] != [user] for node, user in zip(steps, (slope, *steps), strict=False)):
         return Refusal("probabilities' gradient is read by others too")
     transposed = made.args[1]
-    values = (
-        transposed.args[0] if isinstance(transposed, fx.Node) and transposed.target is aten.permute.default else None
-    )
-    if values is not one.pv_matmul.args[1] or list(transposed.args[1]) != [0, 2, 1]:  # type: ignore[union-attr, arg-type]
+    if not _is_call(transposed, aten.permute.default) or transposed.args != (one.pv_matmul.args[1], [0, 2, 1]):
         return Refusal("probabilities' gradient is of other values")
     if probabilities is not one.chain[1]:
         return Refusal("softmax's gradient is of other probabilities")
@@ -288,10 +280,7 @@ class _Writer:
 
     def call(self, target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         with self.graph.inserting_before(self.before):
-            made = self.graph.call_function(target, args, kwargs)
-        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
-        made.meta = {**self.meta, "val": target(*values, **kwargs)}
-        return made
+            return call(self.graph, self.meta, target, *args, **kwargs)
 
     def again(self, node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
         """The same computation of what stands for its operands."""
@@ -375,11 +364,3 @@ def _in_float32(w: _Writer, node: Any) -> fx.Node:
     made = w.call(aten._to_copy.default, node, dtype=torch.float32)
     IN_BACKWARD.set(made, True)
     return made
-
-
-def declined(graph: fx.Graph) -> Iterator[str]:
-    """Yield why the probabilities of a softmax are saved, one reason for each that is."""
-    for node in graph.find_nodes(op="call_function", target=aten._softmax.default):
-        found = trained(node)
-        if isinstance(found, Refusal):
-            yield found.reason

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from framesmith_aten.layouts import has_stride
 from framesmith_aten.symbolic import all_equal
 from framesmith_backends.ir.operators import CONVOLUTIONS
 from framesmith_backends.lower.registry import RULES
-from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten
+from framesmith_backends.rewrite.replacing import call
+from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: Of the elements that convolutions read and write, the share that may be converted for the rest of the graph. (At
 #: a half, two convolutions with what follows both, as much is lost by copies and kernels of two layouts as is gained.)
@@ -163,47 +165,34 @@ class _Relaid:
             self.restored[node] = found
         return found
 
-    def _with_channels_last(self, node: fx.Node) -> fx.Node:
+    def _with_channels_last(self, node: fx.Node, *, is_weight: bool = False) -> fx.Node:
         found = self.moved.get(node) or self.relaid.get(node)
         if found is None:
             found = self.relaid[node] = self._laid_out(self.copies[node], last=True)
-            if node.meta["val"].shape[1] > 1:
+            if node.meta["val"].shape[1] > 1 and not is_weight:
                 self.converted += node.meta["val"].numel()
         return found
-
-    def _weights(self, node: fx.Node) -> fx.Node:
-        """Weights as their convolution is given them."""
-        if not (self.of_weights and turns_weights(node.meta["val"])):
-            return self._as_traced(node)
-        if node in self.moved:
-            return self.moved[node]
-        if node not in self.relaid:
-            self.relaid[node] = self._laid_out(self.copies[node], last=True)
-        return self.relaid[node]
 
     def _laid_out(self, node: fx.Node, *, last: bool) -> fx.Node:
         """The node's value with its channels last, or with them first; in steps of which batches can be taken, too."""
         batch, channels, height, width = node.meta["val"].shape
+        step = partial(call, self.graph, node.meta)
+        contiguous = partial(step, aten.clone.default, memory_format=torch.contiguous_format)
+        if channels == 1 and not last:
+            return step(aten.view.default, step(aten.permute.default, node, LAST), [batch, 1, height, width])
+        if not last:
+            return contiguous(node)
         if channels == 1:
-            if last:
-                return self._step(self._step(node, aten.view, [batch, height, width, 1]), aten.permute, FIRST)
-            return self._step(self._step(node, aten.permute, LAST), aten.view, [batch, 1, height, width])
-        if last:
-            return self._step(self._contiguous(self._step(node, aten.permute, LAST)), aten.permute, FIRST)
-        return self._contiguous(node)
-
-    def _contiguous(self, node: fx.Node) -> fx.Node:
-        return self._step(node, aten.clone, memory_format=torch.contiguous_format)
-
-    def _step(self, node: fx.Node, call: OpOverloadPacket, *args: Any, **kwargs: Any) -> fx.Node:
-        made = self.graph.call_function(call.default, (node, *args), kwargs)
-        made.meta = {**node.meta, "val": call(node.meta["val"], *args, **kwargs)}
-        return made
+            laid = step(aten.view.default, node, [batch, height, width, 1])
+        else:
+            laid = contiguous(step(aten.permute.default, node, LAST))
+        return step(aten.permute.default, laid, FIRST)
 
     def _convolve(self, node: fx.Node) -> None:
         weights = operand_of(node, CONVOLUTIONS[node.target][1])
         activations = {source: self._with_channels_last(source) for source in operands_of(node)}
-        activations.setdefault(weights, self._weights(weights))
+        if weights not in activations and self.of_weights and turns_weights(weights.meta["val"]):
+            activations[weights] = self._with_channels_last(weights, is_weight=True)
         take = lambda other: activations.get(other) or self._as_traced(other)  # noqa: E731
         self.moved[node] = self._copy(node, take, in_channels_last(node.meta["val"]))
 

@@ -51,9 +51,8 @@ def why_not_on_cpu(node: fx.Node) -> str | None:
     weights = operand_of(node, CONVOLUTIONS[node.target][1]).meta["val"]
     if inputs.dtype not in (torch.float32, torch.bfloat16) or inputs.device.type != "cpu":
         return f"{inputs.dtype} on {inputs.device}"
-    if inputs.numel() + result.numel() < ELEMENTS_FOR_A_WEIGHT * weights.numel():
-        return "more weights than pixels"
-    return None
+    has_few_weights = inputs.numel() + result.numel() >= ELEMENTS_FOR_A_WEIGHT * weights.numel()
+    return None if has_few_weights else "more weights than pixels"
 
 
 def why_not_on_cuda(node: fx.Node) -> str | None:
@@ -68,9 +67,7 @@ def why_not_on_cuda(node: fx.Node) -> str | None:
         return f"{inputs.dtype}, which tensor cores do not take"
     if in_groups(node):
         return "convolved in groups"
-    if not _gives_channels_last(node):
-        return "ATen's kernel for it gives another layout"
-    return None
+    return None if _gives_channels_last(node) else "ATen's kernel for it gives another layout"
 
 
 def tensor_cores_take(dtype: torch.dtype) -> bool:
@@ -83,10 +80,8 @@ def input_and_result(node: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | Refus
     if node.target not in CONVOLUTIONS:
         return Refusal("no convolution")
     _, weights, gradient = CONVOLUTIONS[node.target]
-    inputs, result = (
-        activations_of(operands_of(node)[0]),
-        activations_of(node if gradient is None else node.args[gradient]),
-    )
+    inputs = activations_of(operands_of(node)[0])
+    result = activations_of(node if gradient is None else node.args[gradient])
     if inputs is None or result is None or not isinstance(node.args[weights], fx.Node):
         return Refusal("no inputs of known sizes, or of one pixel")
     if not (inputs.is_contiguous() and result.is_contiguous()):

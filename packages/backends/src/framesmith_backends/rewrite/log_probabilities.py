@@ -7,14 +7,15 @@ computed again where they are read, and what is kept may be the scores, which ar
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 from torch import fx
 
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type
+from framesmith_backends.rewrite import replacing
 from framesmith_backends.rewrite.replacing import Copies, replaced
-from framesmith_guards.torch_adapter import OpOverload, aten
+from framesmith_guards.torch_adapter import aten
 
 
 def decompose_log_softmax(graph: fx.Graph) -> fx.Graph | None:
@@ -35,18 +36,12 @@ def _written(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     """`(x - max) - log(sum(exp(x - max)))` in float32 or float64, rounded at the end, as ATen's kernels have it."""
     given, dims, kind = node.args[0], [node.args[1]], node.meta["val"].dtype
     assert isinstance(given, fx.Node)
-    scores = copies[given]
-
-    def call(target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
-        made = graph.call_function(target, args, kwargs)
-        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
-        made.meta = {**node.meta, "val": target(*values, **kwargs)}
-        return made
+    call = partial(replacing.call, graph, node.meta)
 
     def converted(one: fx.Node, dtype: torch.dtype) -> fx.Node:
         return one if one.meta["val"].dtype == dtype else call(aten._to_copy.default, one, dtype=dtype)
 
-    wide = converted(scores, DTYPES[compute_type(FROM_TORCH[kind])].torch)
+    wide = converted(copies[given], DTYPES[compute_type(FROM_TORCH[kind])].torch)
     below = call(aten.sub.Tensor, wide, call(aten.amax.default, wide, dims, True))
     total = call(aten.sum.dim_IntList, call(aten.exp.default, below), dims, True)
     return converted(call(aten.sub.Tensor, below, call(aten.log.default, total)), kind)

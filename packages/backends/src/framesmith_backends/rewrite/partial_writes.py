@@ -12,7 +12,8 @@ may overlap it. What the graph's results show is left as it is: no two of them, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -22,6 +23,7 @@ from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import is_view, view_written
 from framesmith_backends.rewrite.regions import Region, Step, part_written, step_of
+from framesmith_backends.rewrite.replacing import call
 from framesmith_guards.torch_adapter import aten
 
 
@@ -108,17 +110,16 @@ def _parts(end: fx.Node, ends: Sequence[fx.Node], known: dict[fx.Node, Version])
     return last
 
 
+@dataclass(slots=True)
 class _Rewriting:
     """One pass over a graph whose copies at its end are to be of parts."""
 
-    def __init__(self, gm: fx.GraphModule, known: dict[fx.Node, Version], parts: dict[fx.Node, list[Write]]) -> None:
-        self.gm = gm
-        self.known = known
-        self.parts = parts
-        self.inputs = {end.args[0] for end in parts}
-        self.graph = fx.Graph()
-        self.copies: dict[fx.Node, fx.Node] = {}
-        self.made: dict[tuple[fx.Node, Step], fx.Node] = {}
+    gm: fx.GraphModule
+    known: dict[fx.Node, Version]
+    parts: dict[fx.Node, list[Write]]
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    made: dict[tuple[fx.Node, Step], fx.Node] = field(default_factory=dict)
 
     def module(self) -> fx.GraphModule:
         shown = _seen_in_results(self.gm.graph)
@@ -140,7 +141,7 @@ class _Rewriting:
     def _read(self, node: fx.Node) -> fx.Node | None:
         """The node of the same view of a version of an input, or None."""
         version = self.known.get(node)
-        if version is None or not version.writes or version.region.root not in self.inputs:
+        if version is None or not version.writes or all(end.args[0] is not version.region.root for end in self.parts):
             return None
         base, steps = self.copies[version.region.root], version.region.steps
         for write in reversed(version.writes):
@@ -157,11 +158,8 @@ class _Rewriting:
         for step in steps:
             key = (base, step)
             if key not in self.made:
-                args = fx.node.map_arg(step.args, self.copies.__getitem__)
-                node = self.graph.call_function(step.target, (base, *args))
-                values = fx.node.map_arg(step.args, lambda number: number.meta["val"])
-                node.meta["val"] = step.target(base.meta["val"], *values)
-                self.made[key] = node
+                args: Any = fx.map_arg(step.args, self.copies.__getitem__)
+                self.made[key] = call(self.graph, {}, step.target, base, *args)
             base = self.made[key]
         return base
 
@@ -169,13 +167,10 @@ class _Rewriting:
         """Puts the copies at the end: no view stands behind one."""
         pairs = []
         for end in ends:
-            if end not in self.parts:
-                target, value = (self.copies[arg] for arg in end.args if isinstance(arg, fx.Node))
-                pairs.append((end, target, value))
-                continue
-            for write in self.parts[end]:
-                target = self._view(self.copies[write.region.root], write.region.steps)
-                pairs.append((end, target, self.copies[write.value]))
+            target, value = (self.copies[arg] for arg in end.args if isinstance(arg, fx.Node))
+            writes = self.parts.get(end, ())
+            views = [(self._view(target, write.region.steps), self.copies[write.value]) for write in writes]
+            pairs += [(end, *pair) for pair in views or [(target, value)]]
         for end, target, value in pairs:
             node = self.graph.call_function(aten.copy_.default, (target, value))
             node.meta = {**end.meta, "val": target.meta["val"]}

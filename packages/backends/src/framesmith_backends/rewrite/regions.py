@@ -14,45 +14,16 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
-    """One index of a dimension, which is gone then."""
+class Step:
+    """A call of `select` on (dim, index), or of `slice` on (dim, start, end, step); known numbers count from the front."""
 
-    dim: int
-    index: Any
-
-    @property
-    def target(self) -> OpOverload:
-        return aten.select.int
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.dim, self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Every `step`th index of a dimension from `start` to before `end`."""
-
-    dim: int
-    start: Any
-    end: Any
-    step: Any
-
-    @property
-    def target(self) -> OpOverload:
-        return aten.slice.Tensor
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return (self.dim, self.start, self.end, self.step)
-
-
-Step = Select | Slice
+    target: OpOverload
+    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of an input that steps show. Two are equal where the steps are; known numbers count from the front."""
+    """The part of an input that steps show. Two are equal where the steps are."""
 
     root: fx.Node
     steps: tuple[Step, ...] = ()
@@ -79,18 +50,16 @@ def _ranges(region: Region) -> list[tuple[int, int] | None]:
     strides: list[Any] = [1] * len(sizes)
     dims = [*range(len(sizes))]
     for step in region.steps:
-        at = dims[step.dim]
+        dim, first, *more = step.args
+        at = dims[dim] if more else dims.pop(dim)
         known, between = ranges[at], strides[at]
-        first, last = (step.index, step.index) if isinstance(step, Select) else (step.start, step.end - 1)
+        last = more[0] - 1 if more else first
         if known is None or type(first) is not int or type(last) is not int:
             ranges[at] = None
         else:
-            begin = known[0]
-            ranges[at] = (begin + first * between, begin + max(last, first) * between + 1)
-        if isinstance(step, Select):
-            dims.pop(step.dim)
-        else:
-            strides[at] = between * step.step
+            ranges[at] = (known[0] + first * between, known[0] + max(last, first) * between + 1)
+        if more:
+            strides[at] = between * more[1]
     return ranges
 
 
@@ -114,7 +83,7 @@ def _step(view: OpOverload, source: fx.Node, values: dict[str, Any]) -> tuple[fx
     if view is aten.select.int:
         index = values["index"]
         known = type(index) is int and type(size) is int
-        return source, Select(dim, index % size if known else index)
+        return source, Step(view, (dim, index % size if known else index))
     start, end, step = (values[name] for name in ("start", "end", "step"))
     if type(size) is not int or type(step) is not int:
         return None
@@ -122,7 +91,7 @@ def _step(view: OpOverload, source: fx.Node, values: dict[str, Any]) -> tuple[fx
     if type(start) is not int or type(end) is not int:
         return None
     first, last, _ = slice(start, end).indices(size)
-    return source, Slice(dim, first, max(first, last), step)
+    return source, Step(view, (dim, first, max(first, last), step))
 
 
 def part_written(node: fx.Node) -> tuple[fx.Node, fx.Node, Step] | None:

@@ -1,10 +1,13 @@
-"""Copies of graphs with other calls in the place of some nodes."""
+"""Copies of graphs with other calls in the place of some nodes, and calls written into a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import fx
+
+from framesmith_guards.torch_adapter import OpOverload
 
 Copies = dict[fx.Node, fx.Node]
 #: Writes into the new graph the node's substitute, and returns it; None where nothing does, or `copies` has it already.
@@ -25,6 +28,14 @@ def replaced(graph: fx.Graph, instead: Mapping[fx.Node, Write]) -> fx.Graph:
         if made is not None:
             copies[node] = made
     return new
+
+
+def call(graph: fx.Graph, meta: Mapping[str, Any], target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+    """Write a call with this `meta`, and the value that it has for its operands' values; return its node."""
+    made = graph.call_function(target, args, kwargs)
+    values: Any = fx.map_arg(args, lambda n: n.meta["val"])
+    made.meta = {**meta, "val": target(*values, **kwargs)}
+    return made
 
 
 def dropped(new: fx.Graph, node: fx.Node, copies: Copies) -> None:

@@ -23,6 +23,7 @@ from framesmith_aten.operators import is_effect, is_factory, is_pointwise, row
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import is_low_precision
 from framesmith_backends.lower.graph import has_rule
+from framesmith_backends.rewrite.replacing import call
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 
@@ -100,19 +101,16 @@ class _Rewriting:
             more = [operand for operand in stack.pop().all_input_nodes if operand not in needed]
             needed.update(more)
             stack += more
-        for node in self.gm.graph.nodes:
-            if node.op == "placeholder":
-                self.copy(node, ())
-        for node in self.gm.graph.nodes:
-            if node in needed:
-                self.copy(node, ())
+        nodes = self.gm.graph.nodes
+        for node in (*(node for node in nodes if node.op == "placeholder"), *filter(needed.__contains__, nodes)):
+            self.copy(node, ())
         for dtype in dict.fromkeys(scalar.meta["val"].dtype for scalar in scalars):
             self._move_together([scalar for scalar in scalars if scalar.meta["val"].dtype == dtype])
 
     def move(self, scalar: fx.Node) -> None:
         if _is_constant(scalar):
             op: Any = scalar.target
-            self.moved[scalar] = self._call(op, scalar.args, {**scalar.kwargs, "device": self.device}, scalar)
+            self.moved[scalar] = self._call(scalar, op, *scalar.args, **{**scalar.kwargs, "device": self.device})
         else:
             self._move_together([scalar])
 
@@ -123,17 +121,11 @@ class _Rewriting:
 
     def _move_together(self, scalars: Sequence[fx.Node]) -> None:
         """By one copy, out of memory that nobody else has: what is pinned is read some time after a call."""
-        together = self._call(aten.stack.default, ([self.copies[scalar] for scalar in scalars],))
-        there = self._call(aten._to_copy.default, (together,), {"device": self.device, "non_blocking": True})
+        together = self._call(scalars[0], aten.stack.default, [self.copies[scalar] for scalar in scalars])
+        there = self._call(together, aten._to_copy.default, together, device=self.device, non_blocking=True)
         for at, scalar in enumerate(scalars):
-            self.moved[scalar] = self._call(aten.select.int, (there, 0, at))
+            self.moved[scalar] = self._call(there, aten.select.int, there, 0, at)
 
-    def _call(
-        self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, like: fx.Node | None = None
-    ) -> fx.Node:
-        node = self.graph.call_function(op, args, kwargs or {})
-        values, more = fx.map_arg((args, kwargs or {}), lambda operand: operand.meta["val"])
-        mode = (like or next(iter(node.all_input_nodes))).meta["val"].fake_mode
-        with mode:
-            node.meta["val"] = op(*values, **more)
-        return node
+    def _call(self, like: fx.Node, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
+        with like.meta["val"].fake_mode:
+            return call(self.graph, {}, op, *args, **kwargs)

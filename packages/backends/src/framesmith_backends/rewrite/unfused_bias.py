@@ -44,9 +44,7 @@ def why_not(node: fx.Node) -> str | None:
         return f"{value.dtype}"
     if bias.dim() != 1 or bias.dtype != torch.float32:
         return "no bias of one row"
-    if not _goes_on(node):
-        return "no kernel reads the result"
-    return None
+    return None if _goes_on(node) else "no kernel reads the result"
 
 
 def _goes_on(node: fx.Node) -> bool:
@@ -54,9 +52,6 @@ def _goes_on(node: fx.Node) -> bool:
     users = [user for user in node.users if user.op != "output"]
     views = [user for user in users if is_view(user.target)]
     rest = [user for user in users if user not in views]
-    return bool(users) and all(map(_is_by_kernel, rest)) and all(map(_goes_on, views))
-
-
-def _is_by_kernel(user: fx.Node) -> bool:
-    """Whether there is a rule for the operator; that it declines this call is rare, and then costs a kernel."""
-    return isinstance(user.target, OpOverload) and has_rule(user.target)
+    # That the rule for an operator declines a call is rare, and then costs a kernel.
+    are_by_kernels = all(isinstance(user.target, OpOverload) and has_rule(user.target) for user in rest)
+    return bool(users) and are_by_kernels and all(map(_goes_on, views))
