@@ -14,9 +14,9 @@ from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel, run_program
 from framesmith_backends.ir.verify import verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
+from framesmith_backends.schedule.fusion.definitions import needed
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.fusion.inline import inline
-from framesmith_backends.schedule.fusion.liveness import needed
 from framesmith_backends.schedule.fusion.split import split_reductions
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.schedule.plan import scheduled, stored_names

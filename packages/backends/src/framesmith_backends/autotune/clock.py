@@ -30,7 +30,7 @@ from framesmith_backends.launch.cuda.native import native_entries
 from framesmith_backends.launch.cuda.vector_flags import PROMISES
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.reporting import PLANS
-from framesmith_backends.schedule.memory.memory_bound import run_of
+from framesmith_backends.schedule.steps import run_of
 from framesmith_backends.torch_adapter import unstable
 
 #: Rounds in which all candidates are replayed, if these take no longer than the experiment may.

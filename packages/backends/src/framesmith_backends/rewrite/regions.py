@@ -15,7 +15,7 @@ from framesmith_guards.torch_adapter import OpOverload, aten
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of `select` on (dim, index), or of `slice` on (dim, start, end, step); known numbers count from the front."""
+    """`select` of (dim, index), or `slice` on (dim, start, end, step); known numbers are from the front."""
 
     target: OpOverload
     args: tuple[Any, ...]

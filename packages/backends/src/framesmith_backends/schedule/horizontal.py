@@ -17,9 +17,9 @@ from framesmith_backends.ir.matmul import OnGpu
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import hint, numel, symbol
-from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
-from framesmith_backends.schedule.memory.allocation import gives_memory
-from framesmith_backends.schedule.steps import CallStep, Step
+from framesmith_backends.schedule.kernels.loops import accesses, moved
+from framesmith_backends.schedule.memory.reuse import gives_memory
+from framesmith_backends.schedule.steps import CallStep, Step, names_of
 
 #: Results within so many bytes stay in the cache for their readers, though others run in between.
 NEAR_BYTES = 16 << 20
@@ -63,8 +63,7 @@ def line_form(kernel: Kernel) -> SharedForm | None:
     (var,) = kernel.outer
     if not all(ix.terms in ((), ((var, 1),)) for ix, _ in accesses(kernel)):
         return None
-    first = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.ZERO}))
-    line = rewrite_indices(named, lambda ix: index.substitute(ix, {var: index.of(LINE)}))
+    first, line = moved(named, {var: index.ZERO}), moved(named, {var: index.of(LINE)})
     return SharedForm(first, replace(line, outer=(LINE,), lane=LINE))
 
 
@@ -124,7 +123,7 @@ class HorizontalGroup:
 
     def position_for(self, kernel: OnGpu, form: SharedForm, after: int, last: int, most: int) -> int | None:
         """Return its position with a kernel that runs after `after`: its own, or behind the last; None if unfit."""
-        if self.form.shared_with(form) is None or len(self.names | _names(kernel)) > most:
+        if self.form.shared_with(form) is None or len(self.names | names_of(kernel)) > most:
             return None
         if self.position > after:
             return None if self.read and self.written + _bytes_written(kernel) > NEAR_BYTES else self.position
@@ -133,7 +132,7 @@ class HorizontalGroup:
     def add(self, number: int, kernel: OnGpu, form: SharedForm) -> None:
         self.form = self.form.shared_with(form) or form
         self.members.append(number)
-        self.names |= _names(kernel)
+        self.names |= names_of(kernel)
         self.written += _bytes_written(kernel)
         self.moved += _bytes_moved(kernel)
 
@@ -151,8 +150,8 @@ def horizontal_groups(
     written: dict[str, dict[HorizontalGroup, None]] = {}
     last = -1
     for number, (kernel, form) in enumerate(zip(kernels, structures, strict=True)):
-        reads = _memory(_names(kernel), shown)
-        writes = _memory(_names(kernel, written=True), shown)
+        reads = _memory(names_of(kernel), shown)
+        writes = _memory(names_of(kernel, written=True), shown)
         makers = [one for name in reads for one in written.get(name, ())]
         before = [*makers, *(one for name in writes for one in used.get(name, ()))]
         for one in makers:
@@ -185,10 +184,6 @@ def shown_by(steps: Sequence[Step]) -> dict[str, frozenset[str]]:
             shown = (found.get(name, frozenset((name,))) for name in needs)
             found[step.call.name] = frozenset((step.call.name,)).union(*shown)
     return found
-
-
-def _names(kernel: OnGpu, written: bool = False) -> set[str]:
-    return {param.name for param in kernel.params if param.written or not written}
 
 
 def _memory(names: set[str], shown: Mapping[str, frozenset[str]]) -> set[str]:

@@ -18,12 +18,10 @@ from framesmith_backends.ir.matmul import Item, Matmul
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, SymbolBinding, is_dense
 from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.passes import Pass, run_passes
+from framesmith_backends.schedule.fusion.definitions import needed, reverse_scans, use_row_layouts
 from framesmith_backends.schedule.fusion.equal_groups import SharedKernels
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node, group, stored_names, with_counts_together
 from framesmith_backends.schedule.fusion.inline import inline
-from framesmith_backends.schedule.fusion.liveness import needed
-from framesmith_backends.schedule.fusion.rows import use_row_layouts
-from framesmith_backends.schedule.fusion.scans import reverse_scans
 from framesmith_backends.schedule.fusion.split import split_reductions
 from framesmith_backends.schedule.horizontal import split_independent_stores
 from framesmith_backends.schedule.kernels.build import build_kernel
@@ -37,10 +35,10 @@ from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.matmuls.prologues import with_prologues
 from framesmith_backends.schedule.memory.arena import Order, with_arenas
 from framesmith_backends.schedule.memory.in_place import copy_by_kernels, with_copies_together, write_in_place
-from framesmith_backends.schedule.memory.memory_bound import run_of, split_runs_by_memory
+from framesmith_backends.schedule.memory.memory_bound import split_runs_by_memory
 from framesmith_backends.schedule.memory.order import sink_to_uses
 from framesmith_backends.schedule.memory.reuse import with_drops
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, step_text
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, step_text
 from framesmith_backends.target import CPU, Target
 from framesmith_guards.torch_adapter import OpOverload
 

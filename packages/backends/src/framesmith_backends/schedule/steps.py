@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.expr import Number
@@ -92,6 +93,24 @@ def used_by(step: Step) -> tuple[str, ...]:
     if isinstance(step, Copies):
         return (*step.targets, *step.sources)
     return step.call.needs if isinstance(step, CallStep) else ()
+
+
+def made_by(step: Step) -> tuple[str, ...]:
+    """Return the names that the step makes."""
+    if isinstance(step, CallStep):
+        return (step.call.name,)
+    return (step.name,) if isinstance(step, Allocate) else ()
+
+
+def run_of(entry: str, items: Sequence[Item]) -> Run:
+    used = dict.fromkeys(param.name for item in items for param in item.params)
+    numbers = dict.fromkeys(number for item in items for number in item.numbers)
+    return Run(entry, tuple(items), tuple(used), tuple(numbers))
+
+
+def names_of(item: Item, written: bool = False) -> set[str]:
+    """Return the buffers of an item, or those of them that it writes to."""
+    return {param.name for param in item.params if param.written or not written}
 
 
 def step_text(step: Step) -> str:

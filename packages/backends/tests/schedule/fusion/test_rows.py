@@ -12,8 +12,7 @@ from graphs.tracing import trace
 from stand_ins.gpu_schedule import plan_for_gpus, scheduled_for_gpus
 
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.fusion.liveness import needed
-from framesmith_backends.schedule.fusion.rows import use_row_layouts
+from framesmith_backends.schedule.fusion.definitions import needed, use_row_layouts
 from framesmith_backends.schedule.steps import Allocate
 
 Tensor = torch.Tensor

@@ -53,7 +53,7 @@ def test_a_small_one_goes_into_a_gap() -> None:
 @settings(max_examples=300, deadline=None)
 @given(spans())
 def test_no_two_of_a_shared_place_live_at_the_same_time(given_spans: list[Span[int]]) -> None:
-    found = taken(given_spans)
+    found = taken(given_spans, {})
     for one in given_spans:
         for other in given_spans:
             if one is not other and found.get(one.name, one.name) == found.get(other.name, other.name):

@@ -86,7 +86,7 @@ def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int 
     kept = numel(n for k, n in enumerate(x.shape) if k not in over)
     made = s.program.defs.get(x.source)
     turned = made is not None and reduces_rows(x.index, {axis(k, x.shape[k]) for k in over}, made.layout)
-    in_columns = lane is not None and lane not in over and not turned  # see `schedule/fusion/rows`
+    in_columns = lane is not None and lane not in over and not turned  # see `use_row_layouts`
     parts = _cut(by, x, over, kept, in_columns)
     if lane is not None and lane in over and parts.get(lane) == x.shape[lane]:
         # Now there are columns of results, and fewer units of work for it.

@@ -13,7 +13,7 @@ from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
-from framesmith_backends.schedule.fusion.domains import variables_of
+from framesmith_backends.schedule.fusion.domains import flat_index, variables_of
 from framesmith_backends.schedule.fusion.group import Group, positions
 from framesmith_backends.schedule.kernels.loops import arrange
 
@@ -176,7 +176,7 @@ def _scans(b: Building, values: Sequence[Expr], number: int) -> tuple[Scan, ...]
 
 
 def _row_index(b: Building) -> Ix:
-    return index.linearize([index.of(v) for v in b.row], [v.size for v in b.row])
+    return flat_index(b.row)
 
 
 def _address(b: Building, d: Def) -> Ix:

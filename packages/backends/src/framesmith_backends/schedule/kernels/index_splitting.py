@@ -16,9 +16,9 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Load, Op, cost, loads, transform, walk
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import hint, numel
-from framesmith_backends.schedule.kernels.loops import arrange, rewrite_indices
+from framesmith_backends.schedule.kernels.loops import arrange, moved
 
 #: So many intervals of one size are written at once.
 MOST_AT_ONCE = 8
@@ -106,7 +106,7 @@ def _interval(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
     """The kernel for so many of its lanes, in the loops that it has."""
     own = Var(f"{lane.name}.{start}", size)
     there = index.const(start) if size == 1 else index.add(index.of(own), index.const(start))
-    [one] = _moved(kernel, {lane: there}).passes
+    [one] = moved(kernel, {lane: there}).passes
     one = one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value)))
     outer = tuple(own if v is lane else v for v in kernel.outer if v is not lane or size != 1)
     return replace(kernel, outer=outer, passes=(one,), lane=None if size == 1 else own)
@@ -130,17 +130,13 @@ def _with_parts(kernel: Kernel, var: Var, starts: Sequence[int], size: int, name
     own = Var(f"{var.name}p", size)
     stores: list[Store] = []
     for start in starts:
-        [one] = _moved(kernel, {var: index.add(index.of(own), index.const(start))}).passes
+        [one] = moved(kernel, {var: index.add(index.of(own), index.const(start))}).passes
         stores += one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value))).stores
     outer = tuple(own if v is var else v for v in kernel.outer if v is not var or size != 1)
     known = {load.source for load in loads(*(s.value for s in stores))} | {s.buffer for s in stores}
     params = tuple(param for param in kernel.params if param.name in known)
     found = arrange(replace(kernel, name=name, outer=outer, passes=(Pass((), (), tuple(stores)),), params=params))
     return with_numbers(found) if kernel.numbers else found
-
-
-def _moved(kernel: Kernel, values: dict[Var, Ix]) -> Kernel:
-    return rewrite_indices(kernel, lambda ix: index.substitute(ix, values))
 
 
 def _is_worth_it(kernel: Kernel) -> bool:

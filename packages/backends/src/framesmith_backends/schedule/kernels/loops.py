@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, loads, transform, walk
@@ -79,6 +80,11 @@ def rewrite_indices(kernel: Kernel, change: Callable[[Ix], Ix]) -> Kernel:
     return replace(kernel, passes=passes, after=tuple(map(store, kernel.after)))
 
 
+def moved(kernel: Kernel, values: Mapping[Var, Ix]) -> Kernel:
+    """The kernel with these values of its variables."""
+    return rewrite_indices(kernel, lambda ix: index.substitute(ix, values))
+
+
 def _divided(kernel: Kernel) -> tuple[Var, Size] | None:
     """Return a loop variable, not scanned, that occurs alone under a division or remainder by a divisor of its size."""
     for ix, _ in accesses(kernel):
@@ -110,16 +116,12 @@ def split_divided(kernel: Kernel) -> Kernel:
             return kernel
         var, divisor = found
         high, low = Var(f"{var.name}h", _exactly(var.size, divisor)), Var(f"{var.name}l", divisor)
-        values = {var: index.total(((index.of(high), divisor), (index.of(low), 1)))}
-
-        def expand(loops: tuple[Var, ...], var: Var = var, pair: tuple[Var, Var] = (high, low)) -> tuple[Var, ...]:
-            return tuple(w for v in loops for w in (pair if v is var else (v,)) if w.size != 1)
-
-        def change(ix: Ix, values: dict[Var, Ix] = values) -> Ix:
-            return index.substitute(ix, values)
-
-        kernel = rewrite_indices(kernel, change)
-        kernel = replace(kernel, outer=expand(kernel.outer), row=expand(kernel.row), down=expand(kernel.down))
+        kernel = moved(kernel, {var: index.total(((index.of(high), divisor), (index.of(low), 1)))})
+        outer, row, down = (
+            tuple(w for v in loops for w in ((high, low) if v is var else (v,)) if w.size != 1)
+            for loops in (kernel.outer, kernel.row, kernel.down)
+        )
+        kernel = replace(kernel, outer=outer, row=row, down=down)
     return kernel
 
 
@@ -156,17 +158,15 @@ def ordered(kernel: Kernel, loops: tuple[Var, ...]) -> tuple[Var, ...]:
 def merge(kernel: Kernel) -> Kernel:
     """Merge neighbouring loops through which every access moves as through one."""
     for name in ("outer", "row"):
-        changed = True
-        while changed:
-            changed = False
-            loops: tuple[Var, ...] = getattr(kernel, name)
-            for k in range(len(loops) - 1):
-                a, b = loops[k], loops[k + 1]
-                if all(_moves_as_one(ix, a, b) for ix, _ in accesses(kernel)):
-                    kernel = _merged(kernel, name, k)
-                    changed = True
-                    break
+        while (k := _first_pair(kernel, getattr(kernel, name))) is not None:
+            kernel = _merged(kernel, name, k)
     return kernel
+
+
+def _first_pair(kernel: Kernel, loops: tuple[Var, ...]) -> int | None:
+    """The position of the first loop that could be one with the next."""
+    pairs = enumerate(pairwise(loops))
+    return next((k for k, pair in pairs if all(_moves_as_one(ix, *pair) for ix, _ in accesses(kernel))), None)
 
 
 def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:

@@ -89,7 +89,7 @@ class Near:
 
 def _touched(group: Group) -> set[str]:
     """Return the names of the group's members and of what they read."""
-    return {name for d in group.members for name in (d.name, *(load.source for load in loads(d.body)))}
+    return group.reads.union(d.name for d in group.members)
 
 
 def reduce_rows_and_columns(

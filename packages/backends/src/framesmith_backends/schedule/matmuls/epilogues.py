@@ -19,7 +19,7 @@ from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.schedule.fusion.domains import flat_index
 from framesmith_backends.schedule.fusion.group import Group
-from framesmith_backends.schedule.kernels.loops import arrange, rewrite_indices
+from framesmith_backends.schedule.kernels.loops import arrange, moved
 from framesmith_backends.schedule.matmuls.grouped import Grouped, point_of, pointwise
 
 
@@ -140,8 +140,7 @@ def _moved(kernel: Kernel, name: str, matmul: FusedMatmul) -> Kernel | None:
     where = point_of(kernel.outer, load.index[0], matmul)
     if where is None or load.guard is not None:
         return None
-    moved = rewrite_indices(kernel, lambda ix: index.substitute(ix, where))
-    return replace(moved, outer=matmul.epilogue.outer)
+    return replace(moved(kernel, where), outer=matmul.epilogue.outer)
 
 
 def parts_name(matmul: FusedMatmul) -> str:

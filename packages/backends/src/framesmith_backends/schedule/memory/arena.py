@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.ir.symbolic.size import Size
-from framesmith_backends.schedule.memory.allocation import private_layouts
 from framesmith_backends.schedule.memory.in_place import write_over_dead
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Inner, Run, Step, used_by
+from framesmith_backends.schedule.memory.reuse import private_layouts
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Inner, Run, Step, made_by, used_by
 
 #: Each buffer starts at a multiple of so many bytes, as ATen's do.
 ALIGNMENT = 64
@@ -71,8 +71,8 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
             known.update({heir.name: heir.layout for heir in heirs if heir.name in known})
             positions = range(len(step.items)) if order is None else order(step, steps)
             spans, symbolic = _spans(step, {name: layouts[name] for name in inner if name not in renamed}, positions)
-            by_type = [symbolic] if order is None else _by_type(symbolic, layouts)
-            step = replace(step, shared=tuple(pair for some in by_type for pair in taken(some).items()))
+            dtypes = {} if order is None else {span.name: layouts[span.name].dtype for span in symbolic}
+            step = replace(step, shared=tuple(taken(symbolic, dtypes).items()))
             if spans:
                 offsets, size = placed(spans)
                 arena = f"{step.entry}.arena"
@@ -89,7 +89,7 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
 
 
 def _names(step: Step) -> tuple[str, ...]:
-    return (*used_by(step), step.call.name) if isinstance(step, CallStep) else used_by(step)
+    return (*used_by(step), *made_by(step)) if isinstance(step, CallStep) else used_by(step)
 
 
 def _spans(
@@ -112,19 +112,14 @@ def _spans(
     return known, symbolic
 
 
-def _by_type(spans: Iterable[Span[Size]], layouts: Mapping[str, Layout]) -> list[list[Span[Size]]]:
-    found: dict[str, list[Span[Size]]] = {}
-    for span in spans:
-        found.setdefault(layouts[span.name].dtype, []).append(span)
-    return [*found.values()]
-
-
-def taken(spans: Iterable[Span[Size]]) -> dict[str, str]:
-    """Buffers that lie where another of their size lay, which is dead: their names, and that of the first one there."""
+def taken(spans: Iterable[Span[Size]], dtypes: Mapping[str, str]) -> dict[str, str]:
+    """Buffers that lie where another of their size and dtype, if that counts, lay, which is dead: their names, and that
+    of the first one there.
+    """
     found: dict[str, str] = {}
-    last: dict[Size, dict[str, int]] = {}  # size -> the first buffer of each place, and when the place is free
+    last: dict[object, dict[str, int]] = {}  # the first buffer of each place, and when the place is free
     for span in sorted(spans, key=lambda span: span.first):
-        free = last.setdefault(span.size, {})
+        free = last.setdefault((span.size, dtypes.get(span.name)), {})
         place = next((name for name, end in free.items() if end < span.first), span.name)
         free[place] = span.last
         if place != span.name:

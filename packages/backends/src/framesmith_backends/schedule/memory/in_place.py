@@ -22,8 +22,7 @@ from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.schedule.fusion.domains import variables_of
-from framesmith_backends.schedule.memory.memory_bound import run_of
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, names_of, run_of
 from framesmith_guards.torch_adapter import aten
 
 
@@ -135,7 +134,7 @@ def write_over_dead(
     for at, item in enumerate(run.items):
         if not isinstance(item, Kernel):
             continue
-        dead = [name for name in items.named(at) if name in layouts and items.naming[name][-1] == at]
+        dead = [name for name in names_of(items.items[at]) if name in layouts and items.naming[name][-1] == at]
         for source in [param.name for param in item.params if param.written and param.name in made]:
             fitting = (name for name in dead if name != source and fits(source, name))
             target = next((name for name in fitting if items.may_write(source, name)), None)
@@ -159,10 +158,7 @@ def _copy(step: Step) -> tuple[str, str] | None:
     """(target, source) of a copy of one tensor onto another."""
     if not isinstance(step, CallStep) or step.call.node.target is not aten.copy_.default:
         return None
-    match step.call.needs:
-        case (target, source):
-            return target, source
-    return None
+    return (step.call.needs[0], step.call.needs[1]) if len(step.call.needs) == 2 else None
 
 
 class _Items:
@@ -172,7 +168,7 @@ class _Items:
         self.items = list(items)
         self.naming: dict[str, list[int]] = {}
         for k, item in enumerate(items):
-            for name in _names(item):
+            for name in names_of(item):
                 self.naming.setdefault(name, []).append(k)
 
     def may_write(self, source: str, target: str) -> bool:
@@ -181,11 +177,11 @@ class _Items:
         Every kernel after it leaves the target alone, and it reads the target only where, and before, it writes: at the
         same element, in the last of its passes, or in one before, which is done with these elements by then.
         """
-        at = next((k for k in self.naming.get(source, ()) if source in _names(self.items[k], written=True)), None)
+        at = next((k for k in self.naming.get(source, ()) if source in names_of(self.items[k], written=True)), None)
         if at is None or any(k > at for k in self.naming.get(target, ())):
             return False
         kernel = self.items[at]
-        if not isinstance(kernel, Kernel) or target in _names(kernel, written=True):
+        if not isinstance(kernel, Kernel) or target in names_of(kernel, written=True):
             return False
         stores = kernel.stores
         values = [value for one in kernel.passes for value in one.values]
@@ -196,17 +192,9 @@ class _Items:
         alone = written == last and len(last) == 1
         return not read or (alone and all(load.index == (last[0],) for load in read))
 
-    def named(self, at: int) -> set[str]:
-        """The buffers that an item names."""
-        return _names(self.items[at])
-
     def rename(self, source: str, target: str) -> None:
         """Call the buffer `source` by the name `target`, too, which others may name already."""
         changed = self.naming.pop(source)
         for k in changed:
             self.items[k] = self.items[k].on({source: target})
         self.naming[target] = sorted({*self.naming.get(target, ()), *changed})
-
-
-def _names(item: Item, written: bool = False) -> set[str]:
-    return {param.name for param in item.params if param.written or not written}

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from framesmith_aten.operators import is_view
-from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.memory.reuse import bytes_made, layout_bytes
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, used_by
 
 #: The excess of a peak over the least one that is not worth a split: a share of it, and a sixteenth of it within these
 #: bounds, in bytes.
@@ -30,12 +29,6 @@ class Life:
     size: int
     first: int
     last: int
-
-
-def run_of(entry: str, items: Sequence[Item]) -> Run:
-    used = dict.fromkeys(param.name for item in items for param in item.params)
-    numbers = dict.fromkeys(number for item in items for number in item.numbers)
-    return Run(entry, tuple(items), tuple(used), tuple(numbers))
 
 
 def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:

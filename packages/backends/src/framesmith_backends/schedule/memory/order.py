@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Program
 from framesmith_backends.schedule.fusion.group import Group, Node
 from framesmith_backends.schedule.memory.reuse import layout_bytes
+from framesmith_backends.schedule.steps import names_of
 
 #: Bytes that are not worth another entry between two calls.
 TRIFLE = 1 << 15
@@ -64,14 +64,12 @@ def _read(node: Node, program: Program) -> set[str]:
     """The buffers and numbers that a node needs, without its own."""
     if not isinstance(node, Group):
         return {*node.call.needs, *program.numbers_for(node.call)}
-    found = {load.source for one in node.members for load in loads(one.body)}
-    found.update(name for one in node.members for name in program.numbers_for(one))
-    return found - {one.name for one in node.members}
+    numbers = {name for one in node.members for name in program.numbers_for(one)}
+    return (node.reads | numbers) - {one.name for one in node.members}
 
 
 def _read_by(items: Sequence[Item]) -> set[str]:
-    written = {param.name for item in items for param in item.params if param.written}
-    return {param.name for item in items for param in item.params} - written
+    return {name for item in items for name in names_of(item)}.difference(*(names_of(item, True) for item in items))
 
 
 def _bytes(names: Iterable[str], program: Program) -> int:

@@ -8,18 +8,26 @@ whoever handed them in: the peak is to stay either way. Symbolic sizes count by 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import torch
 
-from framesmith_aten.operators import is_view, tensors_in
+from framesmith_aten.operators import is_custom, is_view, op_name, tensors_in
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.program import Layout
+from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.ir.program import Layout, is_dense
 from framesmith_backends.ir.symbolic.size import hint
-from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Step, used_by
+from framesmith_backends.schedule.matmuls.operators import OPERANDS
+from framesmith_backends.schedule.steps import Allocate, CallStep, Drop, Step, made_by, used_by
 from framesmith_guards.torch_adapter import OpOverload
+
+#: Matmuls and convolutions, whose results share no memory with their operands, nor with each other.
+MATMULS = frozenset((*OPERANDS, *CONVOLUTIONS))
+#: And oneDNN's, which not every torch has.
+LINEAR = "_linear_pointwise"
 
 
 def with_drops(
@@ -29,8 +37,8 @@ def with_drops(
 
     The memory of those in `fixed` may be seen later; those in `kept` are needed to the end.
     """
-    last = {name: at for at, step in enumerate(steps) for name in (*used_by(step), *_makes(step))}
-    last = {name: at for name, at in last.items() if name not in kept}
+    named = [dict.fromkeys((*used_by(step), *made_by(step))) for step in steps]
+    last = {name: at for at, names in enumerate(named) for name in names if name not in kept}
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     free: dict[Layout, list[str]] = {}
     heirs = {step.reuse: step.name for step in steps if isinstance(step, Allocate) and step.reuse is not None}
@@ -45,7 +53,7 @@ def with_drops(
                 heirs[chosen] = step.name
                 step = replace(step, reuse=chosen)
         found.append(step)
-        for name in dict.fromkeys((*used_by(step), *_makes(step))):
+        for name in named[at]:
             if last.get(name) == at and name in layouts and name not in fixed and name not in heirs:
                 free.setdefault(layouts[name], []).append(name)
     return _dropped(found, last, heirs)
@@ -58,7 +66,7 @@ def _dropped(steps: Sequence[Step], last: Mapping[str, int], heirs: Mapping[str,
         found.append(step)
         if isinstance(step, Allocate) and step.reuse is not None:
             found.append(Drop((step.reuse,)))
-        names = dict.fromkeys((*used_by(step), *_makes(step)))
+        names = dict.fromkeys((*used_by(step), *made_by(step)))
         gone = tuple(name for name in names if last.get(name) == at and name not in heirs)
         if gone:
             found.append(Drop(gone))
@@ -77,7 +85,7 @@ class _Alive:
     ) -> None:
         own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
         for at, step in enumerate(steps):
-            for name in _makes(step):
+            for name in made_by(step):
                 own[at] += bytes_made(step)
                 while name in heirs:
                     name = heirs[name]
@@ -125,7 +133,31 @@ def _tensor_bytes(value: torch.Tensor) -> int:
     return int(count) * value.itemsize
 
 
-def _makes(step: Step) -> tuple[str, ...]:
-    if isinstance(step, CallStep):
-        return (step.call.name,)
-    return (step.name,) if isinstance(step, Allocate) else ()
+def private_layouts(steps: Sequence[Step]) -> dict[str, Layout]:
+    """Return the layouts of buffers and results of calls that no call may alias."""
+    calls = [step for step in steps if isinstance(step, CallStep)]
+    shared = {name for step in calls if not (gives_memory(step) or _is_item(step)) for name in step.call.needs}
+    makers = {step.call.name for step in calls if gives_memory(step)}
+    items = Counter(_item(step) for step in calls if _is_item(step))
+    found = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
+    for step in calls:
+        own = step.call.name in makers or (step.call.needs[:1] and step.call.needs[0] in makers and _is_item(step))
+        if own and step.layout is not None and items[_item(step)] <= 1:
+            found[step.call.name] = step.layout
+    return {name: layout for name, layout in found.items() if name not in shared and is_dense(layout)}
+
+
+def gives_memory(step: CallStep) -> bool:
+    """Whether a call's results are memory of their own, whatever its operands are."""
+    target = step.call.node.target
+    if step.view is not None or is_custom(target):
+        return False
+    return target in MATMULS or (step.call.node.op == "call_function" and op_name(target) == LINEAR)
+
+
+def _is_item(step: CallStep) -> bool:
+    return step.view is None and step.call.node.target is operator.getitem
+
+
+def _item(step: CallStep) -> tuple[object, ...]:
+    return (step.call.needs, *step.call.node.args[1:])
