@@ -199,11 +199,7 @@ def _bytes_moved(kernel: OnGpu) -> int:
 def _bytes_written(kernel: OnGpu) -> int:
     if not isinstance(kernel, Kernel):
         return 0
-    rows, all_points = hint(numel(var.size for var in kernel.outer)), hint(kernel.points)
-    single = [store for one in kernel.passes for store in one.before]
-    stores = [store for one in kernel.passes for store in one.stores]
-    return rows * sum(map(_width, single)) + all_points * sum(map(_width, stores))
-
-
-def _width(store: Store) -> int:
-    return DTYPES[store.value.dtype].itemsize
+    rows, points = hint(numel(var.size for var in kernel.outer)), hint(kernel.points)
+    stores = [(store, rows) for one in kernel.passes for store in one.before]
+    stores += [(store, points) for one in kernel.passes for store in one.stores]
+    return sum(DTYPES[store.value.dtype].itemsize * count for store, count in stores)

@@ -148,14 +148,11 @@ def _with_drops(plan: Plan, p: Planning) -> list[Step]:
 
 
 def _on_steps(
-    name: str, run: Callable[[Plan, Planning], list[Step]], applies_to: Callable[[Planning], bool] | None = None
+    name: str, run: Callable[[Plan, Planning], list[Step]], applies_to: Callable[[Planning], bool] = lambda _: True
 ) -> Pass[Plan, Planning]:
     """A pass over the steps of a launch list."""
 
-    def on_plan(plan: Plan, about: Planning) -> Plan:
-        return replace(plan, steps=run(plan, about))
-
-    return Pass(name, on_plan) if applies_to is None else Pass(name, on_plan, applies_to)
+    return Pass(name, lambda plan, about: replace(plan, steps=run(plan, about)), applies_to)
 
 
 #: Passes over a launch list.
@@ -408,15 +405,8 @@ def _run_steps(entry: str, items: list[Item], program: Program) -> list[Step]:
 
 def _allocated_once(steps: list[Step]) -> list[Step]:
     """Drop repeated allocations: of buffers that a later run than the one that makes them updates."""
-    known: set[str] = set()
-    kept: list[Step] = []
-    for step in steps:
-        if not isinstance(step, Allocate):
-            kept.append(step)
-        elif step.name not in known:
-            known.add(step.name)
-            kept.append(step)
-    return kept
+    first = {step.name: at for at, step in reversed([*enumerate(steps)]) if isinstance(step, Allocate)}
+    return [step for at, step in enumerate(steps) if not isinstance(step, Allocate) or first[step.name] == at]
 
 
 def _called_with(steps: list[Step]) -> set[str]:

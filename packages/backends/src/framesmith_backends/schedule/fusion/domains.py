@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,20 +14,12 @@ from framesmith_backends.ir.symbolic.size import Size, exact_quotient, numel
 Sizes = tuple[Size, ...]
 
 
-def suffix_matmuls(sizes: Sequence[Size]) -> list[Size]:
-    """The number of points within each axis boundary, from the right: 1 first, all points last."""
-    matmuls: list[Size] = [1]
-    for size in reversed(sizes):
-        matmuls.append(matmuls[-1] * size)
-    return matmuls
-
-
 @lru_cache(maxsize=4096)
 def refine(a: Sizes, b: Sizes) -> Sizes | None:
     """The coarsest shape of which both row-major shapes are reshapes by merging axes; None if there is none."""
     if numel(a) != numel(b):
         return None
-    chain = _chain(suffix_matmuls(a), suffix_matmuls(b))
+    chain = _chain(_points_within(a), _points_within(b))
     if chain is None:
         return None
     steps: list[Size] = []
@@ -36,6 +29,11 @@ def refine(a: Sizes, b: Sizes) -> Sizes | None:
             return None
         steps.append(step)
     return tuple(reversed(steps))
+
+
+def _points_within(sizes: Sizes) -> list[Size]:
+    """The number of points within each axis boundary, from the right: 1 first, all points last."""
+    return [*itertools.accumulate(reversed(sizes), operator.mul, initial=1)]
 
 
 def _chain(a: list[Size], b: list[Size]) -> list[Size] | None:

@@ -249,9 +249,10 @@ def why_not_join(g: Grouping, host: Group, d: Def, sources: list[str]) -> str | 
     if placed is None:
         return "its domain does not fit the group's"
     sizes, reduced = placed
-    if reduced is not None and host.reduced is None and _too_serial(sizes, reduced, host):
+    if reduced is not None and host.reduced is None and _too_serial(sizes, reduced):
         return "the group would lose its parallel loops"
-    return _why_not_scanned(g.program, [*host.members, d], reduced) or why_not_same_point(host, d, sizes, reduced)
+    scanned = _why_not_scanned(g.program, [*host.members, d], reduced)
+    return scanned or why_not_same_point(host.members, d, sizes, reduced)
 
 
 def _why_not_scanned(program: Program, members: Sequence[Def], reduced: tuple[bool, ...] | None) -> str | None:
@@ -264,7 +265,7 @@ def _why_not_scanned(program: Program, members: Sequence[Def], reduced: tuple[bo
     return "it is scanned in both directions" if len(directions) > 1 else None
 
 
-def _too_serial(sizes: Sizes, reduced: tuple[bool, ...], host: Group) -> bool:
+def _too_serial(sizes: Sizes, reduced: tuple[bool, ...]) -> bool:
     outer = numel(s for s, flag in zip(sizes, reduced, strict=True) if not flag)
     return hint(outer) < 4 and hint(numel(sizes)) > 1 << 15
 
@@ -314,10 +315,9 @@ def positions(d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> dict[Va
     return dict(zip(d.domain, where, strict=True))
 
 
-def why_not_same_point(
-    host: Group, d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None, others: list[Def] | None = None
-) -> str | None:
-    members = {m.name: m for m in (others if others is not None else host.members)}
+def why_not_same_point(others: Iterable[Def], d: Def, sizes: Sizes, reduced: tuple[bool, ...] | None) -> str | None:
+    """Why the definition does not read the others at its own point alone, in loops of these sizes and flags."""
+    members = {m.name: m for m in others}
     mine: dict[Var, Ix] | None = None
     for load in loads(d.body):
         member = members.get(load.source)
@@ -393,17 +393,13 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
         if placed is None:
             return "domains do not fit"
         trial.sizes, trial.reduced = placed
-    if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced, trial):
+    if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced):
         return "the group would lose its parallel loops"
     everyone = [*other.members, *host.members]
-    scanned = _why_not_scanned(g.program, everyone, trial.reduced)
-    if scanned is not None:
+    if scanned := _why_not_scanned(g.program, everyone, trial.reduced):
         return scanned
-    for member in everyone:
-        problem = why_not_same_point(trial, member, trial.sizes, trial.reduced, everyone)
-        if problem is not None:
-            return problem
-    return None
+    problems = (why_not_same_point(everyone, member, trial.sizes, trial.reduced) for member in everyone)
+    return next(filter(None, problems), None)
 
 
 def is_between(g: Grouping, host: Group, other: Group) -> bool:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
-from framesmith_backends.ir.expr import (
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    children,
-    cost,
-    guarded,
-    loads,
-    own_variables,
-    step_cost,
-    substitute,
-    transform,
-    walk,
-)
+from framesmith_backends.ir import expr
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, cost, loads
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -38,7 +24,7 @@ def inline(program: Program, cheap: InlineBudget) -> Program:
     defs: dict[str, Def] = {}
     in_memory = program.kept | program.alone
     for d in program.defs.values():
-        body = transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
+        body = expr.transform(d.body, lambda e: _expanded(e, program, bodies)) if bodies else d.body
         d = replace(d, body=body) if body is not d.body else d
         if d.name not in in_memory and why_not_inline(d, users[d.name], cheap) is None:
             bodies[d.name] = d.body
@@ -51,10 +37,7 @@ def _users(program: Program) -> dict[str, list[tuple[Def, int]]]:
     """For each definition its users, each with the number of its different reads."""
     found: dict[str, list[tuple[Def, int]]] = defaultdict(list)
     for d in program.defs.values():
-        reads: dict[str, int] = defaultdict(int)
-        for load in loads(d.body):
-            reads[load.source] += 1
-        for source, count in reads.items():
+        for source, count in Counter(load.source for load in loads(d.body)).items():
             found[source].append((d, count))
     return found
 
@@ -68,7 +51,8 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: InlineBudget) ->
     if d.failure is not None:
         return "a check"
     scattered = any(index.indirect_atoms(ix) for load in loads(d.body) for ix in load.index)
-    if scattered and (len(users) > 1 or users[0][1] > 1):
+    are_several = len(users) > 1 or users[0][1] > 1
+    if scattered and are_several:
         return "several users of what lies scattered"
     moved = d.body.value if isinstance(d.body, Cast) else d.body
     if not scattered and (isinstance(d.body, (Const, Index)) or isinstance(moved, Load)):
@@ -80,7 +64,7 @@ def why_not_inline(d: Def, users: list[tuple[Def, int]], cheap: InlineBudget) ->
         return None
     if price > LARGEST_COST:
         return "large enough"
-    if len(users) > 1 or users[0][1] > 1:
+    if are_several:
         return "several users"
     user = users[0][0]
     if hint(numel(v.size for v in user.domain)) <= hint(numel(v.size for v in d.domain)) or _is_read_once(d, user):
@@ -113,9 +97,9 @@ def _cost_throughout(d: Def) -> int:
     """Return the cost per element, without operations computed once for a row or a column."""
     everywhere = {var for var in d.domain if var.size != 1}
     moves: dict[Expr, frozenset[Var]] = {}
-    for e in walk(d.body):
-        moves[e] = own_variables(e).union(*(moves[part] for part in children(e)))
-    return sum(step_cost(e) for e in moves if moves[e] >= everywhere)
+    for e in expr.walk(d.body):
+        moves[e] = expr.own_variables(e).union(*(moves[part] for part in expr.children(e)))
+    return sum(expr.step_cost(e) for e in moves if moves[e] >= everywhere)
 
 
 def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None:
@@ -123,5 +107,5 @@ def _expanded(e: Expr, program: Program, bodies: dict[str, Expr]) -> Expr | None
         return None
     axes = program.defs[e.source].axes
     values: dict[Var, Ix] = {v: ix for v, ix in zip(axes, e.index, strict=True) if v is not None}
-    body = substitute(bodies[e.source], values)
-    return body if e.guard is None else guarded(body, e.guard)
+    body = expr.substitute(bodies[e.source], values)
+    return body if e.guard is None else expr.guarded(body, e.guard)

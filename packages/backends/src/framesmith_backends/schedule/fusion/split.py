@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from framesmith_backends.ir.dtypes import DTYPES
@@ -12,12 +12,11 @@ from framesmith_backends.ir.reduction_splits import Split, column_split, lies_al
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
-from framesmith_backends.target import RowColumnPolicy, SplitPolicy, Target
+from framesmith_backends.target import Target
 
 
 def split_reductions(program: Program, target: Target, in_parts: Collection[str] = ()) -> Program:
     """Return the program with long reductions in two; those named `in_parts` by the target's row-column policy."""
-    by, down = target.split, target.row_column
     read: dict[object, int] = {}  # through the same points of a buffer: such reductions are split in the same way
     for d in program.defs.values():
         for points in _points(d):
@@ -27,11 +26,11 @@ def split_reductions(program: Program, target: Target, in_parts: Collection[str]
     for d in program.defs.values():
         most = max((read[points] for points in _points(d)), default=0)
         lane = None if d.reduction is None else lies_along(d.body, program.layouts, d.domain)
-        parts = _parts(d, lane, most, by) if down is None or d.name not in in_parts else _parts_down(d, down)
-        if parts is None:
+        cut = _cut(d, lane, most, target, d.name in in_parts)
+        if cut is None:
             defs[d.name] = d
             continue
-        first, second = _halves(d, *parts, lane)
+        first, second = _halves(d, cut, lane)
         defs[first.name], defs[second.name] = first, second
         layouts[first.name] = first.layout
     return replace(program, defs=defs, layouts=layouts)
@@ -48,29 +47,21 @@ def _read(d: Def) -> int:
     return sum(DTYPES[load.dtype].itemsize for load in read)
 
 
-def _parts(d: Def, lane: Var | None, read: int, by: SplitPolicy) -> tuple[list[Var], dict[Var, int]] | None:
-    """The reduced variables that become results of the first half, whole or by a number of parts."""
-    if d.reduction is None or hint(numel(v.size for v in d.domain)) < by.many:
+def _cut(d: Def, lane: Var | None, read: int, target: Target, in_turn: bool) -> Split | None:
+    """The split of the reduced variables, for programs that take rows in turn or others; None if it stays whole."""
+    reduced = [v.size for v in d.domain if v in d.reduced]
+    if in_turn and target.row_column is not None:
+        return column_split(reduced, target.row_column)
+    if d.reduction is None or hint(numel(v.size for v in d.domain)) < target.split.many:
         return None
-    reduced = [v for v in d.domain if v in d.reduced]
     in_columns = (lane or d.domain[-1]) in d.kept
-    cut = split_of([v.size for v in reduced], numel(v.size for v in d.kept), in_columns, read, by)
-    return None if cut is None else _of_variables(reduced, cut)
+    return split_of(reduced, numel(v.size for v in d.kept), in_columns, read, target.split)
 
 
-def _parts_down(d: Def, by: RowColumnPolicy) -> tuple[list[Var], dict[Var, int]] | None:
-    """The same for programs that take rows in turn."""
-    reduced = [v for v in d.domain if v in d.reduced]
-    cut = column_split([v.size for v in reduced], by)
-    return None if cut is None else _of_variables(reduced, cut)
-
-
-def _of_variables(reduced: Sequence[Var], cut: Split) -> tuple[list[Var], dict[Var, int]]:
-    return [reduced[k] for k in cut.whole], {reduced[k]: n for k, n in cut.parts.items()}
-
-
-def _halves(d: Def, whole: list[Var], parts: dict[Var, int], lane: Var | None) -> tuple[Def, Def]:
+def _halves(d: Def, cut: Split, lane: Var | None) -> tuple[Def, Def]:
     """Both halves. Where operands lie along a variable that stays, the first half's results lie along it, too."""
+    loops = [v for v in d.domain if v in d.reduced]
+    whole, parts = [loops[k] for k in cut.whole], {loops[k]: n for k, n in cut.parts.items()}
     values: dict[Var, Ix] = {}
     domain: list[Var] = []
     outer: list[Var] = []

@@ -78,16 +78,12 @@ def _pages(kernel: Kernel) -> int:
 
 def _is_full(b: Building, d: Def) -> bool:
     """Whether the member runs over the row loops (a reduction's result does not)."""
-    return d.reduction is None and _covers_row(b, d)
+    return d.reduction is None and (not b.row or numel(v.size for v in d.domain) == numel(b.group.sizes))
 
 
 def _goes_down(b: Building, d: Def) -> bool:
     """Whether the member is reduced down columns, in a kernel that reduces rows as well."""
     return bool(b.down) and any(index.variables(b.where[d.name][v]) & {*b.down} for v in d.reduced)
-
-
-def _covers_row(b: Building, d: Def) -> bool:
-    return not b.row or numel(v.size for v in d.domain) == numel(b.group.sizes)
 
 
 def _internal(b: Building, d: Def) -> list[Def]:

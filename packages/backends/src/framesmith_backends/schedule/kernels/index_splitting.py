@@ -8,7 +8,7 @@ each other in one kernel.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Const, Expr, Index, Load, Op, cost, loads, transform, walk
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, with_numbers
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.schedule.kernels.loops import arrange, moved
 
@@ -106,8 +106,7 @@ def _interval(kernel: Kernel, lane: Var, start: int, size: int) -> Kernel:
     """The kernel for so many of its lanes, in the loops that it has."""
     own = Var(f"{lane.name}.{start}", size)
     there = index.const(start) if size == 1 else index.add(index.of(own), index.const(start))
-    [one] = moved(kernel, {lane: there}).passes
-    one = one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value)))
+    one = _pass_at(kernel, {lane: there})
     outer = tuple(own if v is lane else v for v in kernel.outer if v is not lane or size != 1)
     return replace(kernel, outer=outer, passes=(one,), lane=None if size == 1 else own)
 
@@ -130,13 +129,18 @@ def _with_parts(kernel: Kernel, var: Var, starts: Sequence[int], size: int, name
     own = Var(f"{var.name}p", size)
     stores: list[Store] = []
     for start in starts:
-        [one] = moved(kernel, {var: index.add(index.of(own), index.const(start))}).passes
-        stores += one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value))).stores
+        stores += _pass_at(kernel, {var: index.add(index.of(own), index.const(start))}).stores
     outer = tuple(own if v is var else v for v in kernel.outer if v is not var or size != 1)
     known = {load.source for load in loads(*(s.value for s in stores))} | {s.buffer for s in stores}
     params = tuple(param for param in kernel.params if param.name in known)
     found = arrange(replace(kernel, name=name, outer=outer, passes=(Pass((), (), tuple(stores)),), params=params))
     return with_numbers(found) if kernel.numbers else found
+
+
+def _pass_at(kernel: Kernel, values: Mapping[Var, Ix]) -> Pass:
+    """The kernel's pass with these values of its loops, without the conditions that are decided then."""
+    [one] = moved(kernel, values).passes
+    return one.rewritten(decided, lambda s: Store(s.buffer, s.index, decided(s.value)))
 
 
 def _is_worth_it(kernel: Kernel) -> bool:
@@ -151,26 +155,17 @@ def decided(root: Expr) -> Expr:
 
 def _decided(e: Expr) -> Expr | None:
     if isinstance(e, Load) and isinstance(e.guard, Const):
-        return Load(e.source, e.index, e.dtype) if e.guard.value else _zero(e.dtype)
+        zero = Const(False if DTYPES[e.dtype].kind == "b" else 0, e.dtype)
+        return Load(e.source, e.index, e.dtype) if e.guard.value else zero
     if not isinstance(e, Op):
         return None
     if e.name == "where" and isinstance(e.args[0], Const):
         return e.args[1] if e.args[0].value else e.args[2]
     if e.name in ("and", "or") and e.dtype == "b1":
-        return next(_of_known(e), None)
+        sides = ((known, other) for known, other in (e.args, e.args[::-1]) if isinstance(known, Const))
+        return next((other if known.value == (e.name == "and") else known for known, other in sides), None)
     known = _compared(e)
     return None if known is None else Const(known, "b1")
-
-
-def _zero(dtype: str) -> Expr:
-    return Const(False if DTYPES[dtype].kind == "b" else 0, dtype)
-
-
-def _of_known(e: Op) -> Iterator[Expr]:
-    """Yield the rest of a conjunction or disjunction one of whose sides is known."""
-    for known, other in (e.args, e.args[::-1]):
-        if isinstance(known, Const):
-            yield other if known.value == (e.name == "and") else known
 
 
 def _compared(e: Op) -> bool | None:

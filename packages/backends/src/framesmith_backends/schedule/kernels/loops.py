@@ -115,7 +115,9 @@ def split_divided(kernel: Kernel) -> Kernel:
         if found is None:
             return kernel
         var, divisor = found
-        high, low = Var(f"{var.name}h", _exactly(var.size, divisor)), Var(f"{var.name}l", divisor)
+        size = exact_quotient(var.size, divisor)
+        assert size is not None
+        high, low = Var(f"{var.name}h", size), Var(f"{var.name}l", divisor)
         kernel = moved(kernel, {var: index.total(((index.of(high), divisor), (index.of(low), 1)))})
         outer, row, down = (
             tuple(w for v in loops for w in ((high, low) if v is var else (v,)) if w.size != 1)
@@ -123,12 +125,6 @@ def split_divided(kernel: Kernel) -> Kernel:
         )
         kernel = replace(kernel, outer=outer, row=row, down=down)
     return kernel
-
-
-def _exactly(size: Size, divisor: Size) -> Size:
-    found = exact_quotient(size, divisor)
-    assert found is not None
-    return found
 
 
 def _step(ix: Ix, var: Var) -> int:
@@ -141,18 +137,10 @@ def ordered(kernel: Kernel, loops: tuple[Var, ...]) -> tuple[Var, ...]:
     """The loops with large strides outside: by the stores, and where those do not say, by the loads."""
     if len(loops) < 2:
         return loops
-    weights: dict[Var, int] = dict.fromkeys(loops, 0)
-    strides = [ix for one in kernel.passes for ix in (s.index for s in (*one.stores, *one.before))]
-    from_stores = [ix for ix in strides if all(_step(ix, v) for v in loops)]
-    reads = [ix for ix, memory in accesses(kernel) if memory]
-    full_reads = [ix for ix in reads if all(_step(ix, v) for v in loops)]
-    guide = from_stores or full_reads or reads
-    for ix in guide[:1]:
-        for var in loops:
-            weights[var] = _step(ix, var)
-    if not all(weights.values()):
-        return loops
-    return tuple(sorted(loops, key=lambda v: -weights[v]))
+    stored = (s.index for one in kernel.passes for s in (*one.stores, *one.before))
+    indices = (*stored, *(ix for ix, _ in memory_indices(kernel)))
+    guide = next((ix for ix in indices if all(_step(ix, v) for v in loops)), None)
+    return loops if guide is None else tuple(sorted(loops, key=lambda v: -_step(guide, v)))
 
 
 def merge(kernel: Kernel) -> Kernel:

@@ -11,27 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.expr import Load, loads, substitute
+from framesmith_backends.ir.expr import loads, substitute
 from framesmith_backends.ir.program import Def, Program
 from framesmith_backends.ir.reduction_splits import column_split
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import numel
+from framesmith_backends.schedule.fusion import group as fusion
 from framesmith_backends.schedule.fusion.domains import Sizes, flags_of, refine, variables_of
-from framesmith_backends.schedule.fusion.group import (
-    MOST_COST,
-    MOST_MEMBERS,
-    Group,
-    Grouping,
-    Node,
-    absorb,
-    is_between,
-    merge,
-    ordered,
-    positions,
-    why_not_merge,
-    why_not_same_point,
-)
+from framesmith_backends.schedule.fusion.group import Group, Grouping, Node, positions
 from framesmith_backends.schedule.kernels.build import build_kernel
 from framesmith_backends.target import BYTES_IN_TURN, LEAST_COLUMNS, RowColumnPolicy
 
@@ -155,7 +143,7 @@ def _merged(program: Program, nodes: list[Node], by: RowColumnPolicy) -> tuple[l
     if not done:
         return nodes, frozenset()
     _merge_second_halves(g, done)
-    return ordered(g), frozenset(name.removesuffix(".part") for name in done)
+    return fusion.ordered(g), frozenset(name.removesuffix(".part") for name in done)
 
 
 def _copied(node: Node) -> Node:
@@ -184,7 +172,7 @@ def _with_columns(g: Grouping, near: Near, rows: Group, by: RowColumnPolicy) -> 
             rows.members, rows.sizes, rows.reduced, rows.down = together.members, shape.sizes, shape.row, shape.down
             rows.position = max(rows.position, columns.position)
             done |= {d.name for d in columns.members if d.reduced}
-            absorb(g, rows, columns)
+            fusion.absorb(g, rows, columns)
             waiting = near(rows)
     return done
 
@@ -213,7 +201,7 @@ def _why_not_together(
 ) -> str | None:
     """Why the two do not become one kernel with enough programs, or None."""
     members = _in_order(g.program, rows, columns)
-    if len(members) > MOST_MEMBERS or rows.cost + columns.cost > MOST_COST:
+    if len(members) > fusion.MOST_MEMBERS or rows.cost + columns.cost > fusion.MOST_COST:
         return "together too large"
     if shape.numel(shape.row) < LEAST_COLUMNS or (by.in_registers and shape.numel(shape.row) > LONGEST_ROW):
         return "rows are short or long"
@@ -225,19 +213,16 @@ def _why_not_together(
         return "checks and updates"
     if any(d.scan is not None for d in members):
         return "scans"
-    problem = _why_not_columns(columns, shape)
-    if problem is not None:
+    if problem := _why_not_columns(columns, shape):
         return problem
     sums = {d.name for d in members if _goes_down(d, shape)}
     if any(load.source in sums for d in members for load in loads(d.body)):
         return "something goes on with a sum"
-    if is_between(g, rows, columns) or is_between(g, columns, rows):
+    if fusion.is_between(g, rows, columns) or fusion.is_between(g, columns, rows):
         return "something between the two"
-    trial = Group(rows.number, members, shape.sizes, shape.row)
-    for member in members:
-        problem = why_not_same_point(trial, member, shape.sizes, shape.row)
-        if problem is not None:
-            return problem
+    problems = (fusion.why_not_same_point(members, member, shape.sizes, shape.row) for member in members)
+    if problem := next(filter(None, problems), None):
+        return problem
     if not _reads_in_common(rows, columns, shape):
         return "they read nothing in common"
     return _why_not_held(g.program, near, rows, columns, shape, by)
@@ -266,13 +251,11 @@ def _is_sum(d: Def) -> bool:
 def _reads_in_common(rows: Group, columns: Group, shape: Shape) -> bool:
     """Whether a point of one reads an element that the same point of the other reads or computes."""
     mine, others = (_read_at(group, shape) for group in (rows, columns))
-    made, made_there = (_made_at(group, shape) for group in (rows, columns))
+    made, made_there = (
+        {d.name for d in group.members if not d.reduced and _is_full(d, shape)} for group in (rows, columns)
+    )
     computed = any(source in made for source, _ in others) or any(source in made_there for source, _ in mine)
     return computed or not mine.isdisjoint(others)
-
-
-def _made_at(group: Group, shape: Shape) -> set[str]:
-    return {d.name for d in group.members if not d.reduced and _is_full(d, shape)}
 
 
 def _is_full(d: Def, shape: Shape) -> bool:
@@ -305,17 +288,14 @@ def _why_not_held(
         at_a_point = sum(DTYPES[store.value.dtype].itemsize for store in kernel.after)
         return "the sums fill the cache" if at_a_point * shape.numel(shape.row) > MOST_BYTES_OF_SUMS else None
     (lane,) = kernel.row
-    if shape.numel(shape.row) > SHORT_ROW and _bytes(kernel.read_in_turn) * shape.numel(shape.row) > BYTES_IN_TURN:
+    bytes_in_turn = sum(DTYPES[load.dtype].itemsize for load in kernel.read_in_turn) * shape.numel(shape.row)
+    if shape.numel(shape.row) > SHORT_ROW and bytes_in_turn > BYTES_IN_TURN:
         return "the next rows cannot be on their way, and few programs are at work at once"
     read = {load for one in kernel.passes for load in loads(*one.values) if lane in index.variables(load.index[0])}
     kept = [load.dtype for load in read] + [store.value.dtype for store in kernel.after]
     if sum(DTYPES[DTYPES[dtype].compute].itemsize for dtype in kept) > MOST_BYTES:
         return "too much is held at a point"
     return None
-
-
-def _bytes(read: Iterable[Load]) -> int:
-    return sum(DTYPES[load.dtype].itemsize for load in read)
 
 
 def _together(program: Program, rows: Group, columns: Group, shape: Shape) -> Group:
@@ -333,8 +313,8 @@ def _merge_second_halves(g: Grouping, done: set[str]) -> None:
     halves = [n for n in g.nodes.values() if isinstance(n, Group) and _sums_parts(n, done)]
     for k, host in enumerate(halves):
         for other in halves[:k]:
-            if other.number in g.nodes and why_not_merge(g, host, other) is None:
-                merge(g, host, other)
+            if other.number in g.nodes and fusion.why_not_merge(g, host, other) is None:
+                fusion.merge(g, host, other)
 
 
 def _sums_parts(group: Group, done: set[str]) -> bool:
