@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from framesmith_backends.ir.symbolic.size import Symbol
 from framesmith_backends.passes import Pass, run_passes
 from framesmith_backends.schedule.fusion.definitions import needed, reverse_scans, use_row_layouts
 from framesmith_backends.schedule.fusion.equal_groups import SharedKernels
-from framesmith_backends.schedule.fusion.group import CallNode, Group, Node, group, stored_names, with_counts_together
+from framesmith_backends.schedule.fusion.group import Group, Node, group, stored_names, with_counts_together
 from framesmith_backends.schedule.fusion.inline import inline
 from framesmith_backends.schedule.fusion.split import split_reductions
 from framesmith_backends.schedule.horizontal import split_independent_stores
@@ -143,8 +143,10 @@ class Planning:
 
 
 def _with_drops(plan: Plan, p: Planning) -> list[Step]:
-    outputs = plan.output_names
-    return with_drops(plan.steps, p.inputs(plan), outputs | _called_with(plan.steps), outputs | p.program.numbers)
+    """The steps with drops; memory that calls may alias may be seen after its last use by name."""
+    outputs, calls = plan.output_names, [step.call for step in plan.steps if isinstance(step, CallStep)]
+    shown = outputs.union(*((call.name, *call.needs) for call in calls))
+    return with_drops(plan.steps, p.inputs(plan), shown, outputs | p.program.numbers)
 
 
 def _on_steps(
@@ -207,57 +209,44 @@ def make_plan(
     too.
     """
     program, nodes = scheduled(program, target)
-    stored = stored_names(program, nodes)
-    matmuls = _matmuls(program, nodes) if native else {}
-    program, nodes, fused, gone = _attention(program, nodes, stored, attends)
+    grouped = Grouped(program, nodes, stored_names(program, nodes))
+    if native:
+        grouped = _with_blas(grouped)
+    if attends is not None:
+        grouped = _with_attention(grouped, attends)
     if choose is not None:
-        rest = [node for node in nodes if not isinstance(node, CallNode) or node.call.name not in gone]
-        taken = {param.name for items in fused.values() for item in items for param in item.params}
-        program, matmuls_fused, calls_fused, kernels_fused = _fused(program, rest, stored, choose, taken)
-        fused, gone = fused | matmuls_fused, gone | calls_fused
-        nodes = [node for node in nodes if node.number not in kernels_fused]
-    views = _late_views(program, nodes, {*matmuls, *gone})
-    calls_made = {node.call.name for node in nodes if isinstance(node, CallNode)} - {*matmuls, *gone, *views}
-    nodes = sink_to_uses(nodes, program, stored, calls_made, fused)
+        grouped = _with_epilogues(grouped, choose)
+    views = _late_views(grouped)
+    calls_made = grouped.calls.keys() - grouped.inside - views.keys()
+    nodes = sink_to_uses(grouped.nodes, grouped.program, grouped.stored, calls_made, grouped.items)
     plan = Plan(list(program.inputs), list(program.outputs), runtime=program.runtime, bindings=program.bindings)
-    plan.steps = _steps(program, nodes, stored, target, matmuls, fused, gone, views)
-    return run_passes(PLAN_PASSES, plan, Planning(program, target, native, order))
+    plan.steps = _steps(replace(grouped, nodes=nodes), target, views)
+    return run_passes(PLAN_PASSES, plan, Planning(grouped.program, target, native, order))
 
 
-def _steps(
-    program: Program,
-    nodes: list[Node],
-    stored: frozenset[str],
-    target: Target,
-    matmuls: Mapping[str, Matmul],
-    fused: Mapping[int, tuple[Item, ...]],
-    gone: Collection[str],
-    views: Mapping[str, bool],
-) -> list[Step]:
-    """Return the runs and calls of these nodes. `gone` are calls within fused items, `views` see `_late_views`."""
+def _steps(grouped: Grouped, target: Target, views: Mapping[str, bool]) -> list[Step]:
+    """Return the runs and calls of these nodes; `views` see `_late_views`."""
+    program = grouped.program
     read = {load.source for d in program.defs.values() for load in loads(d.body)}
-    read.update(param.name for matmul in matmuls.values() for param in matmul.params)
-    read.update(param.name for own in fused.values() for item in own for param in item.params)
+    read.update(param.name for own in grouped.items.values() for item in own for param in item.params)
     read.update(_shown(program, name) for name, is_needed in views.items() if is_needed)
 
     def build(name: str, node: Group) -> tuple[Kernel, ...]:
-        return split_ranges(build_kernel(name, program, node, stored, target.scratch), target.index_splitting)
+        return split_ranges(build_kernel(name, program, node, grouped.stored, target.scratch), target.index_splitting)
 
     steps: list[Step] = []
     calls: list[CallStep] = []  # views, to be taken when the run at hand has ended
     items: list[Item] = []
-    built = SharedKernels(program, stored, build)
+    built = SharedKernels(program, grouped.stored, build)
     count = 0
-    for node in nodes:
-        if node.number in fused:
-            items += fused[node.number]
+    for node in grouped.nodes:
+        if node.number in grouped.items:
+            items += grouped.items[node.number]
         elif isinstance(node, Group):
             for kernel in built.kernels(f"kernel{count}", node):
                 items += split_independent_stores(kernel) if target.horizontal else [kernel]
             count += 1
-        elif node.call.name in matmuls:
-            items.append(matmuls[node.call.name])
-        elif node.call.name not in views and node.call.name not in gone:
+        elif node.call.name not in views and node.call.name not in grouped.inside:
             layout = program.layouts.get(node.call.name) if node.call.name in read else None
             steps += [*_run_steps(f"run{len(steps)}", items, program), *calls, CallStep(node.call, layout)]
             items, calls = [], []
@@ -266,72 +255,69 @@ def _steps(
     return [*steps, *_run_steps(f"run{len(steps)}", items, program), *calls]
 
 
-def _matmuls(program: Program, nodes: list[Node]) -> dict[str, Matmul]:
-    calls = [node.call for node in nodes if isinstance(node, CallNode) and not node.call.effect]
-    found = {call.name: blas_matmul(program, call) for call in calls}
-    return {name: matmul for name, matmul in found.items() if isinstance(matmul, Matmul)}
+def _with_blas(grouped: Grouped) -> Grouped:
+    """The nodes with those calls that BLAS computes between kernels as items of runs."""
+    calls = [node for node in grouped.calls.values() if not node.call.effect]
+    found = {node: blas_matmul(grouped.program, node.call) for node in calls}
+    matmuls = {node: matmul for node, matmul in found.items() if isinstance(matmul, Matmul)}
+    items = {node.number: (matmul,) for node, matmul in matmuls.items()}
+    return grouped.with_items(items, {node.call.name for node in matmuls})
 
 
-def _attention(
-    program: Program, nodes: list[Node], stored: frozenset[str], attends: Attends | None
-) -> tuple[Program, list[Node], dict[int, tuple[Item, ...]], set[str]]:
-    """The program and nodes with attention as one kernel, that by the number of its node, and calls that it makes.
+def _with_attention(grouped: Grouped, attends: Attends) -> Grouped:
+    """The nodes with attention as one kernel, of those for which `attends` says so.
 
     A call is made by one of them: what a second one would read of the first is not in memory.
     """
-    if attends is None:
-        return program, nodes, {}, set()
-    grouped = Grouped(program, nodes, stored)
-    found = [*attentions(grouped), *attention_gradients(grouped)]
-    chosen: list[Found] = []
-    for one in found:
+    nodes, chosen = [*grouped.nodes], list[Found]()
+    for one in (*attentions(grouped), *attention_gradients(grouped)):
         if any(not one.calls.isdisjoint(other.calls) for other in chosen):
             continue
-        device = next(program.layouts[item.params[-1].name].device for item in one.items.values())
+        device = next(grouped.program.layouts[item.params[-1].name].device for item in one.items.values())
         order = moved_after(nodes, one)
         if order is not None and all(attends(kind, device) for kind in one.factors):
             nodes = order
             chosen.append(one)
-    program, nodes = with_operands(program, nodes, chosen)
-    gone = {name for one in chosen for name in one.calls}
-    return program, nodes, {at: (item,) for one in chosen for at, item in one.items.items()}, gone
+    program, nodes = with_operands(grouped.program, nodes, chosen)
+    items = {at: (item,) for one in chosen for at, item in one.items.items()}
+    calls = {name for one in chosen for name in one.calls}
+    return replace(grouped, program=program, nodes=nodes).with_items(items, calls)
 
 
-def _fused(
-    program: Program, nodes: list[Node], stored: frozenset[str], choose: Choose, read: Collection[str]
-) -> tuple[Program, dict[int, tuple[Item, ...]], set[str], set[int]]:
-    """The program with buffers for them, the items that run at nodes by their numbers, calls and nodes within these.
-
-    `read` are buffers that others than the nodes read.
-    """
-    views = _late_views(program, nodes, ())
-    calls = [node.call for node in nodes if isinstance(node, CallNode) and views.get(node.call.name, True)]
-    needed = {name for call in calls for name in _view_step(program, call).call.needs}.union(read)
-    grouped = Grouped(program, nodes, stored)
-    found = with_prologues(grouped, fusable_matmuls(grouped, needed), read)
-    tiles = choose(found, program) if found else {}
-    taken = [one for one in found if one.call.name in tiles]
-    layouts = dict(program.layouts)
-    for one in taken:
-        layouts |= one.added(tiles[one.call.name], layouts[one.call.name].device)
-    items = {one.at: one.items(tiles[one.call.name]) for one in taken}
-    within = {number for one in taken for number in one.taken(tiles[one.call.name])}
-    return replace(program, layouts=layouts), items, {one.call.name for one in taken}, within
+def _with_epilogues(grouped: Grouped, choose: Choose) -> Grouped:
+    """The nodes with the chosen matmuls as kernels with their epilogues and prologues, and the buffers of these."""
+    views = _late_views(grouped)
+    calls = [node for name, node in grouped.calls.items() if name not in grouped.inside and views.get(name, True)]
+    read = {param.name for items in grouped.items.values() for item in items for param in item.params}
+    needed = {name for node in calls for name in _view_step(grouped.program, node.call).call.needs}.union(read)
+    nodes = [node for node in grouped.nodes if isinstance(node, Group) or node.call.name not in grouped.inside]
+    rest = replace(grouped, nodes=nodes)
+    found = with_prologues(rest, fusable_matmuls(rest, needed), read)
+    tiles = choose(found, grouped.program) if found else {}
+    taken = [(one, tiles[one.call.name]) for one in found if one.call.name in tiles]
+    layouts = dict(grouped.program.layouts)
+    for one, tile in taken:
+        layouts |= one.added(tile, layouts[one.call.name].device)
+    within = {number for one, tile in taken for number in one.taken(tile)}
+    nodes = [node for node in grouped.nodes if node.number not in within]
+    made = replace(grouped, program=replace(grouped.program, layouts=layouts), nodes=nodes)
+    return made.with_items({one.at: one.items(tile) for one, tile in taken}, {one.call.name for one, _ in taken})
 
 
-def _late_views(program: Program, nodes: list[Node], matmuls: Collection[str]) -> dict[str, bool]:
+def _late_views(grouped: Grouped) -> dict[str, bool]:
     """Views that no kernel or matmul needs as a tensor, by name: whether an output or an ATen call needs them."""
+    program = grouped.program
     needed = {name for name in program.outputs if isinstance(name, str)}
     bindings = {binding.source for binding in program.bindings.values()}
     views: dict[str, bool] = {}
-    for node in reversed(nodes):
-        if not isinstance(node, CallNode) or node.call.name in matmuls:
+    for name, node in reversed(grouped.calls.items()):
+        if name in grouped.inside:
             continue
-        shows = node.call.name in program.views or _gives_views(node.call)
-        shows = shows and not node.call.effect and node.call.name not in bindings
+        shows = name in program.views or _gives_views(node.call)
+        shows = shows and not node.call.effect and name not in bindings
         if shows:
-            views[node.call.name] = node.call.name in needed
-        if not shows or views[node.call.name]:
+            views[name] = name in needed
+        if not shows or views[name]:
             needed.update(_view_step(program, node.call).call.needs)
     return views
 
@@ -407,9 +393,3 @@ def _allocated_once(steps: list[Step]) -> list[Step]:
     """Drop repeated allocations: of buffers that a later run than the one that makes them updates."""
     first = {step.name: at for at, step in reversed([*enumerate(steps)]) if isinstance(step, Allocate)}
     return [step for at, step in enumerate(steps) if not isinstance(step, Allocate) or first[step.name] == at]
-
-
-def _called_with(steps: list[Step]) -> set[str]:
-    """Buffers that calls may alias: their memory may be seen after their last use by name."""
-    calls = [step.call for step in steps if isinstance(step, CallStep)]
-    return {name for call in calls for name in (call.name, *call.needs)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from framesmith_backends.ir.dtypes import LOW_PRECISION
 from framesmith_backends.ir.expr import Cast, Expr, Load, Ref
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel, Pass, Store, params_of
+from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -27,11 +28,19 @@ TYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True)
 class Grouped:
-    """A program with its groups and calls in order; `stored` are the definitions that need memory."""
+    """A program with its groups and calls in order; `stored` are the definitions that need memory.
+
+    `items` run at nodes, by their numbers, in the place of these and of the calls `inside`.
+    """
 
     program: Program
     nodes: Sequence[Node]
     stored: frozenset[str]
+    items: Mapping[int, tuple[Item, ...]] = field(default_factory=dict)
+    inside: frozenset[str] = frozenset()
+
+    def with_items(self, items: Mapping[int, tuple[Item, ...]], inside: set[str]) -> Grouped:
+        return replace(self, items={**self.items, **items}, inside=self.inside | inside)
 
     @cached_property
     def calls(self) -> dict[str, CallNode]:
