@@ -1,13 +1,10 @@
 """Attention in training steps: the backward pass recomputes the probabilities, which are not saved.
 
-Autograd saves the probabilities, and what the derivatives of the scores' changes read. Here each row's largest score
-and the logarithm of its sum are saved instead. With a second matmul of queries and keys, and the same changes of it,
-probabilities are exp(scores - largest - logarithm). These are two numbers, since one would be rounded to the size of
-large scores: where padding is masked by -3.4e38, a fully masked row has equal probabilities. The sum over a row of
-probabilities times their gradients is that of results times their gradients, of which a row is shorter.
-
-So it is where the schedule makes one kernel of the forward pass (`schedule/matmuls/attention.py`), and scores'
-gradients go to matmuls alone: those of tables that scores read are sums of another kind, which read them in memory.
+Saved are each row's largest score and the logarithm of its sum: with a second matmul of queries and keys, and the same
+changes of it, probabilities are exp(scores - largest - logarithm). They are two numbers, since one would be rounded to
+the size of large scores, as those of padding masked by -3.4e38. The sum over a row of probabilities times their
+gradients is that of results times their gradients, of which a row is shorter. So it is where the schedule makes one
+kernel of the forward pass (`schedule/matmuls/attention.py`), and scores' gradients go to matmuls alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """ATen calls that write to an input themselves, where the graph copies what they give onto it at its end.
 
-`input.index_copy_(...)` of a program arrives as a functional call, which copies the whole input, and a copy back: of
-the cache of a language model that is all of it for each new word. Here such a call is done in place again, also on a
-part of an input (`rewrite/partial_writes.py`).
+`input.index_copy_(...)` of a program arrives as a functional call, which copies the whole input, and a copy back. Here
+such a call is done in place again, also on a part of an input (`rewrite/partial_writes.py`).
 
 Note [In place]: other calls run before the write and others behind it, so it is done only where no result differs. The
 call alone reads that part of the input, and what it gives is no result, nor is a view of that. Where a call behind it

@@ -1,8 +1,7 @@
 """Writes to parts of an input, as copies onto these parts, where the graph makes a copy of all of it for each.
 
-`cache[layer].index_copy_(...)` of a program arrives as a copy of the whole cache with that part replaced, the next
-write as a copy of that copy, and at the end of the graph the last one is copied onto the input. Here only the parts are
-copied onto the input, and who reads a part from one of the copies reads what was written there, or the input.
+`cache[layer].index_copy_(...)` of a program arrives as a copy of the whole cache with that part replaced, copied onto
+the input at the graph's end. Here who reads a part from such a copy reads what was written there, or the input.
 
 Note [Versions]: an input as it is after some writes is a *version* of it: a list of (region, value), later ones over
 earlier ones. A node that shows a region of a version reads the last value that holds the region, if no later one

@@ -1,12 +1,10 @@
 """Single numbers on the CPU that calls on a device take, copied to the device first, for captured launches.
 
-A kernel can be given such a number at its launch; a captured one cannot, and each call that takes one would be a
-launch by itself between two captures. Here the call takes a tensor on the device. All numbers of one type that need
-nothing of the device get there by one copy, which waits for nothing: it is out of fresh memory, which is not pinned,
-and therefore read before the copy returns. A number that is a constant is made on the device.
-
-Only for simple arithmetic that kernels of ours compute, and that is the same with both: not where the device would
-round the number to a low-precision type first, nor powers, of which eager mode has special cases for some numbers.
+A captured kernel cannot be given such a number, and each call that takes one would be a launch by itself between two
+captures. All numbers of one type that need nothing of the device get there by one copy, which waits for nothing: it is
+out of fresh memory, which is not pinned, and therefore read before the copy returns. Only for simple arithmetic that
+our kernels compute, and that is the same with both: not where the device would round the number to a low-precision type
+first, nor powers, of which eager mode has special cases for some numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +47,9 @@ def with_scalars_moved(gm: fx.GraphModule, device: torch.device) -> fx.GraphModu
 def _moved_for(node: fx.Node) -> list[fx.Node]:
     """The numbers that the call would as well take from the device."""
     value = node.meta.get("val")
-    if not _is_arithmetic(node.target) or not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+    op: Any = node.target
+    is_arithmetic = is_pointwise(op) and has_rule(op) and not row(op).costly and not is_effect(op)
+    if not is_arithmetic or not isinstance(value, torch.Tensor) or value.device.type == "cpu":
         return []
     operands = [(operand, operand.meta.get("val")) for operand in node.all_input_nodes]
     tensors = [(operand, of) for operand, of in operands if isinstance(of, torch.Tensor)]
@@ -61,10 +61,6 @@ def _moved_for(node: fx.Node) -> list[fx.Node]:
     if any(is_low_precision(of.dtype) and of.dtype != scalar.dtype for _, of in tensors for _, scalar in found):
         return []
     return [operand for operand, _ in found]
-
-
-def _is_arithmetic(op: Any) -> bool:
-    return is_pointwise(op) and has_rule(op) and not row(op).costly and not is_effect(op)
 
 
 def _is_constant(scalar: fx.Node) -> bool:

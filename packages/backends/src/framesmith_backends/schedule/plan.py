@@ -33,11 +33,9 @@ from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmu
 from framesmith_backends.schedule.matmuls.grouped import Grouped
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.matmuls.prologues import with_prologues
-from framesmith_backends.schedule.memory.arena import Order, with_arenas
-from framesmith_backends.schedule.memory.in_place import copy_by_kernels, with_copies_together, write_in_place
-from framesmith_backends.schedule.memory.memory_bound import split_runs_by_memory
+from framesmith_backends.schedule.memory import arena, in_place, memory_bound, reuse
+from framesmith_backends.schedule.memory.arena import Order
 from framesmith_backends.schedule.memory.order import sink_to_uses
-from framesmith_backends.schedule.memory.reuse import with_drops
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, step_text
 from framesmith_backends.target import CPU, Target
 from framesmith_guards.torch_adapter import OpOverload
@@ -146,7 +144,7 @@ def _with_drops(plan: Plan, p: Planning) -> list[Step]:
     """The steps with drops; memory that calls may alias may be seen after its last use by name."""
     outputs, calls = plan.output_names, [step.call for step in plan.steps if isinstance(step, CallStep)]
     shown = outputs.union(*((call.name, *call.needs) for call in calls))
-    return with_drops(plan.steps, p.inputs(plan), shown, outputs | p.program.numbers)
+    return reuse.with_drops(plan.steps, p.inputs(plan), shown, outputs | p.program.numbers)
 
 
 def _on_steps(
@@ -159,18 +157,23 @@ def _on_steps(
 
 #: Passes over a launch list.
 PLAN_PASSES: tuple[Pass[Plan, Planning], ...] = (
-    _on_steps("in-place-writes", lambda plan, p: write_in_place(_allocated_once(plan.steps), p.program)),
-    _on_steps("copy-kernels", lambda plan, p: copy_by_kernels(plan.steps, p.program), lambda p: p.target.copy_kernels),
+    _on_steps("in-place-writes", lambda plan, p: in_place.write_in_place(_allocated_once(plan.steps), p.program)),
+    _on_steps(
+        "copy-kernels", lambda plan, p: in_place.copy_by_kernels(plan.steps, p.program), lambda p: p.target.copy_kernels
+    ),
     Pass("shaped-outputs", lambda plan, p: _shaped_outputs(plan, p.program)),
     _on_steps(
         "combined-copies",
-        lambda plan, p: with_copies_together(plan.steps, p.program),
+        lambda plan, p: in_place.with_copies_together(plan.steps, p.program),
         lambda p: not p.target.copy_kernels,
     ),
-    _on_steps("memory-bound-runs", lambda plan, p: split_runs_by_memory(plan.steps, p.inputs(plan), plan.output_names)),
+    _on_steps(
+        "memory-bound-runs",
+        lambda plan, p: memory_bound.split_runs_by_memory(plan.steps, p.inputs(plan), plan.output_names),
+    ),
     _on_steps(
         "arenas",
-        lambda plan, p: with_arenas(plan.steps, plan.output_names, p.order),
+        lambda plan, p: arena.with_arenas(plan.steps, plan.output_names, p.order),
         lambda p: p.native or p.order is not None,
     ),
     _on_steps("drops", _with_drops),
@@ -313,18 +316,14 @@ def _late_views(grouped: Grouped) -> dict[str, bool]:
     for name, node in reversed(grouped.calls.items()):
         if name in grouped.inside:
             continue
-        shows = name in program.views or _gives_views(node.call)
+        target, value = node.call.node.target, node.call.node.meta.get("val")
+        shows = name in program.views or (is_view(target) and isinstance(value, (list, tuple)))  # taken one by one
         shows = shows and not node.call.effect and name not in bindings
         if shows:
             views[name] = name in needed
         if not shows or views[name]:
             needed.update(_view_step(program, node.call).call.needs)
     return views
-
-
-def _gives_views(call: Call) -> bool:
-    """Whether the result is several views at once, of which kernels and other calls take one by one."""
-    return is_view(call.node.target) and isinstance(call.node.meta.get("val"), (list, tuple))
 
 
 def _view_step(program: Program, call: Call) -> CallStep:

@@ -10,6 +10,7 @@ from framesmith_backends.ir.program import Def, Program, contiguous_strides, is_
 from framesmith_backends.ir.reduction_splits import reduces_rows
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
+from framesmith_backends.ir.symbolic.size import Size
 
 
 def needed(program: Program) -> Program:
@@ -95,12 +96,12 @@ def reverse_scans(program: Program) -> Program:
 def _is_read_back(d: Def, read: list[Load]) -> bool:
     """Whether each reader moves from the end of the scanned dimension on."""
     assert d.scanned is not None
-    axis = d.axes.index(d.scanned)
-    return bool(read) and all(_moves_back(load.index[axis], d.scanned) for load in read)
+    axis, last = d.axes.index(d.scanned), d.scanned.size - 1
+    return bool(read) and all(_moves_back(load.index[axis], last) for load in read)
 
 
-def _moves_back(ix: Ix, var: Var) -> bool:
-    return len(ix.terms) == 1 and isinstance(ix.terms[0][0], Var) and ix.terms[0][1] == -1 and ix.const == var.size - 1
+def _moves_back(ix: Ix, last: Size) -> bool:
+    return len(ix.terms) == 1 and isinstance(ix.terms[0][0], Var) and ix.terms[0][1] == -1 and ix.const == last
 
 
 def _back(ix: Ix, var: Var) -> Ix:

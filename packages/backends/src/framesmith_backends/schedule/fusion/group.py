@@ -130,19 +130,14 @@ def _add_call(g: Grouping, call: Call, effect: CallNode | None) -> CallNode | No
         if effect is not None:
             node.before |= 1 << effect.number | effect.before
             g.users[effect.number].add(node.number)
-        node.before |= _mutation_order(g, node)
+        schema = getattr(call.node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            g.barriers.append(node.number)
+            node.before |= sum(1 << n for n in g.nodes)
         effect = node
     g.nodes[node.number] = node
     g.owner[call.name] = node.number
     return effect
-
-
-def _mutation_order(g: Grouping, node: CallNode) -> int:
-    schema = getattr(node.call.node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return 0
-    g.barriers.append(node.number)
-    return sum(1 << n for n in g.nodes)
 
 
 def _closure(g: Grouping, user: Node, names: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from framesmith_backends.ir.dtypes import LOW_PRECISION
-from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, loads, substitute, transform, variables, walk
+from framesmith_backends.ir.expr import Cast, Const, Expr, Load, Op, Ref, loads, substitute, transform, variables, walk
 from framesmith_backends.ir.fused.attention import (
     FINITE_TOTAL,
     FULLY_MASKED,
@@ -87,15 +87,12 @@ def with_operands(program: Program, nodes: Sequence[Node], found: Sequence[Found
         defs[name] = replace(d, body=d.body.value, layout=layouts[name])
     left = {number: node for one in found for number, node in one.left.items()}
     gone = {number for one in found for number in one.groups} - {*left}
-    nodes = [left.get(node.number, node) for node in nodes if node.number not in gone]
     kept: list[Node] = []
-    for node in nodes:
-        if not isinstance(node, Group) or {d.name for d in node.members}.isdisjoint(names | unread):
+    for node in (left.get(node.number, node) for node in nodes if node.number not in gone):
+        if isinstance(node, Group):
+            node = replace(node, members=[defs[d.name] for d in node.members if d.name not in unread])
+        if not isinstance(node, Group) or node.members:
             kept.append(node)
-            continue
-        members = [defs[d.name] if d.name in names else d for d in node.members if d.name not in unread]
-        if members:
-            kept.append(replace(node, members=members))
     return replace(program, defs=defs, layouts=layouts), kept
 
 
@@ -168,15 +165,13 @@ def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, Call
     """Return the kernel without stores of values free of matmuls and reductions, and the names of these."""
 
     def is_separate(store: Store) -> bool:
-        reduced = any(isinstance(part, Ref) for part in walk(store.value))
-        return (
-            store.buffer != probabilities and not reduced and all(one.source not in calls for one in loads(store.value))
-        )
+        parts = walk(store.value)
+        used = any(isinstance(one, Ref) or (isinstance(one, Load) and one.source in calls) for one in parts)
+        return store.buffer != probabilities and not used
 
     others = {store.buffer for one in kernel.passes for store in one.stores if is_separate(store)}
-    passes = [
-        replace(one, stores=tuple(store for store in one.stores if store.buffer not in others)) for one in kernel.passes
-    ]
+    stores = (tuple(store for store in one.stores if store.buffer not in others) for one in kernel.passes)
+    passes = (replace(one, stores=some) for one, some in zip(kernel.passes, stores, strict=True))
     return replace(kernel, passes=tuple(passes)), others
 
 

@@ -50,10 +50,11 @@ def with_arenas(steps: Sequence[Step], outputs: set[str], order: Order | None = 
     With `order` items run as that says, several side by side, and none writes over what it reads. A buffer takes the
     place of one of its own type then: what launches them may be given tensors, which have one.
     """
-    seen = Counter(name for step in steps for name in _names(step))
+    named = [_names(step) for step in steps]
+    seen = Counter(name for names in named for name in names)
     layouts = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
-    first = {name: at for at, step in reversed([*enumerate(steps)]) for name in _names(step)}
-    last = {name: at for at, step in enumerate(steps) for name in _names(step)}
+    first = {name: at for at, names in reversed([*enumerate(named)]) for name in names}
+    last = {name: at for at, names in enumerate(named) for name in names}
     known = {name: layout for name, layout in private_layouts(steps).items() if name not in outputs}
     calls = [step for step in steps if isinstance(step, CallStep) and step.view is None]
     copied = [used_by(step) for step in steps if isinstance(step, Copies)]

@@ -1,12 +1,9 @@
-"""Kernels that write to what they read for the last time: to inputs, where the graph would copy their result there at
-its end, and to buffers within a run. And kernels that copy onto inputs what no kernel may write there itself.
+"""Kernels that write to what they read for the last time, and kernels that copy onto inputs what none may write there.
 
 The graph's form (`framesmith_aten.contract`) has mutations as copies onto inputs, after everything else, and inputs
-that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails in a graph
-fails before its inputs change, and whoever reads the input reads it before, or at the very point that is written next.
-What is left to copy, as the statistics of a batch norm that a convolution follows, is copied when nothing may fail any
-more: on the CPU all of it by one native entry, as a call of ATen's takes longer than such a copy; on a GPU all of a
-type by one call.
+that are written to overlap no other. A kernel may do the write where nobody sees it earlier: what fails fails before
+inputs change, and whoever reads the input reads it before, or at the very point that is written next. The rest is
+copied when nothing may fail any more: on the CPU by one native entry, on a GPU by one call for each type.
 """
 
 from __future__ import annotations

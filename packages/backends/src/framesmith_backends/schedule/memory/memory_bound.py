@@ -1,9 +1,8 @@
 """Memory-bounded splitting: long runs in parts, where a whole one would be the peak of a launch list.
 
 A run is handed all its buffers at once: what it writes is there from its first kernel on, what it reads for the last
-time is there until it ends. Between the two a backward pass may have freed all that was saved for it, and made no
-gradient yet. Where the memory alive comes to exceed what running item by item would need, a run is cut into as few
-parts as do not; each costs a microsecond or two. Symbolic sizes count by their hints.
+time until it ends. Where the memory alive comes to exceed what running item by item would need, a run is cut into as
+few parts as do not; each costs a microsecond or two. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Sinking of kernels to their first use, where their results are larger than what they free.
 
-A graph's own order is that of its text. A backward graph begins with all that is computed again, which would be there
-at once, as if it had been saved. Calls keep their order, and kernels with checks their place, so that the first to fail
-is eager's. What a call with effects comes after stays before it: a failure leaves everything as it was. Symbolic
-sizes count by their hints.
+A backward graph begins with all that is computed again, which would be there at once, as if it had been saved. Calls
+keep their order, and kernels with checks their place, so that the first to fail is eager's. What a call with effects
+comes after stays before it: a failure leaves everything as it was. Symbolic sizes count by their hints.
 """
 
 from __future__ import annotations
