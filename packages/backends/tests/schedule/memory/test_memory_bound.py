@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.schedule.memory.memory_bound import TRIFLE, Life, _curve, _parts, _peak
+from framesmith_backends.schedule.memory.memory_bound import TRIFLE, _parts, _peak
+from framesmith_backends.schedule.memory.reuse import Life, bytes_alive
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
 
@@ -32,12 +33,12 @@ def lives(draw: st.DrawFn) -> list[Life]:
 @settings(max_examples=300, deadline=None)
 @given(lives(), st.integers(0, 10), st.integers(11, 40), st.integers(0, 200))
 def test_parts_are_the_run_and_keep_to_what_is_allowed(all_lives: list[Life], start: int, end: int, more: int) -> None:
-    allowed = max(_curve(all_lives, start, end)) + more
+    allowed = max(bytes_alive(all_lives, start, end)) + more
     parts = _parts(all_lives, start, end, allowed)
     assert [first for first, _ in parts] == [start, *(last for _, last in parts[:-1])] and parts[-1][1] == end
     for first, last in parts:
         alive = [sum(one.size for one in all_lives if one.first <= at <= one.last) for at in range(first, last)]
-        assert _curve(all_lives, first, last) == alive
+        assert bytes_alive(all_lives, first, last) == alive
         assert max(alive) <= _peak(all_lives, first, last) <= allowed
     if _peak(all_lives, start, end) <= allowed:
         assert len(parts) == 1

@@ -53,32 +53,28 @@ def _chain(a: list[Size], b: list[Size]) -> list[Size] | None:
     return list(dict.fromkeys([*found, *reversed(left), *reversed(right)]))
 
 
-def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[Ix]:
-    """Each axis of `sizes` as an expression in the variables of its refinement."""
-    found: list[Ix] = []
+def _factors(sizes: Sizes, refined: Sizes) -> list[range]:
+    """For each axis of `sizes` the axes of their refinement that it merges."""
+    found: list[range] = []
     k = len(refined)
     for size in reversed(sizes):
-        parts: list[tuple[Ix, Size]] = []
+        end = k
         covered: Size = 1
         while covered != size:
             k -= 1
-            parts.append((index.of(variables[k]), covered))
             covered *= refined[k]
-        found.append(index.total(parts))
-    return list(reversed(found))
+        found.append(range(k, end))
+    return found[::-1]
+
+
+def merged_axes(sizes: Sizes, refined: Sizes, variables: Sequence[Var]) -> list[Ix]:
+    """Each axis of `sizes` as an expression in the variables of its refinement."""
+    return [flat_index([variables[k] for k in axis]) for axis in _factors(sizes, refined)]
 
 
 def flags_of(sizes: Sizes, reduced: Sequence[bool], refined: Sizes) -> tuple[bool, ...]:
     """Return, for each axis of the refinement, whether it is reduced, given that of `sizes`."""
-    flags: list[bool] = []
-    k = len(refined)
-    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
-        covered: Size = 1
-        while covered != size:
-            k -= 1
-            covered *= refined[k]
-            flags.append(flag)
-    return tuple(reversed(flags))
+    return tuple(flag for axis, flag in zip(_factors(sizes, refined), reduced, strict=True) for _ in axis)
 
 
 @lru_cache(maxsize=1024)

@@ -8,12 +8,10 @@ few parts as do not; each costs a microsecond or two. Symbolic sizes count by th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.program import Layout
-from framesmith_backends.schedule.memory.reuse import bytes_made, layout_bytes
+from framesmith_backends.schedule.memory.reuse import Life, bytes_alive, bytes_made, layout_bytes
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, used_by
 
 #: The excess of a peak over the least one that is not worth a split: a share of it, and a sixteenth of it within these
@@ -21,19 +19,10 @@ from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, 
 SHARE, TRIFLE, MOST_TRIFLE = 0.005, 3 << 15, 1 << 18
 
 
-@dataclass(slots=True)
-class Life:
-    """So many bytes, alive from one tick to another; a tick is an item of a run, or a call."""
-
-    size: int
-    first: int
-    last: int
-
-
 def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> list[Step]:
     """Return the steps with runs in parts; those in `kept` are needed to the end. Runs have no arenas yet."""
     lives, ticks = _lives(steps, inputs, kept)
-    least = max(_curve(lives, 0, ticks), default=0)
+    least = max(bytes_alive(lives, 0, ticks), default=0)
     allowed = int(least * (1 + SHARE)) + min(max(TRIFLE, least // 16), MOST_TRIFLE)
     found: list[Step] = []
     waiting: dict[str, Allocate] = {}  # made when the first part that uses it begins
@@ -95,21 +84,11 @@ def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set
     return [life for life in lives.values() if life.size], tick
 
 
-def _curve(lives: Iterable[Life], start: int, end: int) -> list[int]:
-    """Bytes alive at each tick from `start` to `end`."""
-    changes = [0] * (end - start + 1)
-    for life in lives:
-        if life.first < end and life.last >= start:
-            changes[max(life.first - start, 0)] += life.size
-            changes[min(life.last + 1, end) - start] -= life.size
-    return list(accumulate(changes))[:-1]
-
-
 def _peak(lives: Iterable[Life], start: int, end: int) -> int:
     """Return the peak in bytes of one run of these ticks: only buffers within it are not alive all the time."""
     inner = [life for life in lives if life.first >= start and life.last < end]
     whole = sum(life.size for life in lives if life.first < end and life.last >= start)
-    return whole - sum(life.size for life in inner) + max(_curve(inner, start, end), default=0)
+    return whole - sum(life.size for life in inner) + max(bytes_alive(inner, start, end), default=0)
 
 
 def _parts(lives: Sequence[Life], start: int, end: int, allowed: int) -> list[tuple[int, int]]:

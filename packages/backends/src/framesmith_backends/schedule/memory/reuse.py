@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -83,19 +83,16 @@ class _Alive:
         inputs: Mapping[str, Layout | None],
         heirs: Mapping[str, str],
     ) -> None:
-        own, given = [0] * (len(steps) + 1), [0] * (len(steps) + 1)  # what each step adds to the one before
+        own, end = list[Life](), len(steps)
         for at, step in enumerate(steps):
             for name in made_by(step):
-                own[at] += bytes_made(step)
                 while name in heirs:
                     name = heirs[name]
-                own[last.get(name, len(steps) - 1) + 1] -= bytes_made(step)
-        for name, layout in inputs.items():
-            size = 0 if layout is None else layout_bytes(layout)
-            given[0] += size
-            given[last.get(name, len(steps) - 1) + 1] -= size
-        self.curves = [list(accumulate(curve)) for curve in (own, map(operator.add, own, given))]
-        self.peaks = [max(curve) for curve in self.curves]
+                own.append(Life(bytes_made(step), at, last.get(name, end - 1)))
+        sizes = {name: layout_bytes(layout) for name, layout in inputs.items() if layout is not None}
+        given = [Life(size, 0, last.get(name, end - 1)) for name, size in sizes.items()]
+        self.curves = [bytes_alive(lives, 0, end) for lives in (own, own + given)]
+        self.peaks = [max(curve, default=0) for curve in self.curves]
 
     def hold(self, layout: Layout, died: int, taken: int) -> bool:
         """Keep a dead buffer until it is taken, if the peak allows that."""
@@ -107,6 +104,25 @@ class _Alive:
             for at in between:
                 curve[at] += size
         return True
+
+
+@dataclass(slots=True)
+class Life:
+    """So many bytes, alive from one tick to another: of a step, or of an item of a run."""
+
+    size: int
+    first: int
+    last: int
+
+
+def bytes_alive(lives: Iterable[Life], start: int, end: int) -> list[int]:
+    """Return the bytes alive at each tick from `start` to `end`."""
+    changes = [0] * (end - start + 1)
+    for life in lives:
+        if life.first < end and life.last >= start:
+            changes[max(life.first - start, 0)] += life.size
+            changes[min(life.last + 1, end) - start] -= life.size
+    return list(accumulate(changes))[:-1]
 
 
 def layout_bytes(layout: Layout) -> int:
