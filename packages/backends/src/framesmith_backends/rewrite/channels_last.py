@@ -190,8 +190,8 @@ class _Relaid:
         activations = {source: self._with_channels_last(source) for source in operands_of(node)}
         if weights not in activations and self.of_weights and turns_weights(weights.meta["val"]):
             activations[weights] = self._with_channels_last(weights, is_weight=True)
-        take = lambda other: activations.get(other) or self._as_traced(other)  # noqa: E731
-        self.moved[node] = self._copy(node, take, in_channels_last(node.meta["val"]))
+        value = in_channels_last(node.meta["val"])
+        self.moved[node] = self._copy(node, lambda other: activations.get(other) or self._as_traced(other), value)
 
     def _follows(self, node: fx.Node) -> bool:
         if not any(source in self.moved for source in node.all_input_nodes) or self._are_at_hand(node):

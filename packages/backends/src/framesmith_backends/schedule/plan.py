@@ -29,10 +29,9 @@ from framesmith_backends.schedule.kernels.index_splitting import split_ranges
 from framesmith_backends.schedule.kernels.row_column import reduce_rows_and_columns
 from framesmith_backends.schedule.matmuls.attention import Found, attentions, with_operands
 from framesmith_backends.schedule.matmuls.attention_gradient import attention_gradients, moved_after
-from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmuls
+from framesmith_backends.schedule.matmuls.epilogues import Choose, fusable_matmuls, with_prologues
 from framesmith_backends.schedule.matmuls.grouped import Grouped
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
-from framesmith_backends.schedule.matmuls.prologues import with_prologues
 from framesmith_backends.schedule.memory import arena, in_place, memory_bound, reuse
 from framesmith_backends.schedule.memory.arena import Order
 from framesmith_backends.schedule.memory.order import sink_to_uses

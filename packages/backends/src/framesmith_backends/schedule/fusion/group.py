@@ -165,7 +165,7 @@ def _add_def(g: Grouping, d: Def) -> None:
             continue
         if why_not_join(g, host, d, sources) is None:
             _join(g, host, d, sources)
-            _merge_others(g, host, d, sources)
+            _merge_others(g, host, sources)
             return
     fresh = Group(g.count, [d], tuple(v.size for v in d.domain), None, position=d.position)
     g.users[fresh.number] = set()
@@ -365,7 +365,7 @@ def _is_needed(g: Grouping, node: Node) -> bool:
     return any(user.before >> node.number & 1 for user in g.users_of(node))
 
 
-def _merge_others(g: Grouping, host: Group, d: Def, sources: list[str]) -> None:
+def _merge_others(g: Grouping, host: Group, sources: list[str]) -> None:
     """Merge the other groups the definition reads into its group, where they fit."""
     for number in sorted({g.owner[s] for s in sources if s in g.owner} - {host.number}, reverse=True):
         other = g.nodes[number]
@@ -382,19 +382,26 @@ def why_not_merge(g: Grouping, host: Group, other: Group) -> str | None:
         return "the other group needs this one"
     if is_between(g, host, other):
         return "something between the two"
-    trial = Group(host.number, list(host.members), host.sizes, host.reduced)
+    placed = _placed_together(host, other)
+    if placed is None:
+        return "domains do not fit"
+    sizes, reduced = placed
+    if reduced is not None and _too_serial(sizes, reduced):
+        return "the group would lose its parallel loops"
+    everyone = [*other.members, *host.members]
+    problems = (why_not_same_point(everyone, member, sizes, reduced) for member in everyone)
+    return _why_not_scanned(g.program, everyone, reduced) or next(filter(None, problems), None)
+
+
+def _placed_together(host: Group, other: Group) -> tuple[Sizes, tuple[bool, ...] | None] | None:
+    """The group's sizes and flags with the members of the other one; None if the domains do not fit."""
+    trial = replace(host)
     for member in other.members:
         placed = placement(trial, member)
         if placed is None:
-            return "domains do not fit"
+            return None
         trial.sizes, trial.reduced = placed
-    if trial.reduced is not None and _too_serial(trial.sizes, trial.reduced):
-        return "the group would lose its parallel loops"
-    everyone = [*other.members, *host.members]
-    if scanned := _why_not_scanned(g.program, everyone, trial.reduced):
-        return scanned
-    problems = (why_not_same_point(everyone, member, trial.sizes, trial.reduced) for member in everyone)
-    return next(filter(None, problems), None)
+    return trial.sizes, trial.reduced
 
 
 def is_between(g: Grouping, host: Group, other: Group) -> bool:
@@ -408,10 +415,9 @@ def is_between(g: Grouping, host: Group, other: Group) -> bool:
 
 
 def merge(g: Grouping, host: Group, other: Group) -> None:
-    for member in other.members:
-        placed = placement(host, member)
-        assert placed is not None
-        host.sizes, host.reduced = placed
+    placed = _placed_together(host, other)
+    assert placed is not None
+    host.sizes, host.reduced = placed
     host.members = [*other.members, *host.members]
     absorb(g, host, other)
 

@@ -152,7 +152,7 @@ def _make_pass(b: Building, number: int) -> Pass:
         elif d.reduction is None and b.first[d.name] == number:
             place = stores if _is_full(b, d) else before
             value = _expand_member(b, d, number)
-            where = _address(b, d) if d.updates is None else _updated(b, d, value)
+            where = _address(b, d) if d.updates is None else _updated(d, value)
             place.append(Store(d.buffer or d.name, where, value))
     made = Pass(tuple(before), tuple(reductions), tuple(stores), tuple(checks), tuple(columns))
     return replace(made, scans=_scans(b, made.values, number))
@@ -183,7 +183,7 @@ def _address(b: Building, d: Def) -> Ix:
     )
 
 
-def _updated(b: Building, d: Def, value: Expr) -> Ix:
+def _updated(d: Def, value: Expr) -> Ix:
     """Return the offset at which a member updates what another kernel wrote: that of its read."""
     [(place,)] = {load.index for load in loads(value) if load.source == d.name}
     return place

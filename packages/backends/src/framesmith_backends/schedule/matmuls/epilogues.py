@@ -1,4 +1,4 @@
-"""GEMM epilogue fusion: matmuls of a GPU that run as one kernel with the pointwise kernel that reads them.
+"""GEMM epilogue and prologue fusion: matmuls of a GPU that run as one kernel with the pointwise kernels around them.
 
 A matmul has one such reader if a group reads it at its own point, nothing else reads it but the graph's
 outputs, and the group reduces nothing. A matmul that no such group reads may be a kernel by itself.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from framesmith_backends.ir.expr import Expr, Load, Ref, loads, transform
+from framesmith_backends.ir.expr import Expr, Load, Ref, loads, substitute, transform
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.matmul import Item
@@ -20,7 +20,7 @@ from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.schedule.fusion.domains import flat_index
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.kernels.loops import arrange, moved
-from framesmith_backends.schedule.matmuls.grouped import Grouped, point_of, pointwise
+from framesmith_backends.schedule.matmuls.grouped import Grouped, point_at, point_of, pointwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,48 @@ def _moved(kernel: Kernel, name: str, matmul: FusedMatmul) -> Kernel | None:
     if where is None or load.guard is not None:
         return None
     return replace(moved(kernel, where), outer=matmul.epilogue.outer)
+
+
+def with_prologues(grouped: Grouped, found: Sequence[Fusable], read: Collection[str]) -> list[Fusable]:
+    """Return the matmuls, each with its possible prologues; `read` are buffers that others than nodes read.
+
+    A prologue is a pointwise kernel that writes nothing but an operand of one matmul, which is no result of the graph.
+    A kernel that is the reader of another matmul stays that: there each element is computed once.
+    """
+    after = {one.at for one in found if one.kernel is not None}
+    return [
+        replace(one, prologues=(_prologue(grouped, one, "a", after, read), _prologue(grouped, one, "b", after, read)))
+        for one in found
+    ]
+
+
+def _prologue(
+    grouped: Grouped, one: Fusable, which: str, after: Collection[int], read: Collection[str]
+) -> Prologue | None:
+    """Return the prologue of that operand, if any: no group of those numbered `after`, the readers of matmuls."""
+    matmul, batch = one.matmul, one.matmul.batch
+    place, loops = (
+        (matmul.a, (batch, matmul.rows, matmul.along))
+        if which == "a"
+        else (matmul.b, (batch, matmul.along, matmul.columns))
+    )
+    name = place.source
+    group = grouped.makers.get(name)
+    if group is None or group.number in after or name in read:
+        return None
+    if {*grouped.readers.get(name, ())} != {grouped.calls[one.call.name].number}:
+        return None
+    if any(param.name == name for param in matmul.epilogue.params):
+        return None  # it is added to the matmul, too
+    if [d.name for d in group.members if d.name in grouped.stored] != [name]:
+        return None
+    kernel = grouped.pointwise_kernel(f"before_{matmul.name}_{which}", group)
+    if kernel is None or not grouped.written.isdisjoint(param.name for param in kernel.params):
+        return None
+    (store,) = kernel.passes[0].stores
+    offset = index.total(zip(map(index.of, loops), place.strides, strict=True), place.offset)
+    where = point_at(kernel.outer, store.index, offset)
+    return None if where is None else Prologue(kernel, substitute(store.value, where), group.number)
 
 
 def parts_name(matmul: FusedMatmul) -> str:
