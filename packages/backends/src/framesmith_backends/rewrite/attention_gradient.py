@@ -340,18 +340,17 @@ def _of_rows(w: _Writer, one: TrainingPattern) -> tuple[fx.Node, fx.Node]:
 def _write_slope(graph: fx.Graph, one: TrainingPattern, probabilities: fx.Node) -> None:
     """Write `probabilities * (gradient - sum)`, with the sum over a row of results times their gradients."""
     assert one.slope is not None
-    made = one.slope.args[0]
-    while isinstance(made, fx.Node) and made.target is not aten.bmm.default:
-        made = made.args[0]
-    assert isinstance(made, fx.Node)
+    made = one.slope.all_input_nodes[0]
+    while made.target is not aten.bmm.default:
+        made = made.all_input_nodes[0]
     w = _Writer(graph, one.slope, one.slope)
     gradient, results = (_in_float32(w, node) for node in (made.args[0], one.pv_matmul))
     sums = w.call(aten.sum.dim_IntList, w.call(aten.mul.Tensor, gradient, results), [-1], True)
     sums = w.call(aten.view.default, sums, [*probabilities.meta["val"].shape[:-1], 1])
     below = w.call(aten.sub.Tensor, one.slope.args[0], sums)
-    matmul = w.call(aten.mul.Tensor, below, probabilities)
-    matmul.meta["val"] = one.slope.meta["val"]
-    one.slope.replace_all_uses_with(matmul)
+    gradients = w.call(aten.mul.Tensor, below, probabilities)
+    gradients.meta["val"] = one.slope.meta["val"]
+    one.slope.replace_all_uses_with(gradients)
 
 
 def _in_float32(w: _Writer, node: Any) -> fx.Node:

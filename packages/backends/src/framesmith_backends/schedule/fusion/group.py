@@ -480,7 +480,7 @@ def with_counts_together(nodes: Sequence[Node], program: Program) -> list[Node]:
 
 def _is_count(node: Group, program: Program, seen: Collection[str]) -> bool:
     """Whether the group's numbers are made of inputs and read by copies alone."""
-    if node.sizes or any(m.failure is not None or m.updates is not None or m.buffer is not None for m in node.members):
+    if node.sizes or node.has_effects or any(m.buffer is not None for m in node.members):
         return False
-    read = [name for m in node.members for name in (*(load.source for load in loads(m.body)), *program.numbers_for(m))]
-    return all(name in program.inputs for name in read) and not any(m.name in seen for m in node.members)
+    read = node.reads.union(*(program.numbers_for(m) for m in node.members))
+    return read <= {*program.inputs} and not any(m.name in seen for m in node.members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Load, Ref, cost, loads, transform, walk
@@ -45,11 +46,9 @@ class Building:
 def build_kernel(name: str, program: Program, group: Group, stored: frozenset[str], scratch: bool = True) -> Kernel:
     """The kernel that computes the group's members and stores those in `stored`."""
     b = Building(program, group, stored)
-    flags = group.reduced or (False,) * len(group.sizes)
     variables = variables_of(group.sizes)
-    b.row = tuple(v for v, flag in zip(variables, flags, strict=True) if flag)
-    outer = tuple(v for v, flag in zip(variables, flags, strict=True) if not flag)
-    b.down = tuple(v for v, flag in zip(variables, group.down or (), strict=False) if flag)
+    b.row, b.down = (tuple(compress(variables, flags or ())) for flags in (group.reduced, group.down))
+    outer = tuple(v for v in variables if v not in b.row)
     for d in group.members:
         b.members[d.name] = d
         b.where[d.name] = positions(d, group.sizes, group.reduced)

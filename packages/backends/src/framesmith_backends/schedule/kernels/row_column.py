@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads, substitute
@@ -42,7 +43,7 @@ class Shape:
     down: Flags
 
     def numel(self, flags: Iterable[bool]) -> int:
-        found = numel(size for size, flag in zip(self.sizes, flags, strict=True) if flag)
+        found = numel(compress(self.sizes, flags))
         assert isinstance(found, int)
         return found
 
@@ -229,7 +230,7 @@ def _why_not_together(
 
 
 def _goes_down(d: Def, shape: Shape) -> bool:
-    down = {v for v, flag in zip(variables_of(shape.sizes), shape.down, strict=True) if flag}
+    down = {*compress(variables_of(shape.sizes), shape.down)}
     where = positions(d, shape.sizes, shape.row)
     return any(not down.isdisjoint(index.variables(where[v])) for v in d.reduced)
 
