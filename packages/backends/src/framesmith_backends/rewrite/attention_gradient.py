@@ -119,7 +119,6 @@ def trained(softmax: fx.Node) -> TrainingPattern | Refusal | None:
 
 
 def _is_late(node: fx.Node) -> bool:
-    """Whether the node is of the backward pass."""
     return PHASE.get(node) == "backward"
 
 

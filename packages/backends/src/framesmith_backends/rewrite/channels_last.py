@@ -1,6 +1,6 @@
 """Channels-last propagation, decided once for a graph: channels last between convolutions where that is faster.
 
-Which convolutions are faster so is the device's matter, see `preferred_layouts`. What lies between them (elementwise
+Which convolutions are faster so is the device's matter, see `convolution_layouts`. What lies between them (elementwise
 operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with. Of a training
 step it is decided for forward and backward graph together: what is saved between them is laid out as both want it.
 """
@@ -69,7 +69,6 @@ LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 def operand_of(node: fx.Node, position: int) -> fx.Node:
-    """The node that is an argument at this position."""
     found = node.args[position]
     assert isinstance(found, fx.Node)
     return found
@@ -245,7 +244,6 @@ def turns_weights(weights: torch.Tensor) -> bool:
 
 
 def _is_weight_gradient(node: fx.Node) -> bool:
-    """Whether this is the gradient of a convolution's weights."""
     return node.target is operator.getitem and operand_of(node, 0).target in CONVOLUTIONS and node.args[1:] == (1,)
 
 

@@ -36,7 +36,6 @@ def with_calls_in_place(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
-    """The call in place."""
     form = in_place_form(node.target)
     assert form is not None
     copy = graph.node_copy(node, copies.__getitem__)

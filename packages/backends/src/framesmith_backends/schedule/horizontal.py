@@ -97,7 +97,6 @@ def split_independent_stores(kernel: Kernel) -> list[Kernel]:
 
 
 def _with_stores(kernel: Kernel, stores: Sequence[Store], name: str) -> Kernel:
-    """Return the kernel with some of its stores."""
     used = [*(load.source for load in loads(*(s.value for s in stores))), *(s.buffer for s in stores)]
     known = {param.name: param for param in kernel.params}
     params = tuple(sorted((known[name] for name in dict.fromkeys(used)), key=lambda param: param.written))

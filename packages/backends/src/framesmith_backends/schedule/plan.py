@@ -149,7 +149,6 @@ def _with_drops(plan: Plan, p: Planning) -> list[Step]:
 def _on_steps(
     name: str, run: Callable[[Plan, Planning], list[Step]], applies_to: Callable[[Planning], bool] = lambda _: True
 ) -> Pass[Plan, Planning]:
-    """A pass over the steps of a launch list."""
 
     return Pass(name, lambda plan, about: replace(plan, steps=run(plan, about)), applies_to)
 
@@ -373,7 +372,6 @@ def _shaped_outputs(plan: Plan, program: Program) -> Plan:
 
 
 def _chain(name: str, calls: Mapping[str, Call], program: Program) -> list[str]:
-    """Return the view, its base, and so on."""
     found = [name]
     while found[-1] in program.views and found[-1] in calls:
         found.append(calls[found[-1]].needs[0])

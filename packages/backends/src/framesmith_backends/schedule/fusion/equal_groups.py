@@ -26,7 +26,6 @@ class SharedKernels:
     _built: dict[Hashable, tuple[str, list[str], tuple[Kernel, ...]]] = field(default_factory=dict)
 
     def kernels(self, name: str, group: Group) -> tuple[Kernel, ...]:
-        """The group's kernels under this name."""
         number = Numbering()
         form = group_form(self.program, group, self.stored, number)
         if form is None:

@@ -349,7 +349,6 @@ def _extend(g: Grouping, host: Group, bits: int) -> None:
 
 
 def _dependents(g: Grouping, host: Node) -> Iterable[Node]:
-    """All nodes that depend on this one."""
     found: dict[int, Node] = {}
     waiting = [host]
     while waiting:
@@ -361,12 +360,10 @@ def _dependents(g: Grouping, host: Node) -> Iterable[Node]:
 
 
 def _is_needed(g: Grouping, node: Node) -> bool:
-    """Whether anything depends on the node."""
     return any(user.before >> node.number & 1 for user in g.users_of(node))
 
 
 def _merge_others(g: Grouping, host: Group, sources: list[str]) -> None:
-    """Merge the other groups the definition reads into its group, where they fit."""
     for number in sorted({g.owner[s] for s in sources if s in g.owner} - {host.number}, reverse=True):
         other = g.nodes[number]
         if isinstance(other, Group) and why_not_merge(g, host, other) is None:

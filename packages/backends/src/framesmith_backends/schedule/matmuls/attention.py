@@ -52,12 +52,10 @@ class Found:
 
     @property
     def buffers(self) -> set[str]:
-        """The buffers that are read or written."""
         return {param.name for item in self.items.values() for param in item.params}
 
     @property
     def factors(self) -> set[str]:
-        """The dtypes of the factors."""
         return {kind for item in self.items.values() for _, kind in item.operands}
 
 
@@ -246,7 +244,6 @@ def _unless_infinite(e: Expr) -> Expr:
 
 
 def _without_cast(store: Store) -> Expr:
-    """Return the value of the store before it is rounded."""
     return store.value.value if isinstance(store.value, Cast) and store.value.dtype in LOW_PRECISION else store.value
 
 
