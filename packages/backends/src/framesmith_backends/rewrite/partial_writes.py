@@ -21,8 +21,9 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import view_root, view_source
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.operators import is_view, view_written
+from framesmith_backends.rewrite import replacing
 from framesmith_backends.rewrite.regions import Region, Step, part_written, step_of
-from framesmith_backends.rewrite.replacing import call
+from framesmith_backends.rewrite.replacing import Copies
 from framesmith_guards.torch_adapter import aten
 
 
@@ -51,7 +52,15 @@ def write_parts(gm: fx.GraphModule) -> fx.GraphModule:
     parts = {end: writes for end in ends if (writes := _parts(end, ends, known))}
     if not parts:
         return gm
-    return _Rewriting(gm, known, parts).module()
+    inputs, shown = {end.args[0] for end in parts}, _seen_in_results(gm.graph)
+    rewriting = _Rewriting(ends, known, parts)
+    instead: dict[fx.Node, replacing.Write] = {
+        node: rewriting.read
+        for node, version in known.items()
+        if version.writes and version.region.root in inputs and node not in shown
+    }
+    instead |= dict.fromkeys(ends, replacing.dropped) | {gm.graph.output_node(): rewriting.write}
+    return new_module(gm, replacing.replaced(gm.graph, instead))
 
 
 def _versions(graph: fx.Graph) -> dict[fx.Node, Version]:
@@ -111,68 +120,54 @@ def _parts(end: fx.Node, ends: Sequence[fx.Node], known: dict[fx.Node, Version])
 
 @dataclass(slots=True)
 class _Rewriting:
-    """One pass over a graph whose copies at its end are to be of parts."""
+    """One pass over a graph whose copies at its end, `ends`, are to be of `parts`; `made` has views by base, step."""
 
-    gm: fx.GraphModule
+    ends: Sequence[fx.Node]
     known: dict[fx.Node, Version]
     parts: dict[fx.Node, list[Write]]
-    graph: fx.Graph = field(default_factory=fx.Graph)
-    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
     made: dict[tuple[fx.Node, Step], fx.Node] = field(default_factory=dict)
 
-    def module(self) -> fx.GraphModule:
-        shown = _seen_in_results(self.gm.graph)
-        ends = []
-        for node in self.gm.graph.nodes:
-            if node.op == "call_function" and node.target is aten.copy_.default:
-                ends.append(node)
-                continue
-            if node.op == "output":
-                self._write(ends)
-            read = None if node in shown else self._read(node)
-            self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__) if read is None else read
-        run_though_unused = {self.copies[node] for node in self.copies if not node.users}
-        for node in reversed(self.graph.nodes):
-            if not node.users and node not in run_though_unused and _only_lays_out(node):
-                self.graph.erase_node(node)
-        return new_module(self.gm, self.graph)
-
-    def _read(self, node: fx.Node) -> fx.Node | None:
-        """The node of the same view of a version of an input, or None."""
-        version = self.known.get(node)
-        if version is None or not version.writes or all(end.args[0] is not version.region.root for end in self.parts):
-            return None
-        base, steps = self.copies[version.region.root], version.region.steps
-        for write in reversed(version.writes):
-            if version.region.lies_in(write.region):
-                base, steps = self.copies[write.value], steps[len(write.region.steps) :]
+    def read(self, graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        """The same view of what was written, or of the input; a copy of the node where that is not known to be one."""
+        region, writes = self.known[node].region, self.known[node].writes
+        base, steps = copies[region.root], region.steps
+        for write in reversed(writes):
+            if region.lies_in(write.region):
+                base, steps = copies[write.value], steps[len(write.region.steps) :]
                 break
-            if not version.region.is_disjoint_from(write.region):
-                return None
-        found = self._view(base, steps)
+            if not region.is_disjoint_from(write.region):
+                return graph.node_copy(node, copies.__getitem__)
+        found = self._view(graph, base, steps, copies)
         have, want = found.meta["val"], node.meta["val"]
-        return found if have.dtype == want.dtype and has_stride(have, want.stride()) else None
+        is_same = have.dtype == want.dtype and has_stride(have, want.stride())
+        return found if is_same else graph.node_copy(node, copies.__getitem__)
 
-    def _view(self, base: fx.Node, steps: Sequence[Step]) -> fx.Node:
+    def _view(self, graph: fx.Graph, base: fx.Node, steps: Sequence[Step], copies: Copies) -> fx.Node:
         for step in steps:
             key = (base, step)
             if key not in self.made:
-                args: Any = fx.map_arg(step.args, self.copies.__getitem__)
-                self.made[key] = call(self.graph, {}, step.target, base, *args)
+                args: Any = fx.map_arg(step.args, copies.__getitem__)
+                self.made[key] = replacing.call(graph, {}, step.target, base, *args)
             base = self.made[key]
         return base
 
-    def _write(self, ends: Sequence[fx.Node]) -> None:
-        """Puts the copies at the end: no view stands behind one."""
+    def write(self, graph: fx.Graph, output: fx.Node, copies: Copies) -> fx.Node:
+        """Put the copies before the output, no view behind one, and drop views that nobody reads any more."""
         pairs = []
-        for end in ends:
-            target, value = (self.copies[arg] for arg in end.args if isinstance(arg, fx.Node))
+        for end in self.ends:
+            target, value = (copies[arg] for arg in end.args if isinstance(arg, fx.Node))
             writes = self.parts.get(end, ())
-            views = [(self._view(target, write.region.steps), self.copies[write.value]) for write in writes]
+            views = [(self._view(graph, target, write.region.steps, copies), copies[write.value]) for write in writes]
             pairs += [(end, *pair) for pair in views or [(target, value)]]
         for end, target, value in pairs:
-            node = self.graph.call_function(aten.copy_.default, (target, value))
+            node = graph.call_function(aten.copy_.default, (target, value))
             node.meta = {**end.meta, "val": target.meta["val"]}
+        made = graph.node_copy(output, copies.__getitem__)
+        run_though_unused = {copies[node] for node in copies if not node.users}
+        for node in reversed(graph.nodes):
+            if not node.users and node not in run_though_unused and _only_lays_out(node):
+                graph.erase_node(node)
+        return made
 
 
 def _seen_in_results(graph: fx.Graph) -> set[fx.Node]:
