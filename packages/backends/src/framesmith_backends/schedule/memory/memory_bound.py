@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from framesmith_aten.operators import is_view
 from framesmith_backends.ir.program import Layout
 from framesmith_backends.schedule.memory.reuse import Life, bytes_alive, bytes_made, layout_bytes
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, run_of, used_by
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Run, Step, made_by, run_of, used_by
 
 #: The excess of a peak over the least one that is not worth a split: a share of it, and a sixteenth of it within these
 #: bounds, in bytes.
@@ -41,12 +41,15 @@ def split_runs_by_memory(steps: Sequence[Step], inputs: Mapping[str, Layout | No
         else:
             found += [waiting.pop(name) for name in used_by(step) if name in waiting]
             found.append(step)
-        start += _ticks(step)
+        start += len(_uses(step))
     return [*found, *waiting.values()]
 
 
-def _ticks(step: Step) -> int:
-    return len(step.items) if isinstance(step, Run) else int(isinstance(step, (CallStep, Copies)))
+def _uses(step: Step) -> list[list[str]]:
+    """Return the names used at each tick of a step: at items of a run, or at a call."""
+    if isinstance(step, Run):
+        return [[param.name for param in item.params] for item in step.items]
+    return [[*used_by(step), *made_by(step)]] if isinstance(step, (CallStep, Copies)) else []
 
 
 def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set[str]) -> tuple[list[Life], int]:
@@ -55,28 +58,16 @@ def _lives(steps: Sequence[Step], inputs: Mapping[str, Layout | None], kept: set
     lives = {name: Life(0 if layout is None else layout_bytes(layout), 0, 0) for name, layout in inputs.items()}
     made = {step.name: layout_bytes(step.layout) for step in steps if isinstance(step, Allocate)}
     tick = 0
-
-    def use(names: Iterable[str]) -> None:
-        for name in names:
-            root = owner.get(name, name)
-            life = lives.setdefault(root, Life(made.get(root, 0), tick, tick))
-            life.last = tick
-
     for step in steps:
-        if isinstance(step, Run):
-            for item in step.items:
-                use(param.name for param in item.params)
-                tick += 1
-        elif isinstance(step, CallStep):
+        if isinstance(step, CallStep):
             needs = step.call.needs
             if needs and (step.view is not None or is_view(step.call.node.target)):
                 owner[step.call.name] = owner.get(needs[0], needs[0])
             else:
                 made[step.call.name] = bytes_made(step)
-            use((*needs, step.call.name))
-            tick += 1
-        elif isinstance(step, Copies):
-            use(used_by(step))
+        for names in _uses(step):
+            for root in (owner.get(name, name) for name in names):
+                lives.setdefault(root, Life(made.get(root, 0), tick, tick)).last = tick
             tick += 1
     for name in kept:
         if (root := owner.get(name, name)) in lives:
