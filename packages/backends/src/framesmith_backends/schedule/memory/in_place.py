@@ -32,20 +32,16 @@ def write_in_place(steps: Sequence[Step], program: Program) -> list[Step]:
     assert isinstance(run, Run)
     if any(kernel.checks for kernel in run.kernels):
         return list(steps)  # a check is looked at when the whole run has ended
-    made = {step.name: step.layout for step in steps if isinstance(step, Allocate)}
     uses = Counter(name for step in steps if isinstance(step, CallStep) for name in step.call.needs)
     items = _Items(run.items)
     targets: dict[str, str] = {}
     done: set[int] = set()
-    for at, step in enumerate(steps[last + 1 :], last + 1):
-        copied = _copy(step)
-        if copied is None:
+    for at, (_, pair) in enumerate(_with_copies_of_buffers(steps, program)):
+        if pair is None or at < last:
             continue
-        target, source = copied
+        target, source = pair
         private = uses[target] == uses[source] == 1 and not {target, source} & {*program.outputs}
-        if target not in program.inputs or not private or made.get(source) != program.layouts.get(target):
-            continue
-        if items.may_write(source, target):
+        if private and items.may_write(source, target):
             targets[source] = target
             items.rename(source, target)
             done.add(at)
