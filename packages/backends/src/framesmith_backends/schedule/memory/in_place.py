@@ -127,7 +127,8 @@ def write_over_dead(
     for at, item in enumerate(run.items):
         if not isinstance(item, Kernel):
             continue
-        dead = [name for name in names_of(items.items[at]) if name in layouts and items.naming[name][-1] == at]
+        named = [param.name for param in items.items[at].params]
+        dead = [name for name in named if name in layouts and items.naming[name][-1] == at]
         for source in [param.name for param in item.params if param.written and param.name in made]:
             fitting = (name for name in dead if name != source and fits(source, name))
             target = next((name for name in fitting if items.may_write(source, name)), None)
