@@ -26,8 +26,6 @@ from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.rewrite.replacing import call, replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
 
-SOFTMAX_GRADIENT = aten._softmax_backward_data.default
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingPattern:
@@ -225,7 +223,8 @@ def _with_slope(one: TrainingPattern) -> TrainingPattern | Refusal:
     """The attention with the backward operation of its softmax, if gradients go from there to matmuls alone."""
     chain = [*dict.fromkeys(one.chain)]
     late = [(node, user) for node in chain for user in _late_users(node)]
-    slopes = {user for node, user in late if user.target is SOFTMAX_GRADIENT and user.args[1] is node}
+    gradient_of = aten._softmax_backward_data.default
+    slopes = {user for node, user in late if user.target is gradient_of and user.args[1] is node}
     if not slopes:
         return one if late else Refusal("no gradient")
     if len(slopes) > 1:
