@@ -361,7 +361,7 @@ def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | 
     from framesmith_backends.launch.cuda.driver import device
 
     clock = DeviceClock(device(device_index(gm)))
-    return {"choose": Choices(clock, exact, on_error), "tiles": TileChoices(clock, on_error)}
+    return {"choose": Choices(clock, on_error, exact=exact), "tiles": TileChoices(clock, on_error)}
 
 
 def interpreting() -> bool:

@@ -25,8 +25,9 @@ from torch import fx
 from framesmith_aten.contract import OnError
 from framesmith_backends import CudaBackend, reporting, storage
 from framesmith_backends.autotune import tiles as choosing_tiles
+from framesmith_backends.autotune.autotuner import MARGIN, Times, autotuner
 from framesmith_backends.autotune.tiles import BY_RULE, InForm, TileChoices, TileTrial, in_form, trial_of
-from framesmith_backends.autotune.trials import MARGIN, Times, TooLarge
+from framesmith_backends.autotune.trials import TooLarge
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
 from framesmith_backends.render.triton.horizontal import Gathered
@@ -52,6 +53,7 @@ LARGE = (2048, 2048)
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    autotuner.cache_clear()
     reporting.warn_once.cache_clear()
     return tmp_path / "framesmith"
 
@@ -223,6 +225,8 @@ def test_choices_are_kept() -> None:
     first = compiled(Preferring(0))
     again = Preferring(0)
     assert compiled(again).kernels == first.kernels and not again.asked
+    autotuner.cache_clear()  # as another process
+    assert compiled(again).kernels == first.kernels and not again.asked
 
 
 @pytest.mark.parametrize("damage", ["bytes", "text", "format", "forms", "numbers"])
@@ -238,6 +242,7 @@ def test_kept_choices_that_do_not_fit_are_made_anew(damage: str, own_folder: Pat
         file.write_bytes(file.read_bytes()[:-3])
     else:
         assert storage.write(file.name, contents[damage])
+    autotuner.cache_clear()
     clock = Preferring(0)
     compiled(clock)
     assert len(clock.asked) == 1
@@ -323,7 +328,7 @@ def test_the_largest_are_measured_and_no_more_than_so_many(monkeypatch: pytest.M
     def several(*some: torch.Tensor) -> list[torch.Tensor]:
         return [one.softmax(-1) for one in some]
 
-    monkeypatch.setattr(choosing_tiles, "MOST_TIMED", 2)
+    monkeypatch.setattr(TileChoices, "MOST", 2)
     clock = Preferring(0)
     stages = compiled(clock, several, ((2048, 1025), (2048, 2050), (2048, 1600), (4096, 1600)))
     assert [round(trial.moved / 2**20) for trial in clock.asked] == [50, 32]

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.native_ops.matmul.cost_table import PROVIDERS, CostTable, class_of
+from framesmith_backends.native_ops.matmul import rewrite
+from framesmith_backends.native_ops.matmul.providers import class_of
 from framesmith_backends.native_ops.matmul.rewrite import LAYOUTS, use_native, use_onednn, with_fastest_matmuls
 
 
@@ -81,14 +82,11 @@ def test_our_own_kernel_takes_each_form(form: str, biased: bool) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_the_table_chooses_for_each_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = CostTable()
-    monkeypatch.setattr("framesmith_backends.native_ops.matmul.rewrite.cost_table", lambda: table)
+def test_the_fastest_provider_is_chosen_for_each_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(16, 1024), torch.randn(1024, 1024)
     gm = trace(F.linear, [x, w])
-    key = class_of("nt", 16, 1024, 1024, False).key
     for best, target in (("native", "framesmith_backends.matmul"), ("onednn", "mkldnn._linear"), ("aten", "aten.mm")):
-        table.seconds[key] = {name: 0.5 if name == best else 1.0 for name in PROVIDERS}
+        monkeypatch.setattr(rewrite, "fastest", {class_of("nt", 16, 1024, 1024, False): best}.__getitem__)
         assert any(t.startswith(target) for t in targets(with_fastest_matmuls(gm))), best
 
 

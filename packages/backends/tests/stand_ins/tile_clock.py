@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from framesmith_backends.autotune.autotuner import Times
 from framesmith_backends.autotune.matmuls import CAPABILITY
 from framesmith_backends.autotune.tiles import TileTrial
-from framesmith_backends.autotune.trials import Times
 from framesmith_backends.ir.program import Program
 from framesmith_backends.target import GPU_PROCESSORS
 

@@ -11,7 +11,6 @@ import functools
 import math
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from framesmith_backends.autotune.trials import BEFORE, Buffers, Experiment, Times, TooLarge, Trial, ints, span
+from framesmith_backends.autotune.autotuner import Times
+from framesmith_backends.autotune.trials import BEFORE, Buffers, Experiment, TooLarge, Trial, ints, span
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.launch.cuda.cubins import cubin
@@ -46,7 +46,6 @@ NEAR, FAR_AWAY = 0.05, 0.01
 #: The value of the user's numbers, which a kernel is given at each call, while it is timed.
 NUMBER = 0.5
 
-_LOCK = threading.Lock()
 #: A launch; what it gives back is the matmul, where that is no buffer among those that it is given.
 LaunchedCandidate = Callable[[Buffers], torch.Tensor | None]
 
@@ -76,7 +75,7 @@ class DeviceClock:
         return not torch.cuda.is_current_stream_capturing()
 
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
-        with _LOCK, unstable.disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
+        with unstable.disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
             made = [_experiment(trial, program) for trial in trials]
             fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
             try:

@@ -1,33 +1,45 @@
-"""In which form matmuls run: the fastest of those that were timed.
-
-The present candidate is an ATen call and, where there is one, the kernel that reads it.
-"""
+"""Trials of matmuls: ATen's call with the kernel behind it, and one kernel for both, in several tiles."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from framesmith_aten.contract import OnError
-from framesmith_backends.autotune.matmul_trials import experiment_of
-from framesmith_backends.autotune.trials import FORMAT, Clock, Experiment, Times, fastest, lines_of, times_of
+import torch
+from torch import fx
+
+from framesmith_backends.autotune.autotuner import key_of
+from framesmith_backends.autotune.trials import (
+    ANY_INTEGERS,
+    BEFORE,
+    Buffers,
+    Choosing,
+    Experiment,
+    ints,
+    span,
+)
 from framesmith_backends.ir.fused.matmul import TileShape
-from framesmith_backends.ir.matmul import OnGpu
-from framesmith_backends.ir.program import Program
+from framesmith_backends.ir.matmul import Item, OnGpu
+from framesmith_backends.ir.program import Layout, Program
+from framesmith_backends.launch.cuda.kernel_runs import alone, rendered
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import candidates
+from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
+from framesmith_backends.schedule.matmuls.operators import view_of
 from framesmith_backends.target import GPU_PROCESSORS
 
 #: The name of the present candidate.
 PRESENT = "ATen"
 #: So many tiles of matmuls that nothing is fused with are measured: cuBLAS is rarely slower.
 MOST_ALONE = 3
-#: Compute capability of the GPU that is taken where there is none.
+#: Compute capability of the GPU that is assumed where there is none.
 CAPABILITY = 90
+#: The limit for all candidates of a matmul.
+SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,55 +48,78 @@ class Trial:
 
     fusable: Fusable
     tiles: tuple[TileShape, ...]
+    present: ClassVar[str] = PRESENT
 
     @property
     def name(self) -> str:
         return self.fusable.call.name
 
     @property
-    def present(self) -> str:
-        return PRESENT
-
-    @property
     def others(self) -> tuple[str, ...]:
         return tuple(tile.text() for tile in self.tiles)
 
+    @property
+    def head(self) -> str:
+        """The call, and what is fused with it: operands that may be computed on the way in by their names in tiles."""
+        one = self.fusable
+        parts = [str(one.call.node.target), *(["its kernel"] if one.kernel is not None else [])]
+        operands = [name for name, own in zip("ab", one.prologues, strict=True) if own is not None]
+        parts += [f"what computes {', '.join(operands)}"] if operands else []
+        return f"{self.name}: {' and '.join(parts)}"
+
+    def chosen(self, which: int) -> dict[str, TileShape]:
+        return {self.name: self.tiles[which]}
+
     def key(self, program: Program, about: tuple[object, ...]) -> str:
-        return key_of(self, program, about)
+        one = self.fusable
+        matmul = one.matmul
+        computed = [one.in_tiles(replace(matmul.tile, computed=way)) for way in one.ways[1:]]
+        before = [render_triton(kernel, "kernel") for kernel in one.before()]
+        texts = [render_matmul(form, "kernel") for form in (matmul, *computed)] + before
+        items: list[OnGpu] = [matmul, *computed, *one.before()]
+        names = dict.fromkeys(param.name for item in items for param in item.params)
+        layouts = program.layouts
+        buffers = [(layouts[name].shape, layouts[name].strides, name in program.inputs) for name in names]
+        after = None if one.kernel is None else render_triton(one.kernel, "kernel")
+        present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
+        parts = tuple((one.source, one.pointers, one.grid, one.warps) for one in texts)
+        return key_of(parts, present, buffers, self.others, about, support_digest())
 
     def experiment(self, program: Program) -> Experiment:
-        return experiment_of(self.fusable, self.tiles, program, PRESENT)
+        one = self.fusable
+        layouts = _layouts(one, self.tiles, program)
+        found: dict[str, Sequence[Item]] = {}
+        if one.kernel is not None:
+            found[PRESENT] = (one.kernel,)
+        if one.before():
+            found[BEFORE] = one.before()
+        found |= {tile.text(): (*one.before(tile), *one.items(tile)) for tile in self.tiles}
+        written = tuple(param.name for param in one.matmul.params if param.written)
+        # Integers of 8 bits are weights, 0 or 1; where they are indices, these are checked.
+        weights = {name: 2 for name, layout in layouts.items() if layout.dtype in ("i8", "u8")}
+        return Experiment(
+            {name: (items, _launches(items)) for name, items in found.items()},
+            layouts,
+            written,
+            frozenset(name for name in layouts if name in program.inputs),
+            SECONDS,
+            _call(one, program),
+            one.call.name,
+            {**weights, **dict.fromkeys(written, ANY_INTEGERS)},
+        )
 
 
 @dataclass(slots=True)
-class Choices:
-    """Chooses candidates for the matmuls of a graph and reports them; without a `clock` the present ones.
+class Choices(Choosing[Fusable, TileShape]):
+    """Chooses the tiles of matmuls that run as one kernel with what follows; `exact` ones of float32 are ATen's."""
 
-    A matmul that cannot be timed keeps its present candidate, and `on_error` is called; without it, the error raises.
-    """
+    WHAT = "matmuls by other candidates than ATen's"
 
-    clock: Clock | None = None
     exact: bool = True
-    on_error: OnError | None = None
-    reports: dict[str, list[str]] = field(default_factory=dict)
 
-    def __call__(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
-        try:
-            return self._chosen(found, program)
-        except Exception as error:  # the present candidate is as good as ever
-            self._failed(error)
-            return {}
-
-    def _chosen(self, found: Sequence[Fusable], program: Program) -> Mapping[str, TileShape]:
+    def trials(self, found: Sequence[Fusable], program: Program) -> list[Trial]:
         mine = [one for one in found if not (self.exact and one.matmul.dtype == "f32")]
-        trials = [trial for one in mine if (trial := Trial(one, tuple(self._tiles(one)))).tiles]
-        chosen: dict[str, TileShape] = {}
-        for trial, times in zip(trials, times_of(trials, program, self.clock, self._failed), strict=True):
-            name = fastest(times, PRESENT, trial.others)
-            self._report(trial, times, name)
-            if name is not None:
-                chosen[trial.name] = trial.tiles[trial.others.index(name)]
-        return chosen
+        return [trial for one in mine if (trial := Trial(one, tuple(self._tiles(one)))).tiles]
 
     def _tiles(self, one: Fusable) -> list[TileShape]:
         capability = CAPABILITY if self.clock is None else self.clock.capability
@@ -95,41 +130,44 @@ class Choices:
             found += some if one.kernel is not None else some[:MOST_ALONE]
         return found
 
-    def _failed(self, error: Exception) -> None:
-        if self.on_error is None:
-            raise error
-        self.on_error("matmuls by other candidates than ATen's", error)
 
-    def _report(self, trial: Trial, times: Times, chosen: str | None) -> None:
-        one = trial.fusable
-        parts = [str(one.call.node.target), *(["its kernel"] if one.kernel is not None else [])]
-        parts += [f"what computes {', '.join(operands)}"] if (operands := _computable(one)) else []
-        head = f"{one.call.name}: {' and '.join(parts)}"
-        self.reports[one.call.name] = lines_of(trial, head, times, chosen)
-
-    def text(self) -> str:
-        """The candidates, with their times."""
-        return "\n".join(line for lines in self.reports.values() for line in lines)
+def _launches(items: Sequence[Item]) -> list[Launch]:
+    return [alone(item, rendered(item)) for item in items if isinstance(item, OnGpu)]
 
 
-def _computable(one: Fusable) -> list[str]:
-    """The operands that may be computed on the way in, by what they are called in the names of tiles."""
-    return [name for name, own in zip("ab", one.prologues, strict=True) if own is not None]
+def _call(one: Fusable, program: Program) -> Callable[[Buffers], torch.Tensor]:
+    """The ATen call on buffers."""
+    node = one.call.node
+    known = {id(arg): view_of(program, arg) for arg in node.all_input_nodes}
+    target: Any = node.target
+
+    def call(buffers: Buffers) -> torch.Tensor:
+        def tensor(arg: fx.Node) -> torch.Tensor:
+            place = known[id(arg)]
+            assert place is not None
+            (offset,) = ints((place.offset,))
+            return buffers[place.source].as_strided(ints(place.shape), ints(place.strides), offset)
+
+        result: torch.Tensor = target(*fx.node.map_arg(node.args, tensor), **node.kwargs)
+        return result
+
+    return call
 
 
-def key_of(trial: Trial, program: Program, about: tuple[object, ...]) -> str:
-    """The digest of all that the times depend on: equal for matmuls that differ in names only."""
-    one = trial.fusable
-    matmul = one.matmul
-    computed = [one.in_tiles(replace(matmul.tile, computed=way)) for way in one.ways[1:]]
-    before = [render_triton(kernel, "kernel") for kernel in one.before()]
-    rendered = [render_matmul(form, "kernel") for form in (matmul, *computed)] + before
-    items: list[OnGpu] = [matmul, *computed, *one.before()]
-    names = dict.fromkeys(param.name for item in items for param in item.params)
-    buffers = [(program.layouts[name].shape, program.layouts[name].strides, name in program.inputs) for name in names]
-    texts = tuple((one.source, one.pointers, one.grid, one.warps) for one in rendered)
-    after = None if one.kernel is None else render_triton(one.kernel, "kernel")
-    present = (str(one.call.node.target), after and (after.source, after.grid, after.pointers, after.warps))
-    tiles = tuple(tile.text() for tile in trial.tiles)
-    parts = (FORMAT, texts, present, buffers, tiles, about, support_digest())
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+def _layouts(one: Fusable, tiles: Sequence[TileShape], program: Program) -> dict[str, Layout]:
+    """Those of all buffers that any form has."""
+    kernels = (*one.before(), *([one.kernel] if one.kernel is not None else []))
+    params = [*one.matmul.params, *(param for kernel in kernels for param in kernel.params)]
+    found = {param.name: program.layouts[param.name] for param in params if param.name != one.call.name}
+    found[one.call.name] = program.layouts[one.call.name]
+    for tile in tiles:
+        added = one.added(tile, found[one.call.name].device)
+        for name, layout in added.items():
+            if name not in found or span(layout) > span(found[name]):
+                found[name] = layout
+    for node in one.call.node.all_input_nodes:
+        place = view_of(program, node)
+        if place is None:
+            raise RuntimeError("an operand whose place is not known")
+        found.setdefault(place.source, program.layouts[place.source])
+    return found

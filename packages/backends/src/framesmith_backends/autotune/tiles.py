@@ -1,26 +1,16 @@
-"""In which tiles and numbers of warps kernels run: by rule, or in the form that was timed as fastest.
+"""Trials of kernels in several tiles and numbers of warps: by rule, and in other configurations.
 
 A launch is timed as a whole, a kernel or several of the same source: these share it, whatever is chosen.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from framesmith_aten.contract import OnError
-from framesmith_backends.autotune.trials import (
-    ANY_INTEGERS,
-    FORMAT,
-    Clock,
-    Experiment,
-    Times,
-    fastest,
-    lines_of,
-    span,
-    times_of,
-)
+from framesmith_backends.autotune.autotuner import key_of
+from framesmith_backends.autotune.trials import ANY_INTEGERS, Choosing, Experiment, span
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, loads, variables, walk
 from framesmith_backends.ir.kernel import Kernel
@@ -36,9 +26,8 @@ from framesmith_backends.render.triton.tile_candidates import forms_of
 
 #: The name of the present candidate.
 BY_RULE = "by rule"
-#: Fewer bytes are moved in less time than a launch (H200: 3 us); so many different launches of a graph are timed,
-#: the largest ones, each for so many seconds.
-LEAST_BYTES, MOST_TIMED, SECONDS = 12 << 20, 16, 0.3
+#: Fewer bytes are moved in less time than a launch (H200: 3 us); others are timed for so many seconds.
+LEAST_BYTES, SECONDS = 12 << 20, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +37,29 @@ class TileTrial:
     one: Gathered
     candidates: tuple[Form, ...]
     moved: int
+    present: ClassVar[str] = BY_RULE
 
     @property
     def name(self) -> str:
         return self.one.text()
 
     @property
-    def present(self) -> str:
-        return BY_RULE
-
-    @property
     def others(self) -> tuple[str, ...]:
         return tuple(form.text() for form in self.candidates[1:])
+
+    @property
+    def head(self) -> str:
+        return f"{self.name}: {self.moved / 2**20:.0f} MiB, by rule {self.candidates[0].text()}"
+
+    def chosen(self, which: int) -> dict[str, InForm]:
+        return {self.one.name: in_form(self.one, self.candidates[1 + which])}
 
     def key(self, program: Program, about: tuple[object, ...]) -> str:
         launch, rule = self._launched(self.candidates[0]), self.candidates[0].text()
         function = launch.kernel
         buffers = [(span(program.layouts[name]), name in program.inputs) for name in launch.buffers]
         form = (text_of(function), function.grid, function.pointers, function.options, rule, self.others)
-        parts = (FORMAT, "tiles", form, buffers, about, support_digest())
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+        return key_of("tiles", form, buffers, about, support_digest())
 
     def experiment(self, program: Program) -> Experiment:
         """The launch in all candidates, without the checks of its kernels, which would be of random numbers."""
@@ -125,48 +117,15 @@ def text_of(function: TritonKernel) -> str:
 
 
 @dataclass(slots=True)
-class TileChoices:
-    """Chooses configurations for the launches of a graph and reports them; without a `clock` those by rule.
+class TileChoices(Choosing[Gathered, InForm]):
+    """Chooses configurations for the launches of a graph, the largest ones first."""
 
-    A launch that cannot be timed is by rule, and `on_error` is called; without it, the error is raised.
-    """
+    WHAT = "kernels in other configurations than the rule's"
+    MOST = 16
 
-    clock: Clock | None = None
-    on_error: OnError | None = None
-    reports: list[str] = field(default_factory=list)
-
-    def __call__(self, found: Sequence[Gathered], program: Program) -> Mapping[str, InForm]:
-        """The launches in another configuration than the rule's, by name."""
-        try:
-            return self._chosen(found, program)
-        except Exception as error:  # the rule's form is as good as ever
-            self._failed(error)
-            return {}
-
-    def _chosen(self, found: Sequence[Gathered], program: Program) -> Mapping[str, InForm]:
+    def trials(self, found: Sequence[Gathered], program: Program) -> list[TileTrial]:
         trials = [trial for one in found if (trial := trial_of(one, program)) is not None]
-        trials.sort(key=lambda trial: -trial.moved)
-        chosen: dict[str, InForm] = {}
-        for trial, times in zip(trials, times_of(trials, program, self.clock, self._failed, MOST_TIMED), strict=True):
-            name = fastest(times, BY_RULE, trial.others)
-            self._report(trial, times, name)
-            if name is not None:
-                chosen[trial.one.name] = in_form(trial.one, trial.candidates[1 + trial.others.index(name)])
-        return chosen
-
-    def _failed(self, error: Exception) -> None:
-        if self.on_error is None:
-            raise error
-        self.on_error("kernels in other configurations than the rule's", error)
-
-    def _report(self, trial: TileTrial, times: Times, chosen: str | None) -> None:
-        head = f"{trial.name}: {trial.moved / 2**20:.0f} MiB, by rule {trial.candidates[0].text()}"
-        skipped = self.clock is not None and not times
-        self.reports += [head, "  not measured"] if skipped else lines_of(trial, head, times, chosen)
-
-    def text(self) -> str:
-        """The candidates, with their times."""
-        return "\n".join(self.reports)
+        return sorted(trials, key=lambda trial: -trial.moved)
 
 
 def trial_of(one: Gathered, program: Program) -> TileTrial | None:

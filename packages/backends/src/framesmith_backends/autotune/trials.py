@@ -1,37 +1,30 @@
-"""The autotuner cache: candidates of one computation, timed side by side, equal ones once, and stored on disk.
+"""Trials of kernels on a device: what is launched in each candidate, the clock that times it, and the choices.
 
-A `Trial` is a computation with its candidates, one of them present: it stays where none is faster by a margin, where
-none could be timed, and while a CUDA graph is captured. A `Clock` times trials.
+The present candidate stays where none is faster by a margin, where none could be timed, and while a CUDA graph is
+captured.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
-from framesmith_backends import storage
+from framesmith_aten.contract import OnError
+from framesmith_backends.autotune.autotuner import Candidates, Times, Timing, autotuner, fastest
 from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import Layout, Program
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.reporting import PLANS, warn_once
 
-#: A form is taken if its time is less than this part of the present one's.
-MARGIN = 0.98
 #: The name of what the present candidate launches before its call.
 BEFORE = "before"
-#: Of what is written to disk.
-FORMAT = 1
-
 #: Integers that are written without being read are below this at first.
 ANY_INTEGERS = 128
 
-#: Seconds by the names of candidates.
-Times = Mapping[str, float]
 #: Buffers by their names.
 Buffers = Mapping[str, torch.Tensor]
 
@@ -57,17 +50,18 @@ class Experiment:
     bounds: Mapping[str, int] = field(default_factory=dict)
 
 
-class Trial(Protocol):
-    """A computation and its candidates by name: the present one, and others in the order of reports."""
+class Trial(Candidates, Protocol):
+    """A computation of a program, and its candidates."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def present(self) -> str: ...
+    def head(self) -> str:
+        """The first line of its report."""
 
-    @property
-    def others(self) -> tuple[str, ...]: ...
+    def chosen(self, which: int) -> Mapping[str, Any]:
+        """What is made of one of the other candidates, by the computation's name."""
 
     def key(self, program: Program, about: tuple[object, ...]) -> str:
         """The digest of all that the times depend on: equal for computations that differ in names only."""
@@ -98,90 +92,89 @@ class TooLarge(Exception):
     """A trial does not fit in the device's free memory; its present candidate is no worse than it was."""
 
 
-def times_of(
-    trials: Sequence[Trial],
-    program: Program,
-    clock: Clock | None,
-    failed: Callable[[Exception], None],
-    most: int | None = None,
-) -> list[Times]:
-    """The times of each trial; none where there is no clock, or it is not free.
+Found = TypeVar("Found")
+Made = TypeVar("Made")
 
-    Of trials that differ the first `most` are timed, or were before; `failed` is called for those that could not be.
+
+@dataclass(slots=True)
+class Choosing(Generic[Found, Made]):
+    """Chooses candidates for a graph's computations and reports them; without a `clock` the present ones.
+
+    A computation that cannot be timed keeps its present candidate, and `on_error` is called; without it, the error
+    raises.
     """
-    if clock is None or not trials or not clock.is_free():
-        return [{}] * len(trials)
-    keys = [trial.key(program, clock.about) for trial in trials]
-    wanted: dict[str, Trial] = {}
-    for key, trial in zip(keys, trials, strict=True):
-        if most is None or len(wanted) < most:
-            wanted.setdefault(key, trial)
-    known = {key: times for key, trial in wanted.items() if (times := _kept(key, trial)) is not None}
-    fresh = {key: trial for key, trial in wanted.items() if key not in known}
-    if fresh:
-        known |= _timed(clock, fresh, program, failed)
-    return [known.get(key, {}) for key in keys]
 
+    WHAT: ClassVar[str]
+    #: Of trials that differ so many are timed, the first ones.
+    MOST: ClassVar[int | None] = None
 
-def _timed(
-    clock: Clock, fresh: Mapping[str, Trial], program: Program, failed: Callable[[Exception], None]
-) -> dict[str, Times]:
-    """The clock's times of each, stored on disk."""
-    found: dict[str, Times] = {}
-    for (key, trial), times in zip(fresh.items(), clock.times([*fresh.values()], program), strict=True):
-        if isinstance(times, Exception):
-            PLANS.info("%s was not timed: %s", trial.name, times)
-            if isinstance(times, TooLarge):
-                warn_once(f"kernels and matmuls are not measured where {times}; they run by their present candidates")
-            else:
-                failed(times)
+    clock: Clock | None = None
+    on_error: OnError | None = None
+    reports: dict[str, list[str]] = field(default_factory=dict)
+
+    def trials(self, found: Sequence[Found], program: Program) -> Sequence[Trial]:
+        """The trials of those that have other candidates."""
+        raise NotImplementedError
+
+    def __call__(self, found: Sequence[Found], program: Program) -> Mapping[str, Made]:
+        """What is made of another candidate than the present one, by the computation's name."""
+        chosen: dict[str, Made] = {}
+        try:
+            trials = self.trials(found, program)
+            for trial, times in zip(trials, self._times(trials, program), strict=True):
+                name = fastest(times, trial)
+                self.reports[trial.name] = [trial.head, *self._lines(trial, times, name or trial.present)]
+                if name is not None:
+                    chosen |= trial.chosen(trial.others.index(name))
+        except Exception as error:  # the present candidates are as good as ever
+            self._failed(error)
+            return {}
+        return chosen
+
+    def text(self) -> str:
+        """The candidates, with their times."""
+        return "\n".join(line for lines in self.reports.values() for line in lines)
+
+    def _lines(self, trial: Trial, times: Times, best: str) -> list[str]:
+        if not times and self.clock is not None:
+            return ["  not measured"]
+        if not times:
+            return [f"  unmeasured: {trial.present}; to be measured: {'; '.join(trial.others)}"]
+        return [
+            f"  {name}: {1e6 * seconds:.2f} us{', chosen' if name == best else ''}"
+            for name, seconds in sorted(times.items(), key=lambda pair: pair[1])
+        ]
+
+    def _failed(self, error: Exception) -> None:
+        if self.on_error is None:
+            raise error
+        self.on_error(self.WHAT, error)
+
+    def _times(self, trials: Sequence[Trial], program: Program) -> list[Times]:
+        """The times of each trial; none where there is no clock, or it is not free."""
+        clock = self.clock
+        if clock is None or not trials or not clock.is_free():
+            return [{}] * len(trials)
+        keys = [trial.key(program, clock.about) for trial in trials]
+        wanted: dict[str, Trial] = {}
+        for key, trial in zip(keys, trials, strict=True):
+            if self.MOST is None or len(wanted) < self.MOST:
+                wanted.setdefault(key, trial)
+        known = autotuner().timings(wanted, lambda missing: self._measured(clock, missing, program))
+        return [known[key].times if key in known else {} for key in keys]
+
+    def _measured(self, clock: Clock, trials: Sequence[Trial], program: Program) -> list[Timing | None]:
+        return [self._timing(trial, times) for trial, times in zip(trials, clock.times(trials, program), strict=True)]
+
+    def _timing(self, trial: Trial, times: Times | Exception) -> Timing | None:
+        if not isinstance(times, Exception):
+            return Timing(times)
+        PLANS.info("%s was not timed: %s", trial.name, times)
+        if isinstance(times, TooLarge):
+            warn_once(f"kernels and matmuls are not measured where {times}; they run by their present candidates")
         else:
-            found[key] = times
-            storage.write(_file(key), json.dumps({"format": FORMAT, "times": dict(times)}).encode())
-    return found
-
-
-def fastest(times: Times, present: str, others: Sequence[str]) -> str | None:
-    """The form that is faster than the present one by the margin, or None."""
-    if present not in times:
+            self._failed(times)
         return None
-    best = min((name for name in others if name in times), key=lambda name: times[name], default=None)
-    return best if best is not None and times[best] < MARGIN * times[present] else None
-
-
-def lines_of(trial: Trial, head: str, times: Times, chosen: str | None) -> list[str]:
-    """The report of a trial: the times of its candidates, or which would be measured."""
-    lines = [head]
-    if not times:
-        lines.append(f"  unmeasured: {trial.present}; to be measured: {'; '.join(trial.others)}")
-    best = trial.present if chosen is None else chosen
-    for name, seconds in sorted(times.items(), key=lambda pair: pair[1]):
-        lines.append(f"  {name}: {1e6 * seconds:.2f} us{', chosen' if name == best else ''}")
-    return lines
-
-
-def _file(key: str) -> str:
-    return f"choice-{key}.json"
-
-
-def _kept(key: str, trial: Trial) -> Times | None:
-    """The times that the cache folder has; what does not fit is timed again."""
-    times = _read(key, trial.present)
-    return times if times is not None and times.keys() <= {trial.present, *trial.others} else None
-
-
-def _read(key: str, present: str) -> dict[str, float] | None:
-    content = storage.read(_file(key))
-    if content is None:
-        return None
-    try:
-        known: Any = json.loads(content)
-    except ValueError:
-        return None
-    times = known.get("times") if isinstance(known, dict) and known.get("format") == FORMAT else None
-    if not isinstance(times, dict) or present not in times:
-        return None
-    return times if all(isinstance(value, float) and value > 0 for value in times.values()) else None
 
 
 def span(layout: Layout) -> int:

@@ -17,6 +17,7 @@ from interpreter_scripts.prologues import BF16, CASES, TILE, attempts, compare, 
 from interpreter_scripts.run import interpreted
 from render.triton.test_matmul_epilogues import StandInClock
 
+from framesmith_backends.autotune.autotuner import autotuner
 from framesmith_backends.autotune.matmuls import CAPABILITY, PRESENT, Choices
 from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.dtypes import DTYPES
@@ -49,6 +50,7 @@ COMPUTED = [name for name, (_, _, ways) in CASES.items() if all(len(some) > 1 fo
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    autotuner.cache_clear()
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Rewrites of matmuls to another provider: a table of (ATen operator, operands) rows on the FX graph.
 
-float32 matmuls go to the provider that `cost_table.py` has as the fastest for their class on
-this machine: ATen's library, oneDNN, or the native kernel.
+float32 matmuls go to the provider that is the fastest for their class on this machine (`providers.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
-from framesmith_backends.native_ops.matmul.cost_table import MatmulClass, class_of, cost_table, why_not
+from framesmith_backends.native_ops.matmul.providers import MatmulClass, class_of, fastest, why_not
 from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
 from framesmith_backends.torch_adapter import mkldnn
 from framesmith_guards.torch_adapter import aten
@@ -108,8 +107,8 @@ def use_native(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with its large matmuls where the cost table says they are fastest."""
-    return _moved(gm, lambda match: cost_table().fastest(matmul_class(match)))
+    """The graph with its large matmuls where they were timed as the fastest."""
+    return _moved(gm, lambda match: fastest(matmul_class(match)))
 
 
 def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphModule:
