@@ -17,7 +17,7 @@ from framesmith_backends.launch.background import made, waiting
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
-from framesmith_backends.native_ops.pending import pending_code
+from framesmith_backends.native_ops.base import pending_code
 from framesmith_backends.options import checked_options, checked_role
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying

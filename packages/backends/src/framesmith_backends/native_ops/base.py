@@ -11,17 +11,25 @@ import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
+from torch import fx
+from torch.fx.node import Argument
 
+from framesmith_aten.graphs.modules import new_module
+from framesmith_aten.meta import Key
 from framesmith_backends.launch.background import at_work, begin
+from framesmith_backends.rewrite.replacing import Write, erase_unread, replaced
 from framesmith_backends.target import Processor
 from framesmith_guards.torch_adapter import OpOverload
 
 Spec = TypeVar("Spec", bound=Hashable)
 
 _library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+#: The machine code of the operator that a node calls, perhaps still being made.
+CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")
 
 #: The numbers that an entry takes behind its job: the extent that threads divide among them, and how many they are.
 EXTENT, THREADS = ctypes.c_int64, ctypes.c_int32
@@ -66,12 +74,10 @@ class NativeOp(dict[Spec, Code]):
         self._lock = threading.RLock()
 
     def __missing__(self, spec: Spec) -> Code:
-        from framesmith_backends.launch.llvm.engine import machine
-
         with at_work(), self._lock:
             if spec in self:
                 return self[spec]
-            target = machine().target
+            target = processor()
             code = self[spec] = Code(self.name, lambda: self._render(spec, target), self._entries)
             code.engine.add_done_callback(lambda done: self._forget(spec) if done.exception() is not None else None)
         return code
@@ -79,6 +85,42 @@ class NativeOp(dict[Spec, Code]):
     def _forget(self, spec: Spec) -> None:
         with self._lock:
             self.pop(spec, None)
+
+
+def pending_code(gm: fx.GraphModule) -> list[Future[Any]]:
+    """The machine code that the graph's first call waits for; it raises what failed there."""
+    return [code for node in gm.graph.nodes if (code := CODE.get(node)) is not None]
+
+
+def is_on_cpu(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a node's value is one tensor of the CPU, and not sparse."""
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout == torch.strided
+
+
+def call_like(graph: fx.Graph, node: fx.Node, target: OpOverload, *args: Argument) -> fx.Node:
+    """A call whose results are those of a node."""
+    call = graph.call_function(target, args)
+    call.meta = dict(node.meta)
+    return call
+
+
+def rewritten(
+    gm: fx.GraphModule, instead: Mapping[fx.Node, Write], unread: Callable[[fx.Node], bool] | None = None
+) -> fx.GraphModule:
+    """The graph with other calls in place of nodes, and without `unread` ones; the same graph if there are none."""
+    if not instead:
+        return gm
+    graph = replaced(gm.graph, instead)
+    if unread is not None:
+        erase_unread(graph, unread)
+    return new_module(gm, graph)
+
+
+def processor() -> Processor:
+    """The processor that code is made for."""
+    from framesmith_backends.launch.llvm.engine import machine
+
+    return machine().target
 
 
 def threads_for(work: int, grain: int, most: int = 1 << 16) -> int:

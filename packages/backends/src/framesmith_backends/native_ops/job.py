@@ -14,6 +14,8 @@ from framesmith_backends.target import Processor
 
 #: The parameter of functions of a module that read the job.
 POINTER = Value("%job", "ptr")
+#: The parameters of functions that run in threads: the first of some tasks, and the one after their last.
+BEGIN, END = Value("%begin", "i64"), Value("%end", "i64")
 
 
 class Job:
@@ -51,6 +53,28 @@ class Job:
         return w.at(job, self.index[name], "i64")
 
 
+class Module:
+    """A module of functions for a processor, of instructions for its `vectors`, and what they declare."""
+
+    def __init__(self, target: Processor, vectors: str | None = None) -> None:
+        self.target, self.vectors = target, target.vectors if vectors is None else vectors
+        self._declared: dict[str, None] = {}
+
+    def writer(self) -> Writer:
+        """The writer of one of its functions."""
+        return Writer(vectors=self.vectors, declared=self._declared)
+
+    def text(self, *functions: str, threads: bool = True) -> str:
+        """Its text, with the functions that run others in threads."""
+        shared = (RUNTIME,) if threads else ()
+        return "\n\n".join([*self._declared, *shared, *functions, attributes(self.target)])
+
+
+def threaded(w: Writer, name: str) -> str:
+    """`void name(ptr job, i64 begin, i64 end)`: what was written, as a function that runs in threads."""
+    return w.function(f"define internal void @{name}(ptr %job, i64 %begin, i64 %end)")
+
+
 def entry(name: str, extents: Mapping[str, str]) -> str:
     """`void name(ptr job, i64 for each extent, i32 threads)`: functions of (job, begin, end), each over its extent."""
     taken = "".join(f", i64 %{extent}" for extent in extents.values())
@@ -61,6 +85,6 @@ def entry(name: str, extents: Mapping[str, str]) -> str:
     return f"define void @{name}(ptr %job{taken}, i32 %threads) {{\n{calls}  ret void\n}}"
 
 
-def module(target: Processor, declarations: Iterable[str], *functions: str) -> str:
-    """The text of a module whose functions run in threads."""
-    return "\n\n".join([*declarations, RUNTIME, *functions, attributes(target)])
+def call(w: Writer, name: str, names: Iterable[str], given: Mapping[str, Value]) -> None:
+    """Call a function whose parameters are `kind name` with the values of these names."""
+    w.call(name, *(given[one.split()[1]] for one in names))

@@ -1,14 +1,156 @@
-"""A block of queries: over all keys it sees, and its results."""
+"""A block of queries: over all keys it sees, and its results. See Note [Across queries].
+
+Register tiles multiply broadcast elements of keys or values by vectors of queries. Scores become probabilities: powers
+of e, with their sums, and the largest score so far.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from framesmith_backends.native_ops.attention.shape import KEYS, LOWEST, Shape
-from framesmith_backends.native_ops.attention.softmax import logarithm
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.render.llvm.builder import Value, constant
+from framesmith_backends.render.llvm.math import elementary as functions
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
+
+#: Keys of one iteration.
+UNROLL = 2
+
+
+def _scores_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows: int) -> list[list[Value]]:
+    """Of each key and vector of queries the sum over the elements of a head."""
+    sums = [[w.cell(constant(0.0, "float", lanes)) for _ in range(vectors)] for _ in range(rows)]
+    keys, here = [p["key"]], w.cell(p["queries"])
+    for _ in range(rows - 1):
+        keys.append(w.at(keys[-1], p["key_row"]))
+    with w.loop(ZERO, p["depth"]) as d:
+        now = w.read(here, "ptr")
+        _step(w, lanes, sums, [w.at(key, d) for key in keys], now)
+        w.store(w.at(now, vectors * lanes), here, 0)
+    return [[w.read(cell, "float", lanes) for cell in row] for row in sums]
+
+
+def _values_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows: int) -> list[list[Value]]:
+    """Of each element of the values and vector of queries the sum over keys."""
+    sums = [[w.cell(constant(0.0, "float", lanes)) for _ in range(vectors)] for _ in range(rows)]
+    value, here = w.cell(p["value"]), w.cell(p["scores"])
+    whole = w.binary("and", p["keys"], -UNROLL)
+    for first, last, unroll in ((ZERO, whole, UNROLL), (whole, p["keys"], 1)):
+        with w.loop(first, last, unroll):
+            head, now = w.read(value, "ptr"), w.read(here, "ptr")
+            for _ in range(unroll):
+                _step(w, lanes, sums, [w.at(head, r) for r in range(rows)], now)
+                head, now = w.at(head, p["value_row"]), w.at(now, vectors * lanes)
+            w.store(head, value, 0)
+            w.store(now, here, 0)
+    return [[w.read(cell, "float", lanes) for cell in row] for row in sums]
+
+
+def _step(w: Writer, lanes: int, sums: list[list[Value]], ones: list[Value], wide: Value) -> None:
+    """To each sum its row's one number times its vector."""
+    parts = [w.load(w.at(wide, v * lanes), "float", lanes) for v in range(len(sums[0]))]
+    for row, one in zip(sums, ones, strict=True):
+        number = w.splat(w.load(one, "float"), lanes)
+        for cell, part in zip(row, parts, strict=True):
+            w.store(w.fma(number, part, w.read(cell, "float", lanes)), cell, 0)
+
+
+_SCORES = ("ptr queries", "ptr key", "i64 key_row", "i64 depth", "ptr scores", "float scale", "i1 masked")
+
+
+def scores_tile(w: Writer, shape: Shape, vectors: int, rows: int) -> str:
+    """Scores of so many keys, scaled, and added to the mask that is in their place if there is one."""
+    p, lanes = parameters(*_SCORES), shape.lanes
+    sums = _scores_sums(w, p, lanes, vectors, rows)
+    scale, masked = w.splat(p["scale"], lanes), w.splat(p["masked"], lanes)
+    for r, row in enumerate(sums):
+        for v, value in enumerate(row):
+            place = w.at(p["scores"], (r * vectors + v) * lanes)
+            w.store(w.fma(value, scale, w.masked_load(place, masked)), place)
+    return w.function(f"define internal void @fs.scores.{vectors}.{rows}({signature(_SCORES)})")
+
+
+_VALUES = ("ptr scores", "ptr value", "i64 value_row", "i64 keys", "ptr sums", "ptr factor", "i1 later")
+
+
+def values_tile(w: Writer, shape: Shape, vectors: int, rows: int) -> str:
+    """P·V for so many elements of the values, added to `factor` times the sums of earlier blocks."""
+    p, lanes = parameters(*_VALUES), shape.lanes
+    sums = _values_sums(w, p, lanes, vectors, rows)
+    later = w.splat(p["later"], lanes)
+    factors = [w.load(w.at(p["factor"], v * lanes), "float", lanes) for v in range(vectors)]
+    for r, row in enumerate(sums):
+        for v, value in enumerate(row):
+            place = w.at(p["sums"], (r * vectors + v) * lanes)
+            w.store(w.fma(w.masked_load(place, later), factors[v], value), place)
+    return w.function(f"define internal void @fs.values.{vectors}.{rows}({signature(_VALUES)})")
+
+
+def larger(w: Writer, a: Value, b: Value) -> Value:
+    """The larger; where one is NaN, either: a row with a NaN is NaN by its sum."""
+    return w.select(w.compare("ogt", a, b), a, b)
+
+
+def finite(w: Writer, greatest: Value) -> Value:
+    """The score that is subtracted from others: zero where all are -inf, so that their powers are zero."""
+    return w.select(w.compare("oeq", greatest, LOWEST), w.number(0.0, greatest), greatest)
+
+
+def logarithm(w: Writer, greatest: Value, total: Value) -> Value:
+    """The logarithm of a sum of powers whose largest exponent is given; infinite where that is."""
+    found = w.add(finite(w, greatest), functions.log(w, total))
+    return w.select(w.compare("oeq", greatest, math.inf), greatest, found)
+
+
+_SOFTMAX = ("ptr scores", "i64 keys", "ptr greatest", "ptr total", "ptr factor", "i64 ahead")
+
+
+def softmax(w: Writer, shape: Shape, vectors: int) -> str:
+    """Powers of e in place of a block's scores, and the state that follows.
+
+    The query of lane k sees the keys up to `ahead` + k of this block.
+    """
+    p, lanes = parameters(*_SOFTMAX), shape.lanes
+    width = vectors * lanes
+    beyond = w.add(p["ahead"], 1)
+    beyond = w.select(w.compare("slt", beyond, 0), ZERO, beyond)
+    steps = [
+        Value("<" + ", ".join(f"i64 {v * lanes + k}" for k in range(lanes)) + ">", "i64", lanes) for v in range(vectors)
+    ]
+    with w.loop(beyond, p["keys"]) as k:
+        hidden = w.splat(w.sub(k, p["ahead"]), lanes)
+        row = w.at(p["scores"], w.mul(k, width))
+        for v in range(vectors):
+            place = w.at(row, v * lanes)
+            one = w.load(place, "float", lanes)
+            w.store(w.select(w.compare("slt", steps[v], hidden), w.number(LOWEST, one), one), place)
+    names = [[w.at(p[name], v * lanes) for v in range(vectors)] for name in ("greatest", "total", "factor")]
+    before = [w.load(place, "float", lanes) for place in names[0]]
+    cells = [w.cell(one) for one in before]
+    with w.loop(ZERO, p["keys"]) as k:
+        row = w.at(p["scores"], w.mul(k, width))
+        for v, cell in enumerate(cells):
+            one = w.load(w.at(row, v * lanes), "float", lanes)
+            w.store(larger(w, w.read(cell, "float", lanes), one), cell, 0)
+    greatest = [w.read(cell, "float", lanes) for cell in cells]
+    base = [finite(w, one) for one in greatest]
+    totals = [w.cell(constant(0.0, "float", lanes)) for _ in range(vectors)]
+    with w.loop(ZERO, p["keys"]) as k:
+        row = w.at(p["scores"], w.mul(k, width))
+        for v, cell in enumerate(totals):
+            place = w.at(row, v * lanes)
+            power = functions.weight(w, w.sub(w.load(place, "float", lanes), base[v]))
+            w.store(power, place)
+            w.store(w.add(w.read(cell, "float", lanes), power), cell, 0)
+    for v in range(vectors):
+        factor = functions.weight(w, w.sub(before[v], base[v]))
+        total = w.fma(w.load(names[1][v], "float", lanes), factor, w.read(totals[v], "float", lanes))
+        for value, place in zip((greatest[v], total, factor), (names[0][v], names[1][v], names[2][v]), strict=True):
+            w.store(value, place)
+    return w.function(f"define internal void @fs.softmax.{vectors}({signature(_SOFTMAX)})")
+
 
 _SPREAD = ("ptr mask", "i64 step", "i64 keys", "ptr scores", "i64 width")
 

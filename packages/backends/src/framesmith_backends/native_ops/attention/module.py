@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.attention.block import BLOCK, FINISH, block, finish, spread
+from framesmith_backends.native_ops.attention.block import (
+    BLOCK,
+    FINISH,
+    block,
+    finish,
+    scores_tile,
+    softmax,
+    spread,
+    values_tile,
+)
 from framesmith_backends.native_ops.attention.row import ROW, row
 from framesmith_backends.native_ops.attention.shape import JOB, Shape, shape_of
-from framesmith_backends.native_ops.attention.softmax import softmax
-from framesmith_backends.native_ops.attention.tiles import scores_tile, values_tile
-from framesmith_backends.native_ops.job import entry, module
+from framesmith_backends.native_ops.job import BEGIN, END, Module, call, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.scratch import SCRATCH
@@ -21,11 +28,8 @@ def render_attention(widths: tuple[int, ...], target: Processor) -> str:
     Tasks are blocks of queries (`blocks_of`). There is code for these `widths` alone (`widths_of`): all of it takes
     0.3 s to compile.
     """
-    shape, declarations = shape_of(target), dict[str, None]()
-
-    def writer() -> Writer:
-        return Writer(vectors=target.vectors, declared=declarations)
-
+    shape, module = shape_of(target), Module(target)
+    writer = module.writer
     parts = [pack(writer(), shape.lanes)]
     for vectors in widths:
         heights = shape.heights[vectors]
@@ -34,7 +38,7 @@ def render_attention(widths: tuple[int, ...], target: Processor) -> str:
         parts += [softmax(writer(), shape, vectors), block(writer(), shape, vectors)]
     parts += [spread(writer(), shape), finish(writer(), shape)] if widths else [row(writer(), shape)]
     parts += [_part(writer(), shape, widths), entry("fs_attention", {"fs.part": "tasks"})]
-    return module(target, declarations, SCRATCH, *parts)
+    return module.text(SCRATCH, *parts)
 
 
 def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
@@ -46,8 +50,8 @@ def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
         w.store(constant(1, "i64"), JOB.at(w, "failed"), 8)
     vectors = w.binary("udiv", w.add(job["queries"], shape.lanes - 1), shape.lanes)
     blocks = w.binary("udiv", w.add(vectors, shape.most - 1), shape.most) if widths else job["queries"]
-    end = w.select(missing, Value("%begin", "i64"), Value("%end", "i64"))
-    with w.loop(Value("%begin", "i64"), end) as task:
+    end = w.select(missing, BEGIN, END)
+    with w.loop(BEGIN, end) as task:
         line, turn = w.binary("udiv", task, blocks), w.binary("urem", task, blocks)
         # From both ends in turn: causal queries see more keys the later they are, and threads get equal work.
         half, odd = w.binary("lshr", turn, 1), w.binary("and", turn, 1)
@@ -59,7 +63,7 @@ def _part(w: Writer, shape: Shape, widths: tuple[int, ...]) -> str:
             _one_query(w, here, which)
     with w.when(w.negated(missing)):
         w.call("@fs.give", memory)
-    return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+    return threaded(w, "fs.part")
 
 
 def _of_head(w: Writer, job: dict[str, Value], line: Value) -> dict[str, Value]:
@@ -88,7 +92,7 @@ def _one_query(w: Writer, here: dict[str, Value], which: Value) -> None:
     rows = ("query", "mask", "out", "lse")
     moved = {name: _moved(w, here[name], w.mul(which, here[f"{name}_row"])) for name in rows}
     given = {**here, **moved, "limit": _limit(w, here, w.add(which, 1))}
-    w.call("@fs.row", *(given[name.split()[1]] for name in ROW))
+    call(w, "@fs.row", ROW, given)
 
 
 def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: dict[str, Value], which: Value,
@@ -103,6 +107,6 @@ def _block_of_queries(w: Writer, shape: Shape, widths: tuple[int, ...], here: di
     given = {**here, "first": first, "count": count, "limit": _limit(w, here, w.add(first, count)), "width": width}
     for size in widths:
         with w.when(w.compare("eq", wide, size)):
-            w.call(f"@fs.block.{size}", *(given[name.split()[1]] for name in BLOCK))
+            call(w, f"@fs.block.{size}", BLOCK, given)
     given |= {name: w.at(here[name], w.mul(first, here[f"{name}_row"])) for name in ("out", "lse")}
-    w.call("@fs.finish", *(given[name.split()[1]] for name in FINISH))
+    call(w, "@fs.finish", FINISH, given)

@@ -24,7 +24,7 @@ from framesmith_backends.native_ops.attention.shape import (
     shape_of,
     widths_of,
 )
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator
+from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor
 
 #: Multiplications of each of the two matmuls below which ATen is faster, also of few queries, and those of each thread.
 FEWEST, FEWEST_OF_FEW, GRAIN = 1 << 12, 1 << 15, 1 << 16
@@ -71,9 +71,7 @@ def _fits(mask: tuple[int, ...], scores: tuple[int, ...]) -> bool:
 @functools.cache
 def shape() -> Shape:
     """The tiling for this processor."""
-    from framesmith_backends.launch.llvm.engine import machine
-
-    return shape_of(machine().target)
+    return shape_of(processor())
 
 
 class Call(NamedTuple):

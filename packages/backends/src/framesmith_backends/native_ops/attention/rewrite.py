@@ -12,39 +12,36 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
-from framesmith_backends.native_ops.pending import CODE
+from framesmith_backends.native_ops.base import CODE, call_like, is_on_cpu, rewritten
 from framesmith_backends.refusal import Refusal, note
-from framesmith_backends.rewrite.replacing import Copies, replaced
+from framesmith_backends.rewrite.replacing import Copies
 
 Args = tuple[Argument, ...]
 
 
 def use_native_attention(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with such calls; the same graph if it has none."""
-    nodes = gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION)
     found = {}
-    for node in nodes:
+    for node in gm.graph.find_nodes(op="call_function", target=CPU_ATTENTION):
         native = _native(node)
         if isinstance(native, Refusal):
             note("native attention", node.name, native)
         else:
             found[node] = native
-    if not found:
-        return gm
-    from framesmith_backends.native_ops.attention.operator import ATTENTION
 
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
+        from framesmith_backends.native_ops.attention.operator import ATTENTION
+
         args, code = found[node]
-        call = graph.call_function(ATTENTION, fx.node.map_arg(args, copies.__getitem__))
-        call.meta = node.meta | {CODE.name: code}
+        call = call_like(graph, node, ATTENTION, *fx.node.map_arg(args, copies.__getitem__))
+        CODE.set(call, code)
         return call
 
-    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
+    return rewritten(gm, dict.fromkeys(found, write))
 
 
 def _native(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
@@ -58,7 +55,7 @@ def _native(node: fx.Node) -> tuple[Args, Future[Any] | None] | Refusal:
     query, key, value = (one.meta["val"] for one in operands[:3])
     mask = None if operands[3] is None else operands[3].meta["val"]
     tensors = [query, key, value] if mask is None else [query, key, value, mask]
-    if any(one.dtype != torch.float32 or one.device.type != "cpu" or one.layout != torch.strided for one in tensors):
+    if not all(is_on_cpu(one) and one.dtype == torch.float32 for one in tensors):
         return Refusal("tensors that are not dense, float32 and on the CPU")
     code = None
     if any(map(has_symbols, tensors)):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from framesmith_backends.native_ops.attention.block import finite, larger, logarithm
 from framesmith_backends.native_ops.attention.shape import KEYS_OF_ROW, LOWEST, Shape
-from framesmith_backends.native_ops.attention.softmax import finite, larger, logarithm
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions

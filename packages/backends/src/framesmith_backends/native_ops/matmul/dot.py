@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.matmul.micro import Element
 from framesmith_backends.native_ops.matmul.pack import transposed
+from framesmith_backends.native_ops.matmul.rectangle import Element
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 

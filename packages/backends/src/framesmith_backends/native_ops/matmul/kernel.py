@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import POINTER, Job, module
+from framesmith_backends.native_ops.job import POINTER, Job, Module, call
 from framesmith_backends.native_ops.matmul import dot, rectangle
 from framesmith_backends.native_ops.matmul.blocking import Blocking, blocking
-from framesmith_backends.native_ops.matmul.micro import Element, micro_kernel, tile_shapes
 from framesmith_backends.native_ops.matmul.pack import pack
+from framesmith_backends.native_ops.matmul.rectangle import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.module import PARALLEL_CYCLES
 from framesmith_backends.render.llvm.scratch import SCRATCH
@@ -31,17 +31,14 @@ def render_matmuls(target: Processor, element: Element | None = None, cut: Block
     The text is the same for all shapes. The result is the same for any number of threads.
     """
     cut = blocking(target) if cut is None else cut
-    declarations: dict[str, None] = {}
-
-    def writer() -> Writer:
-        return Writer(declared=declarations)
-
+    module = Module(target, vectors="")
+    writer = module.writer
     parts = [pack(writer(), cut.lanes)]
     parts += [micro_kernel(writer(), cut.lanes, r, v, element) for r, v in tile_shapes(cut.rows, cut.vectors)]
     parts.append(dot.totals(writer(), cut.lanes))
     parts += [dot.dot_kernel(writer(), cut.lanes, r, element) for r in dot.dot_heights(cut.lanes)]
     parts += [rectangle.rectangle(writer(), cut), _part(writer(), cut), _entry(writer(), cut)]
-    return module(target, declarations, SCRATCH, *parts)
+    return module.text(SCRATCH, *parts)
 
 
 def _part(w: Writer, cut: Blocking) -> str:
@@ -77,23 +74,21 @@ def _part(w: Writer, cut: Blocking) -> str:
         with w.when(dots):
             _dots(w, here, j["m"], cut)
         with w.when(w.negated(dots)):
-            passed = ", ".join(here[name.split()[1]].typed for name in rectangle.NAMES)
-            w.line(f"call void @fs.rectangle({passed})")
+            call(w, "@fs.rectangle", rectangle.NAMES, here)
     with w.when(w.negated(dots)):
-        w.line(f"call void @fs.give({scratch.typed})")
+        w.call("@fs.give", scratch)
     return w.function("define internal void @fs.part(ptr %job, i64 %first, i64 %last)")
 
 
 def _dots(w: Writer, here: dict[str, Value], rows: Value, cut: Blocking) -> None:
     """The dot kernel for the matmul's number of rows, not the part's: sums must not depend on threads."""
-    passed = ", ".join(here[name.split()[1]].typed for name in dot.NAMES)
     heights = dot.dot_heights(cut.lanes)
     for at, height in enumerate(heights):
         fits = w.compare("uge", rows, height) if height > 1 else constant(1, "i1")
         if at:
             fits = w.binary("and", fits, w.compare("ult", rows, heights[at - 1]))
         with w.when(fits):
-            w.line(f"call void {dot.dot_name(height)}({passed})")
+            call(w, dot.dot_name(height), dot.NAMES, here)
 
 
 def _entry(w: Writer, cut: Blocking) -> str:

@@ -12,9 +12,9 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from framesmith_aten.graphs.modules import new_module
+from framesmith_backends.native_ops.base import is_on_cpu, rewritten
 from framesmith_backends.native_ops.matmul.providers import MatmulClass, class_of, fastest, why_not
-from framesmith_backends.rewrite.replacing import Copies, erase_unread, replaced
+from framesmith_backends.rewrite.replacing import Copies
 from framesmith_backends.torch_adapter import mkldnn
 from framesmith_guards.torch_adapter import aten
 
@@ -38,11 +38,9 @@ class Matmul:
 def is_plain(node: object, rank: int) -> bool:
     """Whether the node is a contiguous float32 CPU tensor of that rank and fixed shape."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or value.dim() != rank or value.dtype != torch.float32:
+    if not is_on_cpu(value) or value.dim() != rank or value.dtype != torch.float32:
         return False
-    if not all(isinstance(n, int) for n in value.shape):
-        return False
-    return value.device.type == "cpu" and value.layout == torch.strided and value.is_contiguous()
+    return all(isinstance(n, int) for n in value.shape) and value.is_contiguous()
 
 
 def _before_transposing(node: object) -> fx.Node | None:
@@ -119,8 +117,6 @@ def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphMod
         name = "aten" if match is None else provider(match)
         if match is not None and name in WRITERS and why_not(name) is None:
             chosen[node] = (match, name)
-    if not chosen:
-        return gm
 
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
         match, name = chosen[node]
@@ -128,9 +124,7 @@ def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphMod
         made.meta = dict(node.meta)
         return made
 
-    graph = replaced(gm.graph, dict.fromkeys(chosen, write))
-    erase_unread(graph, lambda node: _before_transposing(node) is not None)
-    return new_module(gm, graph)
+    return rewritten(gm, dict.fromkeys(chosen, write), lambda node: _before_transposing(node) is not None)
 
 
 def _onednn(graph: fx.Graph, match: Matmul, copies: Copies) -> fx.Node:

@@ -11,9 +11,8 @@ generator", ACM TOMACS 8 (1998).
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import Job
+from framesmith_backends.native_ops.job import Job, Module
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.runtime import attributes
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.target import Processor
 
@@ -34,13 +33,9 @@ MASK, FLOATS = "fs_draw_mask", "fs_draw_floats"
 
 def render_draws(_: None, target: Processor) -> str:
     """A module with `void fs_draw_mask(ptr job)` and `void fs_draw_floats(ptr job)`, which advance the state."""
-    declarations: dict[str, None] = {}
-
-    def writer() -> Writer:
-        return Writer(declared=declarations)
-
-    parts = [_temper(writer()), _renew(writer()), _take(writer()), _give(writer()), _mask(writer()), _floats(writer())]
-    return "\n\n".join([*declarations, *parts, attributes(target)])
+    module = Module(target)
+    parts = [write(module.writer()) for write in (_temper, _renew, _take, _give, _mask, _floats)]
+    return module.text(*parts, threads=False)
 
 
 def _word(value: int) -> Value:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
-from framesmith_backends.rewrite.replacing import Copies, Write, erase_unread, replaced
+from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
+from framesmith_backends.rewrite.replacing import Copies, Write
 from framesmith_guards.torch_adapter import aten
 
 
@@ -29,15 +29,15 @@ def with_drawn_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     found = [node for node in found if _is_drawn(node, FEWEST)]
     if not found or not matches_aten():
         return gm
-    graph = replaced(gm.graph, {node: _WRITERS[node.target] for node in found})
-    erase_unread(graph, lambda node: node.target is aten.empty_like.default)
-    return new_module(gm, graph)
+    return rewritten(
+        gm, {node: _WRITERS[node.target] for node in found}, lambda node: node.target is aten.empty_like.default
+    )
 
 
 def _is_drawn(node: fx.Node, fewest: int) -> bool:
     """Whether the native generator draws the node's numbers, and faster: at least `fewest` of them."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+    if not is_on_cpu(value):
         return False
     given = arguments(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     if given.get("generator") is not None or given.get("pin_memory") or not value.is_contiguous():
@@ -56,8 +56,7 @@ def _mask(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     given = arguments(aten.bernoulli.p, node.args, node.kwargs)
     like = copies[_shape_of(node.args[0])]  # type: ignore[arg-type]
     p = copies[given["p"]] if isinstance(given["p"], fx.Node) else given["p"]
-    mask = graph.call_function(DRAWN_MASK, (like, p))
-    mask.meta = dict(node.meta)
+    mask = call_like(graph, node, DRAWN_MASK, like, p)
     mask.meta["val"] = node.meta["val"].ne(0)
     comparisons = [reader for reader in node.users if reader.target is aten.ne.Scalar and reader.args[1] == 0]
     copies.update(dict.fromkeys(comparisons, mask))
@@ -80,9 +79,7 @@ def _shape_of(node: fx.Node) -> fx.Node:
 def _uniform(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node:
     from framesmith_backends.native_ops.random_numbers.operator import DRAWN_UNIFORM
 
-    drawn = graph.call_function(DRAWN_UNIFORM, (list(node.meta["val"].shape),))
-    drawn.meta = dict(node.meta)
-    return drawn
+    return call_like(graph, node, DRAWN_UNIFORM, list(node.meta["val"].shape))
 
 
 _WRITERS: dict[Any, Write] = {

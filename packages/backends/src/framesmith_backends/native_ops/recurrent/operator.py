@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_aten.tracing.recurrent import mark_of, register
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, threads_for
+from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor, threads_for
 from framesmith_backends.native_ops.recurrent.calls import Calls, Operand
 from framesmith_backends.native_ops.recurrent.render import (
     CELLS,
@@ -35,9 +36,7 @@ CODE: NativeOp[Layer] = NativeOp("recurrent", render_layer, {"fs_layer": (EXTENT
 
 def layer_of(kind: str, backward: bool, hidden: int) -> Layer:
     """The module for layers of so many units."""
-    from framesmith_backends.launch.llvm.engine import machine
-
-    return Layer(kind, backward, vectors_of(kind, backward, hidden, machine().target))
+    return Layer(kind, backward, vectors_of(kind, backward, hidden, processor()))
 
 
 def run_layer(kind: str, backward: bool, steps: int, batch: int, hidden: int, weights: torch.Tensor,
@@ -47,9 +46,7 @@ def run_layer(kind: str, backward: bool, steps: int, batch: int, hidden: int, we
     Raises:
         ValueError: A tensor is not of float32, not contiguous, or of fewer elements than the steps read or write.
     """
-    from framesmith_backends.launch.llvm.engine import machine
-
-    layer, target = layer_of(kind, backward, hidden), machine().target
+    layer, target = layer_of(kind, backward, hidden), processor()
     weights = weights.contiguous()
     _check(layer, steps, batch, hidden, {"weights": weights, **given})
     packed = weights.new_empty(packed_elements(layer, hidden, target))
@@ -257,11 +254,9 @@ def states(
     kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor, keep: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """All states of a GRU or a plain RNN, the last one as [1, batch, hidden], like `first`, and, if `keep`, gates."""
-    _, batch, hidden = first.shape
-    steps = gates.shape[0] // batch
     gates = gates.contiguous()
-    out = gates.new_empty((steps, batch, hidden))
-    saved = gates.new_empty((steps, batch, 4 * hidden) if keep else 0)
+    out, _, saved = _shapes_of_states(kind, gates, weight, bias, first, keep)
+    steps, batch, hidden = out.shape
     run_layer(
         kind, False, steps, batch, hidden, weight, gates=gates, bias=_bias(gates, bias), first=first.contiguous(),
         out=out, **({"saved": saved} if keep else {}),
@@ -269,55 +264,32 @@ def states(
     return out, out[-1:].clone(), saved
 
 
-def gru_backward(grad: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The results of `framesmith_aten.tracing.recurrent_loops.gru_backward`, of its factors and the weight."""
+def states_backward(kind: str, names: tuple[str, ...], grad: torch.Tensor, *rest: torch.Tensor) -> Any:
+    """The gradients of a loop of `framesmith_aten.tracing.recurrent_loops`, from factors and the weight.
+
+    `names` are the job's words for those of gates; the last one is that of the first state.
+    """
     *factors, weight = rest
     steps, batch, hidden = grad.shape
-    of_inputs, of_states = (grad.new_empty((steps, batch, 3 * hidden)) for _ in range(2))
+    found = {name: grad.new_empty((steps, batch, CELLS[kind].gates * hidden)) for name in names}
     carry = grad.new_zeros((batch, hidden))
     named = {f"factor{k}": one.contiguous() for k, one in enumerate(factors)}
-    run_layer(
-        "gru", True, steps, batch, hidden, weight,
-        out=grad.contiguous(), carry=carry, grads=of_inputs, state_grads=of_states, **named,
-    )  # fmt: skip
-    return of_inputs, of_states, carry
+    run_layer(kind, True, steps, batch, hidden, weight, out=grad.contiguous(), carry=carry, **found, **named)
+    return *found.values(), carry
 
 
-def rnn_backward(grad: torch.Tensor, slope: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results of `framesmith_aten.tracing.recurrent_loops.rnn_backward`; activations differ in the slope alone."""
-    steps, batch, hidden = grad.shape
-    found, carry = grad.new_empty((steps, batch, hidden)), grad.new_zeros((batch, hidden))
-    run_layer(
-        "rnn_tanh", True, steps, batch, hidden, weight,
-        out=grad.contiguous(), factor0=slope.contiguous(), carry=carry, grads=found,
-    )  # fmt: skip
-    return found, carry
-
-
-def _shape_of_lstm(
-    gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor, *rest: object
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    batch, hidden = state.shape
-    out = gates.new_empty((gates.shape[0] // batch, batch, hidden))
+def _shapes_of_lstm(gates: torch.Tensor, weight: object, bias: object, state: torch.Tensor, *rest: object) -> Any:
+    out = gates.new_empty((gates.shape[0] // state.shape[0], *state.shape))
     return out, gates.new_empty(state.shape), gates.new_empty(state.shape), gates.new_empty(1, dtype=torch.uint8)
 
 
-def _shape_of_lstm_backward(
-    input: torch.Tensor, weights: list[torch.Tensor], state: torch.Tensor, *rest: object
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    steps, batch, _ = input.shape
-    found = input.new_empty((steps * batch, weights[1].shape[0]))
+def _shapes_of_lstm_backward(input: torch.Tensor, weights: list[torch.Tensor], state: torch.Tensor, *_: object) -> Any:
+    found = input.new_empty((input.shape[0] * input.shape[1], weights[1].shape[0]))
     return found, input.new_empty(state.shape), input.new_empty(state.shape)
 
 
-def _shape_of_operands(
-    input: torch.Tensor, state: torch.Tensor, output: torch.Tensor, workspace: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return input.new_empty(input.shape), state.new_empty(state.shape)
-
-
-def _shape_of_states(
-    kind: str, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, first: torch.Tensor, keep: bool
+def _shapes_of_states(
+    kind: str, gates: torch.Tensor, weight: object, bias: object, first: torch.Tensor, keep: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     _, batch, hidden = first.shape
     steps = gates.shape[0] // batch
@@ -328,28 +300,28 @@ def _shape_of_states(
 LSTM = operator(
     "lstm(Tensor gates, Tensor weight, Tensor? bias, Tensor state, Tensor cell, bool reverse, bool keep,"
     " Tensor? input) -> (Tensor, Tensor, Tensor, Tensor)",
-    lstm, _shape_of_lstm,
+    lstm, _shapes_of_lstm,
 )  # fmt: skip
 LSTM_BACKWARD = operator(
     "lstm_backward(Tensor input, Tensor[] weights, Tensor state, Tensor cell, Tensor? grad, Tensor? grad_state,"
     " Tensor? grad_cell, bool reverse, Tensor output, Tensor workspace) -> (Tensor, Tensor, Tensor)",
-    lstm_backward, _shape_of_lstm_backward,
+    lstm_backward, _shapes_of_lstm_backward,
 )  # fmt: skip
 LSTM_OPERANDS = operator(
     "lstm_operands(Tensor input, Tensor state, Tensor output, Tensor workspace) -> (Tensor, Tensor)",
-    lstm_operands, _shape_of_operands,
+    lstm_operands, lambda input, state, *_: (input.new_empty(input.shape), state.new_empty(state.shape)),
 )  # fmt: skip
 STATES = operator(
     "recurrent_states(str kind, Tensor gates, Tensor weight, Tensor? bias, Tensor first, bool keep)"
     " -> (Tensor, Tensor, Tensor)",
-    states, _shape_of_states,
+    states, _shapes_of_states,
 )  # fmt: skip
 GRU_BACKWARD = operator(
     "gru_backward(Tensor grad, Tensor update, Tensor new, Tensor gate, Tensor reset, Tensor by_reset, Tensor weight)"
     " -> (Tensor, Tensor, Tensor)",
-    gru_backward, recurrent_loops.gru_backward(),
+    partial(states_backward, "gru", ("grads", "state_grads")), recurrent_loops.gru_backward(),
 )  # fmt: skip
 RNN_BACKWARD = operator(
-    "rnn_backward(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)", rnn_backward,
-    recurrent_loops.rnn_backward(),
+    "rnn_backward(Tensor grad, Tensor slope, Tensor weight) -> (Tensor, Tensor)",
+    partial(states_backward, "rnn_tanh", ("grads",)), recurrent_loops.rnn_backward(),
 )  # fmt: skip

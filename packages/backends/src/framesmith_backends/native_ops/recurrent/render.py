@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from framesmith_backends.native_ops.job import POINTER, Job, entry, module
+from framesmith_backends.native_ops.job import BEGIN, END, POINTER, Job, Module, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as math
@@ -66,6 +66,10 @@ class Layer(NamedTuple):
     backward: bool
     vectors: int
 
+    @property
+    def gates(self) -> int:
+        return CELLS[self.kind].gates
+
 
 def vectors_of(kind: str, backward: bool, hidden: int, target: Processor) -> int:
     """The vectors of units in a tile; one for several gates, which are as many sums."""
@@ -76,51 +80,44 @@ def vectors_of(kind: str, backward: bool, hidden: int, target: Processor) -> int
 
 def packed_elements(layer: Layer, hidden: int, target: Processor) -> int:
     """Room for packed weights, in elements."""
-    lanes, gates = target.float_lanes, CELLS[layer.kind].gates
-    blocks = -(-hidden // (lanes * layer.vectors))
-    return blocks * hidden * gates * lanes * layer.vectors + lanes
+    width = target.float_lanes * layer.vectors
+    return -(-hidden // width) * width * hidden * layer.gates + target.float_lanes
 
 
 def render_layer(layer: Layer, target: Processor) -> str:
     """A module with `void fs_layer(ptr job, i64 blocks, i64 batch, i32 threads)`; blocks are those of weights."""
-    declarations: dict[str, None] = {}
-
-    def writer() -> Writer:
-        return Writer(vectors=target.vectors, declared=declarations)
-
-    lanes = target.float_lanes
+    lanes, module = target.float_lanes, Module(target)
+    writer = module.writer
     parts = [pack(writer(), lanes)]
     parts += [_Tile(layer, writer(), lanes, rows).function() for rows in ROWS[target.bytes]]
     parts += [_weights(layer, writer(), lanes), _steps(layer, writer(), lanes, ROWS[target.bytes])]
     enter = entry("fs_layer", {"fs.weights": "blocks", "fs.steps": "batch"})
-    return module(target, declarations, *parts, enter)
+    return module.text(*parts, enter)
 
 
 def _weights(layer: Layer, w: Writer, lanes: int) -> str:
     """Pack blocks of weights: for each step of the sums, the vectors that a tile multiplies by one number."""
     job, width = JOB.load(w), lanes * layer.vectors
-    gates = CELLS[layer.kind].gates
     hidden, one = job["hidden"], constant(1, "i64")
-    rows = w.mul(hidden, gates)
-    with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as block:
+    rows = w.mul(hidden, layer.gates)
+    with w.loop(BEGIN, END) as block:
         unit, goal = w.mul(block, width), w.at(job["packed"], w.mul(w.mul(block, width), rows))
         if layer.backward:
             count = w.least(w.sub(hidden, unit), width)
             w.call("@fs.pack", w.at(job["weights"], unit), one, hidden, count, rows, goal, constant(width, "i64"))
         else:
             _pack_gates(layer, w, lanes, job, unit, goal)
-    return w.function("define internal void @fs.weights(ptr %job, i64 %begin, i64 %end)")
+    return threaded(w, "fs.weights")
 
 
 def _pack_gates(layer: Layer, w: Writer, lanes: int, job: dict[str, Value], unit: Value, goal: Value) -> None:
     """The weights of a block of units, transposed, one vector of each gate after the other."""
-    hidden, gates = job["hidden"], CELLS[layer.kind].gates
-    width = constant(gates * lanes * layer.vectors, "i64")
+    hidden, width = job["hidden"], constant(layer.gates * lanes * layer.vectors, "i64")
     for vector in range(layer.vectors):
         first = w.add(unit, vector * lanes)
         with w.when(w.compare("ult", first, hidden)):
             count = w.least(w.sub(hidden, first), lanes)
-            for gate in range(gates):
+            for gate in range(layer.gates):
                 source = w.at(job["weights"], w.mul(w.add(first, w.mul(hidden, gate)), hidden))
                 to = w.at(goal, (gate * layer.vectors + vector) * lanes)
                 w.call("@fs.pack", source, hidden, constant(1, "i64"), count, hidden, to, width)
@@ -129,9 +126,7 @@ def _pack_gates(layer: Layer, w: Writer, lanes: int, job: dict[str, Value], unit
 def _steps(layer: Layer, w: Writer, lanes: int, heights: Sequence[int]) -> str:
     """All steps of some rows: of each step all blocks of units, of each block all rows in tiles."""
     job, width = JOB.load(w), lanes * layer.vectors
-    gates = CELLS[layer.kind].gates
-    hidden, steps = job["hidden"], job["steps"]
-    end = Value("%end", "i64")
+    hidden, steps, gates = job["hidden"], job["steps"], layer.gates
     area = w.mul(job["batch"], hidden)
     depth = w.mul(hidden, gates) if layer.backward else hidden
     # Backward, one more turn computes the gradient of the first state.
@@ -140,14 +135,14 @@ def _steps(layer: Layer, w: Writer, lanes: int, heights: Sequence[int]) -> str:
         now = w.select(backwards, w.sub(w.sub(steps, 1), turn), turn)
         last = w.select(backwards, w.add(now, 1), w.sub(now, 1))
         with w.loop(ZERO, hidden, width) as unit:
-            row = w.cell(Value("%begin", "i64"))
+            row = w.cell(BEGIN)
             weights = w.at(job["packed"], w.mul(unit, w.mul(hidden, gates)))
             for height in heights:
-                with w.repeat(lambda h=height: w.compare("ule", w.add(w.read(row, "i64"), h), end)):  # type: ignore[misc]
+                with w.repeat(lambda h=height: w.compare("ule", w.add(w.read(row, "i64"), h), END)):  # type: ignore[misc]
                     w.call(f"@fs.rows.{height}", POINTER, weights, depth, w.read(row, "i64"), unit,
                           turn, now, last, area)  # fmt: skip
                     w.store(w.add(w.read(row, "i64"), height), row, 0)
-    return w.function("define internal void @fs.steps(ptr %job, i64 %begin, i64 %end)")
+    return threaded(w, "fs.steps")
 
 
 class _Tile:

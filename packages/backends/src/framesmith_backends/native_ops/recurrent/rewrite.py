@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import OWN_NAMESPACE, arguments
 from framesmith_aten.symbolic import all_equal
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
-from framesmith_backends.native_ops.pending import CODE
+from framesmith_backends.native_ops.base import CODE, is_on_cpu, rewritten
 from framesmith_backends.native_ops.recurrent.calls import Calls
-from framesmith_backends.rewrite.replacing import Copies, replaced
+from framesmith_backends.rewrite.replacing import Copies
 from framesmith_guards.torch_adapter import OpOverload
 
 #: aten::mkldnn_rnn_layer's number for an LSTM.
@@ -39,8 +38,6 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
         return gm  # before operators are defined
     rows = _rows()
     found = {node: rows[node.target] for node in gm.graph.nodes if node.target in rows and _is_plain(node)}
-    if not found:
-        return gm
 
     def write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
         made = found[node](_Writing(graph, copies), node)
@@ -51,7 +48,7 @@ def with_recurrent_layers(gm: fx.GraphModule) -> fx.GraphModule:
         copies.update({part: made[part.args[1]] for part in parts})  # type: ignore[index]
         return None
 
-    return new_module(gm, replaced(gm.graph, dict.fromkeys(found, write)))
+    return rewritten(gm, dict.fromkeys(found, write))
 
 
 def _may_be_recurrent(node: fx.Node) -> bool:
@@ -78,9 +75,7 @@ def _is_plain(node: fx.Node) -> bool:
     """Whether the native layer computes the node's results, and faster."""
     tensors = [one.meta["val"] for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)]
     floats = [one for one in tensors if one.dtype != torch.uint8]  # beside a workspace
-    if any(x.dtype != torch.float32 or x.device.type != "cpu" or x.layout != torch.strided for x in floats):
-        return False
-    if not isinstance(node.target, OpOverload):
+    if not all(is_on_cpu(x) and x.dtype == torch.float32 for x in floats) or not isinstance(node.target, OpOverload):
         return False
     given = arguments(node.target, node.args, node.kwargs)
     if not _fits(given):

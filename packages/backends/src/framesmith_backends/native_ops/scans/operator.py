@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from framesmith_backends.ir.dtypes import NUMBERS, is_float
-from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, threads_for
+from framesmith_backends.native_ops.base import EXTENT, THREADS, NativeOp, operator, processor, threads_for
 from framesmith_backends.native_ops.scans.render import JOB, KINDS, MOST_WIDTH, SLOT, Scan, lanes_of, render_scan
 from framesmith_guards.torch_adapter import aten
 
@@ -43,9 +43,7 @@ SCAN: NativeOp[Scan] = NativeOp("scan", render_scan, {"fs_scan": (EXTENT, THREAD
 
 @functools.lru_cache
 def _lanes(scan: Scan) -> int:
-    from framesmith_backends.launch.llvm.engine import machine
-
-    return lanes_of(scan, machine().target)
+    return lanes_of(scan, processor())
 
 
 def supports(kind: str, dtype: torch.dtype) -> bool:

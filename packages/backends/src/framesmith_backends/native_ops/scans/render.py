@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
-from framesmith_backends.native_ops.job import Job, entry, module
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, entry, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.transposed import transposed
 from framesmith_backends.render.llvm.math import float64 as double
@@ -117,11 +117,11 @@ def render_scan(scan: Scan, target: Processor) -> str:
 
     And with `void fs_join(ptr job)`, which replaces the total of each line by that of all lines before it.
     """
-    declarations: dict[str, None] = {}
-    scans = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), lanes_of(scan, target))
+    module = Module(target)
+    scans = _Scans(scan, module.writer(), lanes_of(scan, target))
     body = scans.tiles() if scan.across else scans.lines()
-    join = _Scans(scan, Writer(vectors=target.vectors, declared=declarations), 1).join()
-    return module(target, declarations, body, join, entry("fs_scan", {"fs.part": "extent"}))
+    join = _Scans(scan, module.writer(), 1).join()
+    return module.text(body, join, entry("fs_scan", {"fs.part": "extent"}))
 
 
 class _Scans:
@@ -185,7 +185,7 @@ class _Scans:
             cells.append(Value(w.name(), "ptr"))
             w.entry.append(f"{cells[-1].text} = alloca [{MOST_WIDTH} x {kind}], align 64")
         tiles = w.binary("udiv", w.sub(w.add(job["inner"], job["width"]), 1), job["width"])
-        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as task:
+        with w.loop(BEGIN, END) as task:
             group, tile = w.binary("udiv", task, tiles), w.binary("urem", task, tiles)
             first = w.mul(tile, job["width"])
             width = w.least(w.sub(job["inner"], first), job["width"])
@@ -198,7 +198,7 @@ class _Scans:
                 self.rows(cells, start, row, width, ROWS)
             with w.loop(whole, job["count"]) as row:
                 self.rows(cells, start, row, width, 1)
-        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+        return threaded(w, "fs.part")
 
     def rows(self, cells: Sequence[Value], start: Value, row: Value, width: Value, rows: int) -> None:
         """Some rows of a tile, from the `row`-th to be joined on."""
@@ -248,7 +248,7 @@ class _Scans:
 
     def lines(self) -> str:
         w, job, lanes = self.w, self.job, self.lanes
-        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as task:
+        with w.loop(BEGIN, END) as task:
             lines = [w.least(w.add(w.mul(task, lanes), k), w.sub(job["outer"], 1)) for k in range(lanes)]
             starts = [w.mul(line, job["stride"]) for line in lines]
             state = self.first_state(lines)
@@ -266,7 +266,7 @@ class _Scans:
                 with w.loop(whole, job["count"]) as at, self.carried(cells) as states:
                     self.column(starts, states, first, at)
                 self.put_states(lines, [w.read(cell, k, lanes) for cell, k in zip(cells, self.kinds, strict=True)])
-        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+        return threaded(w, "fs.part")
 
     @contextmanager
     def carried(self, cells: Sequence[Value]) -> Iterator[list[Value]]:

@@ -12,12 +12,12 @@ import math
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols, hint
 from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.lower.compute.scans import FEWEST_COLUMNS
-from framesmith_backends.rewrite.replacing import Copies, Write, dropped, erase_unread, replaced
+from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
+from framesmith_backends.rewrite.replacing import Copies, Write, dropped
 from framesmith_guards.torch_adapter import aten
 
 
@@ -27,8 +27,6 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
 
     kinds = {target: kind for kind, target in ATENS.items()}
     found = {node: kind for node in gm.graph.nodes if (kind := kinds.get(node.target)) and _is_native(node, kind)}
-    if not found:
-        return gm
     reversed_ = {node: flips for node in found if (flips := _flips(node)) is not None}
     flipped = {last: node for node, (_, last) in reversed_.items()}
 
@@ -41,9 +39,7 @@ def with_scans(gm: fx.GraphModule) -> fx.GraphModule:
         return call
 
     writers = dict[fx.Node, Write].fromkeys((*found, *flipped), write)
-    graph = replaced(gm.graph, writers | dict.fromkeys(reversed_, dropped))
-    erase_unread(graph, lambda node: node.target is aten.flip.default)
-    return new_module(gm, graph)
+    return rewritten(gm, writers | dict.fromkeys(reversed_, dropped), lambda node: node.target is aten.flip.default)
 
 
 def _is_native(node: fx.Node, kind: str) -> bool:
@@ -52,7 +48,7 @@ def _is_native(node: fx.Node, kind: str) -> bool:
 
     found = node.meta.get("val")
     value = found[0] if isinstance(found, (list, tuple)) else found
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+    if not is_on_cpu(value):
         return False
     if not supports(kind, value.dtype) or _is_column_scan(node, kind, value):
         return False
@@ -98,8 +94,5 @@ def _written(graph: fx.Graph, node: fx.Node, kind: str, copies: Copies,
     assert isinstance(source, fx.Node)
     dim = _dim(node, value if isinstance(value, torch.Tensor) else value[0])
     if isinstance(value, torch.Tensor):
-        call = graph.call_function(SCANNED, (copies[source], dim, kind, value.dtype, flip is not None))
-    else:
-        call = graph.call_function(EXTREMES_SCANNED, (copies[source], dim, kind))
-    call.meta = dict(node.meta)
-    return call
+        return call_like(graph, node, SCANNED, copies[source], dim, kind, value.dtype, flip is not None)
+    return call_like(graph, node, EXTREMES_SCANNED, copies[source], dim, kind)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from framesmith_backends.native_ops.job import Job, module
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, threaded
 from framesmith_backends.native_ops.sorts.render import BITS, ITEMS, JOB, Digits, Items, Line, Sort
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer
@@ -27,14 +27,14 @@ def render_long_sort(sort: Sort, target: Processor) -> str:
 
     Its counts are in scratch after the items.
     """
-    declarations: dict[str, None] = {}
+    module = Module(target)
 
     def writer() -> _LongSort:
-        return _LongSort(sort, Writer(declared=declarations), target)
+        return _LongSort(sort, module.writer(), target)
 
     phases = [writer().phase(name) for name in PHASES]
     functions = [*phases, writer().join(), writer().all_phases()]
-    return module(target, declarations, *functions)
+    return module.text(*functions)
 
 
 def counts_bytes(sort: Sort) -> int:
@@ -65,7 +65,7 @@ class _LongSort(Digits):
     def chunks(self) -> Iterator[tuple[Value, Value]]:
         """The first item of each chunk, and the one after its last."""
         w, job = self.w, self.job
-        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as chunk:
+        with w.loop(BEGIN, END) as chunk:
             self.counts = self.counts_of(chunk)
             first, last = (w.binary("udiv", w.mul(k, self.count), job["shares"]) for k in (chunk, w.add(chunk, 1)))
             yield first, last
@@ -90,7 +90,7 @@ class _LongSort(Digits):
                 self.deal_out(line, read, which, first, last)
             else:
                 self.write(line, read, first, last)
-        return w.function(f"define internal void @fs.{name}(ptr %job, i64 %begin, i64 %end)")
+        return threaded(w, f"fs.{name}")
 
     def join(self) -> str:
         """Replace counts by where each chunk goes on with each digit; returns whether items differ in the digit."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.native_ops.job import Job, entry, module
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, entry, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
@@ -78,10 +78,10 @@ def arrays(sort: Sort) -> int:
 
 def render_sort(sort: Sort, target: Processor) -> str:
     """A module with `void fs_sort(ptr job, i64 shares, i32 threads)`."""
-    declarations: dict[str, None] = {}
-    lines = (Ranks if sort.ranks else Digits)(sort, Writer(declared=declarations), target)
+    module = Module(target)
+    lines = (Ranks if sort.ranks else Digits)(sort, module.writer(), target)
     body = _Shares(lines).function()
-    return module(target, declarations, body, entry("fs_sort", {"fs.part": "extent"}))
+    return module.text(body, entry("fs_sort", {"fs.part": "extent"}))
 
 
 #: The addresses of keys, or of items that are one word, and of the indices of others.
@@ -352,7 +352,7 @@ class _Shares:
 
     def function(self) -> str:
         w, job, sort = self.w, self.job, self.sort
-        with w.loop(Value("%begin", "i64"), Value("%end", "i64")) as share:
+        with w.loop(BEGIN, END) as share:
             self.lines.scratch = w.at(job["scratch"], w.mul(w.mul(share, arrays(sort)), job["room"]), "i8")
             first, last = (
                 w.binary("udiv", w.mul(one, job["tasks"]), job["shares"]) for one in (share, w.add(share, 1))
@@ -364,7 +364,7 @@ class _Shares:
                     start = w.mul(task, self.count)
                     memory = (w.at(job["source"], start, sort.memory), w.at(job["values"], start, sort.memory))
                     self.line(Line(*memory, w.at(job["indices"], start, "i64"), task))
-        return w.function("define internal void @fs.part(ptr %job, i64 %begin, i64 %end)")
+        return threaded(w, "fs.part")
 
     def group(self, task: Value) -> None:
         """Lines side by side, each of which is contiguous in scratch."""

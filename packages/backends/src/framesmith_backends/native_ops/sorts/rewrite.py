@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 
-import torch
 from torch import fx
 
-from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import NUMBERS
-from framesmith_backends.rewrite.replacing import Copies, Write, dropped, replaced
+from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
+from framesmith_backends.rewrite.replacing import Copies, Write, dropped
 from framesmith_guards.torch_adapter import aten
 
 
@@ -20,11 +19,9 @@ def with_sorts(gm: fx.GraphModule) -> fx.GraphModule:
     targets = (aten.sort.default, aten.sort.stable)
     found = [node for target in targets for node in gm.graph.find_nodes(op="call_function", target=target)]
     native = {node for node in found if _is_native(node)}
-    if not native:
-        return gm
     parts = [part for node in native for part in node.users if part.target is operator.getitem]
     unread = dict[fx.Node, Write].fromkeys((part for part in parts if not part.users), dropped)
-    return new_module(gm, replaced(gm.graph, unread | dict.fromkeys(native, _write)))
+    return rewritten(gm, unread | dict.fromkeys(native, _write))
 
 
 def _parts(node: fx.Node) -> dict[int, list[fx.Node]] | None:
@@ -49,7 +46,7 @@ def _is_native(node: fx.Node) -> bool:
     from framesmith_backends.native_ops.sorts.operator import is_faster
 
     value = node.meta["val"][0] if "val" in node.meta else None
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+    if not is_on_cpu(value):
         return False
     parts = _parts(node)
     if value.dtype not in NUMBERS or value.dim() == 0 or parts == {}:
@@ -66,11 +63,8 @@ def _write(graph: fx.Graph, node: fx.Node, copies: Copies) -> fx.Node | None:
     assert isinstance(source, fx.Node)
     given = (copies[source], *_call(node))
     if parts is None or len(parts) > 1:
-        call = graph.call_function(SORTED, given)
-        call.meta = dict(node.meta)
-        return call
+        return call_like(graph, node, SORTED, *given)
     [(which, readers)] = parts.items()
-    call = graph.call_function(INDICES_SORTED if which else VALUES_SORTED, given)
-    call.meta = dict(readers[0].meta)
+    call = call_like(graph, readers[0], INDICES_SORTED if which else VALUES_SORTED, *given)
     copies.update(dict.fromkeys(readers, call))
     return None
