@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -46,6 +48,7 @@ NEAR, FAR_AWAY = 0.05, 0.01
 #: The value of the user's numbers, which a kernel is given at each call, while it is timed.
 NUMBER = 0.5
 
+Result = TypeVar("Result")
 #: A launch; what it gives back is the matmul, where that is no buffer among those that it is given.
 LaunchedCandidate = Callable[[Buffers], torch.Tensor | None]
 
@@ -76,16 +79,16 @@ class DeviceClock:
 
     def times(self, trials: Sequence[Trial], program: Program) -> list[Times | Exception]:
         with unstable.disable_current_modes(), torch.no_grad(), torch.cuda.device(self.place), _plain():
-            made = [_experiment(trial, program) for trial in trials]
+            made = [_attempt(partial(trial.experiment, program)) for trial in trials]
             fine = {at: one for at, one in enumerate(made) if isinstance(one, Experiment)}
-            try:
-                candidates = self._candidates([trials[at] for at in fine], [*fine.values()])
-            except Exception as error:
-                return [one if isinstance(one, Exception) else error for one in made]
-            timed = {
-                at: self._timed(trials[at], one, own) for (at, one), own in zip(fine.items(), candidates, strict=True)
+            launched = _attempt(lambda: self._candidates([trials[at] for at in fine], [*fine.values()]))
+            if isinstance(launched, Exception):
+                return [one if isinstance(one, Exception) else launched for one in made]
+            found: dict[int, Times | Exception] = {
+                at: _attempt(partial(_timed, trials[at], one, own, self.place))
+                for (at, one), own in zip(fine.items(), launched, strict=True)
             }
-            return [one if isinstance(one, Exception) else timed[at] for at, one in enumerate(made)]
+            return [one if isinstance(one, Exception) else found[at] for at, one in enumerate(made)]
 
     def _candidates(
         self, trials: Sequence[Trial], experiments: Sequence[Experiment]
@@ -109,7 +112,7 @@ class DeviceClock:
     def entries(self, runs: Sequence[KernelRun]) -> Mapping[str, object]:
         """Functions that launch the runs whose kernels compile, by the entries' names."""
         with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
-            fine = [*pool.map(lambda run: _compiles(run, self.capability), runs)]
+            fine = [*pool.map(lambda run: all(_compiled(one, self.capability) for one in run.kernels), runs)]
         good = [run for run, is_fine in zip(runs, fine, strict=True) if is_fine]
         instead = {run.step.entry: _never for run in good}
         return native_entries(good, instead, self.device) if good else {}
@@ -119,24 +122,13 @@ class DeviceClock:
         """The device of the operands."""
         return torch.device("cuda", self.device.index)
 
-    def _timed(self, trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate]) -> Times | Exception:
-        try:
-            if trial.present not in candidates:
-                raise RuntimeError(f"the present candidate of {trial.name} does not compile")
-            return _timed(trial, one, candidates, self.place)
-        except Exception as error:
-            return error
 
-
-def _experiment(trial: Trial, program: Program) -> Experiment | Exception:
+def _attempt(call: Callable[[], Result]) -> Result | Exception:
+    """The result of a call, or what it raised."""
     try:
-        return trial.experiment(program)
+        return call()
     except Exception as error:
         return error
-
-
-def _compiles(run: KernelRun, capability: int) -> bool:
-    return all(_compiled(kernel, capability) for kernel in run.kernels)
 
 
 def _compiled(kernel: TritonKernel, capability: int) -> bool:
@@ -190,6 +182,8 @@ def _plain() -> Iterator[None]:
 
 def _timed(trial: Trial, one: Experiment, candidates: dict[str, LaunchedCandidate], device: torch.device) -> Times:
     """Seconds of a launch of each candidate whose results are those of the present one."""
+    if trial.present not in candidates:
+        raise RuntimeError(f"the present candidate of {trial.name} does not compile")
     sizes = {name: span(layout) * DTYPES[layout.dtype].itemsize for name, layout in one.layouts.items()}
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

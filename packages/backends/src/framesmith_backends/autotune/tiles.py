@@ -5,6 +5,8 @@ A launch is timed as a whole, a kernel or several of the same source: these shar
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,7 +18,7 @@ from framesmith_backends.ir.expr import Load, loads, variables, walk
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.program import Program
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.index import Indirect, Ix
+from framesmith_backends.ir.symbolic.index import Indirect
 from framesmith_backends.ir.symbolic.size import Symbol, hint
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.horizontal import Gathered, Launch
@@ -142,37 +144,24 @@ def trial_of(one: Gathered, program: Program) -> TileTrial | None:
 
 def _is_fixed(kernel: Kernel, program: Program) -> bool:
     """Whether no size of it changes, its buffers are known, and it computes something but checks."""
-    sizes = [size for p in kernel.params if p.name in program.layouts for size in _sizes(program, p.name)]
-    known = all(param.name in program.layouts for param in kernel.params)
-    fixed = all(isinstance(size, int) for size in (kernel.points, *sizes))
-    return known and fixed and bool(kernel.stores) and not any(isinstance(n, Symbol) for n in kernel.numbers)
-
-
-def _sizes(program: Program, name: str) -> tuple[object, ...]:
-    layout = program.layouts[name]
-    return (*layout.shape, *layout.strides)
+    layouts = [program.layouts.get(param.name) for param in kernel.params]
+    sizes = [kernel.points, *(size for one in layouts if one is not None for size in (*one.shape, *one.strides))]
+    fixed = None not in layouts and all(isinstance(size, int) for size in sizes)
+    return fixed and bool(kernel.stores) and not any(isinstance(n, Symbol) for n in kernel.numbers)
 
 
 def bytes_moved(kernel: Kernel, program: Program) -> int:
     """The bytes of all elements that it reads and writes, each once: of a buffer no more than this has."""
-    found: dict[tuple[str, bool], int] = {}
-    for load in _read(kernel):
-        _add(found, (load.source, False), load.index[0], load)
-    for store in kernel.stores:
-        _add(found, (store.buffer, True), store.index)
+    inside = [(load.source, False, variables(load)) for load in _read(kernel)]
+    inside += [(store.buffer, True, index.variables(store.index)) for store in kernel.stores]
+    found = Counter[tuple[str, bool]]()
+    for name, written, loops in inside:
+        found[name, written] += math.prod(hint(var.size) for var in loops)
     total = 0
     for (name, _), elements in found.items():
         layout = program.layouts[name]
         total += min(elements, span(layout)) * DTYPES[layout.dtype].itemsize
     return total
-
-
-def _add(found: dict[tuple[str, bool], int], what: tuple[str, bool], ix: Ix, load: Load | None = None) -> None:
-    inside = index.variables(ix) if load is None else variables(load)
-    elements = 1
-    for var in inside:
-        elements *= hint(var.size)
-    found[what] = found.get(what, 0) + elements
 
 
 def _read(kernel: Kernel) -> list[Load]:

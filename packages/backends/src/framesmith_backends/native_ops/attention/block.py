@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from framesmith_backends.native_ops.attention.shape import KEYS, LOWEST, Shape
 from framesmith_backends.native_ops.matmul.pack import transposed
+from framesmith_backends.native_ops.matmul.rectangle import add_products
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
@@ -27,7 +28,7 @@ def _scores_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows:
         keys.append(w.at(keys[-1], p["key_row"]))
     with w.loop(ZERO, p["depth"]) as d:
         now = w.read(here, "ptr")
-        _step(w, lanes, sums, [w.at(key, d) for key in keys], now)
+        add_products(w, lanes, sums, [w.at(key, d) for key in keys], now)
         w.store(w.at(now, vectors * lanes), here, 0)
     return [[w.read(cell, "float", lanes) for cell in row] for row in sums]
 
@@ -41,20 +42,11 @@ def _values_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows:
         with w.loop(first, last, unroll):
             head, now = w.read(value, "ptr"), w.read(here, "ptr")
             for _ in range(unroll):
-                _step(w, lanes, sums, [w.at(head, r) for r in range(rows)], now)
+                add_products(w, lanes, sums, [w.at(head, r) for r in range(rows)], now)
                 head, now = w.at(head, p["value_row"]), w.at(now, vectors * lanes)
             w.store(head, value, 0)
             w.store(now, here, 0)
     return [[w.read(cell, "float", lanes) for cell in row] for row in sums]
-
-
-def _step(w: Writer, lanes: int, sums: list[list[Value]], ones: list[Value], wide: Value) -> None:
-    """To each sum its row's one number times its vector."""
-    parts = [w.load(w.at(wide, v * lanes), "float", lanes) for v in range(len(sums[0]))]
-    for row, one in zip(sums, ones, strict=True):
-        number = w.splat(w.load(one, "float"), lanes)
-        for cell, part in zip(row, parts, strict=True):
-            w.store(w.fma(number, part, w.read(cell, "float", lanes)), cell, 0)
 
 
 _SCORES = ("ptr queries", "ptr key", "i64 key_row", "i64 depth", "ptr scores", "float scale", "i1 masked")

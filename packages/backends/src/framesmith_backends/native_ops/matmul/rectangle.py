@@ -5,7 +5,7 @@ A register tile is `rows` by a few vectors of sums, kept in registers over a blo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from framesmith_backends.native_ops.matmul.blocking import Blocking
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
@@ -50,11 +50,7 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
         with w.loop(first, last, unroll):
             a_now, b_now = w.read(a, "ptr"), w.read(b, "ptr")
             for step in range(unroll):
-                parts = [w.load(w.at(b_now, j * lanes), "float", lanes) for j in range(vectors)]
-                for r in range(rows):
-                    one = w.splat(w.load(w.at(a_now, step * rows + r), "float"), lanes)
-                    for j in range(vectors):
-                        w.store(w.fma(one, parts[j], w.read(sums[r][j], "float", lanes)), sums[r][j], 0)
+                add_products(w, lanes, sums, (w.at(a_now, step * rows + r) for r in range(rows)), b_now)
                 b_now = w.at(b_now, p["b_step"])
             w.store(w.at(a_now, unroll * rows), a, 0)
             w.store(b_now, b, 0)
@@ -62,6 +58,15 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
     for j in range(vectors):
         finish(w, p, [row[j] for row in totals], j * lanes, element)
     return w.function(f"define internal void {micro_name(rows, vectors)}({signature(names)})")
+
+
+def add_products(w: Writer, lanes: int, sums: list[list[Value]], ones: Iterable[Value], wide: Value) -> None:
+    """Add to each row of sums the number at its address, times the vectors that begin at `wide`."""
+    parts = [w.load(w.at(wide, j * lanes), "float", lanes) for j in range(len(sums[0]))]
+    for row, one in zip(sums, ones, strict=True):
+        number = w.splat(w.load(one, "float"), lanes)
+        for cell, part in zip(row, parts, strict=True):
+            w.store(w.fma(number, part, w.read(cell, "float", lanes)), cell, 0)
 
 
 def finish(w: Writer, p: dict[str, Value], totals: list[Value], column: int, element: Element | None) -> None:

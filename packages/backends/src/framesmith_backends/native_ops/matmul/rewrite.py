@@ -51,45 +51,29 @@ def _before_transposing(node: object) -> fx.Node | None:
     return node.args[0] if swapped and is_plain(node.args[0], 2) else None
 
 
-def _matmul(a: object, b: object, bias: fx.Node | None) -> Matmul | None:
+def _match(node: fx.Node) -> Matmul | None:
+    """The matmul of a node that is large enough for another provider."""
+    if node.target not in (aten.addmm.default, aten.mm.default) or node.kwargs or not is_plain(node, 2):
+        return None
+    *biases, a, b = node.args
     if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
         return None
-    letters = ""
-    for operand in (a, b):
-        transposed = _before_transposing(operand) is not None
-        if not transposed and not is_plain(operand, 2):
-            return None
-        letters += "t" if transposed else "n"
-    return Matmul(letters, a, b, _before_transposing(b), bias) if letters in LAYOUTS else None
-
-
-def _addmm(node: fx.Node) -> Matmul | None:
-    bias, a, b = node.args[:3]
-    if node.kwargs or not isinstance(bias, fx.Node) or not is_plain(bias, 1):
+    before = [_before_transposing(one) for one in (a, b)]
+    layouts = "".join("n" if one is None else "t" for one in before)
+    if layouts not in LAYOUTS or not all(one or is_plain(other, 2) for one, other in zip(before, (a, b), strict=True)):
         return None
-    return _matmul(a, b, bias) if bias.meta["val"].shape[0] == node.meta["val"].shape[1] else None
-
-
-def _mm(node: fx.Node) -> Matmul | None:
-    a, b = node.args[:2]
-    return _matmul(a, b, None)
-
-
-PATTERNS: dict[object, Callable[[fx.Node], Matmul | None]] = {aten.addmm.default: _addmm, aten.mm.default: _mm}
-
-
-def _match(node: fx.Node) -> Matmul | None:
-    pattern = PATTERNS.get(node.target)
-    if pattern is None or not is_plain(node, 2):
+    (rows, inner), columns = a.meta["val"].shape, node.meta["val"].shape[1]
+    if rows * inner * columns < SMALLEST_MATMUL:
         return None
-    found = pattern(node)
-    if found is None:
+    bias = biases[0] if biases else None
+    if bias is not None and not (
+        isinstance(bias, fx.Node) and is_plain(bias, 1) and bias.meta["val"].shape[0] == columns
+    ):
         return None
-    rows, inner = found.a.meta["val"].shape
-    return found if rows * inner * node.meta["val"].shape[1] >= SMALLEST_MATMUL else None
+    return Matmul(layouts, a, b, before[1], bias)
 
 
-def matmul_class(match: Matmul) -> MatmulClass:
+def _class_of(match: Matmul) -> MatmulClass:
     (m, k), n = match.a.meta["val"].shape, match.b.meta["val"].shape[1]
     return class_of(match.layouts, m, n, k, match.bias is not None)
 
@@ -106,7 +90,7 @@ def use_native(gm: fx.GraphModule) -> fx.GraphModule:
 
 def with_fastest_matmuls(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with its large matmuls where they were timed as the fastest."""
-    return _moved(gm, lambda match: fastest(matmul_class(match)))
+    return _moved(gm, lambda match: fastest(_class_of(match)))
 
 
 def _moved(gm: fx.GraphModule, provider: Callable[[Matmul], str]) -> fx.GraphModule:

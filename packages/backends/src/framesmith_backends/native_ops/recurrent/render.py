@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from framesmith_backends.native_ops.job import BEGIN, END, POINTER, Job, Module, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
+from framesmith_backends.native_ops.matmul.rectangle import add_products
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as math
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
@@ -227,11 +228,7 @@ class _Tile:
             with w.loop(first, last, unroll) as k:
                 now = w.read(weights, "ptr")
                 for step in range(unroll):
-                    parts = [w.load(w.at(now, j * lanes), "float", lanes) for j in range(count)]
-                    for r in range(self.height):
-                        one = w.splat(w.load(w.at(starts[r], w.add(k, step)), "float"), lanes)
-                        for j in range(count):
-                            w.store(w.fma(one, parts[j], w.read(sums[r][j], "float", lanes)), sums[r][j], 0)
+                    add_products(w, lanes, sums, (w.at(start, w.add(k, step)) for start in starts), now)
                     now = w.at(now, count * lanes)
                 w.store(now, weights, 0)
         return sums

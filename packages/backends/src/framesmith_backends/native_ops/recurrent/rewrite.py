@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,15 +61,11 @@ def _rows() -> dict[object, Callable[[_Writing, fx.Node], Written]]:
     """Operators, and the writers of their calls."""
     return {
         lstm_layers.LAYER: _lstm, lstm_layers.layer(): _lstm, lstm_layers.derivative(): _lstm_backward,
-        **dict.fromkeys(_kinds(), _states), recurrent_loops.gru_backward(): _loop("gru", "GRU_BACKWARD"),
-        recurrent_loops.rnn_backward(): _loop("rnn_tanh", "RNN_BACKWARD"),
+        **{recurrent_loops.layer(kind): partial(_states, kind, False) for kind in recurrent_loops.LAYERS},
+        recurrent_loops.gru_with_gates(): partial(_states, "gru", True),
+        recurrent_loops.gru_backward(): partial(_loop, "gru", "GRU_BACKWARD"),
+        recurrent_loops.rnn_backward(): partial(_loop, "rnn_tanh", "RNN_BACKWARD"),
     }  # fmt: skip
-
-
-def _kinds() -> dict[OpOverload, str]:
-    """Layers without cell states, and their kinds of cells."""
-    found = {recurrent_loops.layer(name): name for name in recurrent_loops.LAYERS}
-    return {**found, recurrent_loops.gru_with_gates(): "gru"}
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -155,16 +152,12 @@ class _Writing(Calls):
         return found
 
 
-def _loop(kind: str, name: str) -> Callable[[_Writing, fx.Node], Node]:
-    """The writer of the native operator of that name, with the operands of the backward loop it replaces."""
+def _loop(kind: str, name: str, w: _Writing, node: fx.Node) -> Node:
+    """Write the native operator of that name, with the operands of the backward loop it replaces."""
+    from framesmith_backends.native_ops.recurrent import operator as recurrent
 
-    def write(w: _Writing, node: fx.Node) -> Node:
-        from framesmith_backends.native_ops.recurrent import operator as recurrent
-
-        call = w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
-        return _with_code(call, kind, True, node.args[-1])
-
-    return write
+    call = w.graph.call_function(getattr(recurrent, name), tuple(map(w.of, node.args)))
+    return _with_code(call, kind, True, node.args[-1])
 
 
 def _lstm(w: _Writing, node: fx.Node) -> Node:
@@ -180,15 +173,13 @@ def _lstm(w: _Writing, node: fx.Node) -> Node:
     return _with_code(w.graph.call_function(LSTM, operands), "lstm", False, given["weight1"])
 
 
-def _states(w: _Writing, node: fx.Node) -> Node:
+def _states(kind: str, keep: bool, w: _Writing, node: fx.Node) -> Node:
     from framesmith_backends.native_ops.recurrent.operator import STATES
 
     given = _named(w, node)
     weights: Sequence[Node] = given["params"]
     first, second = weights[2:] if given["has_biases"] else (None, None)
     gates = w.matmul(w.flat(given["input"]), w.transposed(weights[0]), first)
-    kind = _kinds()[node.target]  # type: ignore[index]
-    keep = node.target is recurrent_loops.gru_with_gates()
     call = w.graph.call_function(STATES, (kind, gates, weights[1], second, given["hx"], keep))
     return _with_code(call, kind, False, weights[1])
 

@@ -132,16 +132,13 @@ class _Scans:
         self.held = held_kind(scan)
         self.read, self.written = DTYPES[scan.source].memory, DTYPES[scan.result].memory
         self.squares = max(1, min(MOST_SQUARES, LINE // (lanes * element_bytes(self.written))))
-        self.starts = [
-            constant(one, kind, lanes) for one, kind in zip(self.kind.start(scan.result), self.kinds, strict=True)
-        ]
+        start = self.kind.start(scan.result)
+        #: The LLVM types of a state's parts.
+        self.kinds = [self.held, "i32" if self.kind.has_indices else self.held][: len(start)]
+        self.starts = [constant(one, kind, lanes) for one, kind in zip(start, self.kinds, strict=True)]
+        #: The columns of a square in the order in which they are joined.
+        self.order = range(lanes)[:: -1 if scan.reverse else 1]
         self.job = JOB.load(w)
-
-    @property
-    def kinds(self) -> list[str]:
-        """The LLVM types of a state's parts."""
-        count = len(self.kind.start(self.scan.result))
-        return [self.held] if count == 1 else [self.held, "i32" if self.kind.has_indices else self.held]
 
     # One vector of elements.
 
@@ -158,13 +155,10 @@ class _Scans:
         state = self.kind.joined(w, state, (element, *second))
         if self.scan.part == "totals":
             return state, []
-        value = self.rounded(self.kind.value(w, state))
+        value = self.kind.value(w, state)
+        if value.kind in ("float", "double"):
+            value = emit_cast(w, value, "f32" if value.kind == "float" else "f64", self.scan.result)
         return state, [value, state[1]] if self.kind.has_indices else [value]
-
-    def rounded(self, value: Value) -> Value:
-        """A value of the states' type, as one of the result's."""
-        held = {"float": "f32", "double": "f64"}.get(value.kind)
-        return value if held is None else emit_cast(self.w, value, held, self.scan.result)
 
     def stored(self, result: Value, which: int) -> Value:
         """A result as it is in memory."""
@@ -204,17 +198,14 @@ class _Scans:
         """Some rows of a tile, from the `row`-th to be joined on."""
         w, lanes = self.w, self.lanes
         whole = w.binary("and", width, -lanes)
-        starts = [self.row_start(start, w.add(row, k)) for k in range(rows)]
+        starts = []
+        for at in (w.add(row, k) for k in range(rows)):
+            at = w.sub(w.sub(self.job["count"], at), 1) if self.scan.reverse else at
+            starts.append(w.add(start, w.mul(at, self.job["inner"])))
         with w.loop(ZERO, whole, lanes) as v:
             self.columns(cells, starts, row, v, None)
         with w.when(w.compare("ult", whole, width)):
             self.columns(cells, starts, row, whole, w.first_lanes(w.sub(width, whole), lanes))
-
-    def row_start(self, start: Value, row: Value) -> Value:
-        w, job = self.w, self.job
-        if self.scan.reverse:
-            row = w.sub(w.sub(job["count"], row), 1)
-        return w.add(start, w.mul(row, job["inner"]))
 
     def columns(
         self, cells: Sequence[Value], starts: Sequence[Value], row: Value, v: Value, mask: Value | None
@@ -286,9 +277,6 @@ class _Scans:
             found = self.w.emit(f"insertelement {found.typed}, {value.typed}, i64 {k}", kind, lanes)
         return found
 
-    def lane(self, value: Value, k: int) -> Value:
-        return self.w.emit(f"extractelement {value.typed}, i64 {k}", value.kind) if value.lanes > 1 else value
-
     def index_of(self, first: Value, at: Value) -> Value:
         return self.w.convert("trunc", self.w.add(first, at), "i32")
 
@@ -354,9 +342,6 @@ class _Scans:
             for spot, row in zip(spots, lines, strict=True):
                 self.put(row, self.w.at(base, spot, kind), mask)
 
-    def order(self) -> range:
-        return range(self.lanes - 1, -1, -1) if self.scan.reverse else range(self.lanes)
-
     def joined(
         self, columns: Sequence[Value], states: list[Value], first: Value, at: Value, left: Value | None = None
     ) -> list[list[Value]]:
@@ -364,7 +349,7 @@ class _Scans:
         if self.kind.is_long:
             return self.joined_by_loop(columns, states, constant(self.lanes, "i64") if left is None else left)
         found: list[list[Value]] = [[] for _ in columns]
-        for k, column in enumerate(self.order()):
+        for k, column in enumerate(self.order):
             index = self.index_of(first, self.w.add(at, k))
             states[:], found[column] = self.step(tuple(states), columns[column], index)
         return found
@@ -375,7 +360,7 @@ class _Scans:
         square = Value(w.name(), "ptr")
         w.entry.append(f"{square.text} = alloca [{lanes * lanes} x {kind}], align 64")
         spots = [w.at(square, k * lanes, kind) for k in range(lanes)]
-        for spot, column in zip(spots, self.order(), strict=True):
+        for spot, column in zip(spots, self.order, strict=True):
             w.store(columns[column], spot)
         cells = [w.cell(value) for value in states]
         with w.loop(ZERO, count) as k, self.carried(cells) as now:
@@ -385,7 +370,7 @@ class _Scans:
                 w.store(result, spot)
         states[:] = [w.read(cell, kind, lanes) for cell, kind in zip(cells, self.kinds, strict=True)]
         found: list[list[Value]] = [[] for _ in columns]
-        for spot, column in zip(spots, self.order(), strict=True):
+        for spot, column in zip(spots, self.order, strict=True):
             found[column] = [] if self.scan.part == "totals" else [w.load(spot, kind, lanes)]
         return found
 
@@ -411,9 +396,11 @@ class _Scans:
         )
 
     def put_states(self, lines: Sequence[Value], state: Sequence[Value]) -> None:
+        w = self.w
         for part, value in enumerate(state):
             for k, line in enumerate(lines):
-                self.w.store(self.lane(value, k), self.spot(part, line))
+                one = w.emit(f"extractelement {value.typed}, i64 {k}", value.kind) if value.lanes > 1 else value
+                w.store(one, self.spot(part, line))
 
     def join(self) -> str:
         """Store the total of all lines before each, and at last of all of them."""

@@ -87,7 +87,7 @@ class _LongSort(Digits):
             elif name == "deal":
                 self.deal(read, self.items(w.binary("xor", second, 1)), which, first, last)
             elif name == "deal_out":
-                self.deal_out(line, read, which, first, last)
+                self.deal(read, line, which, first, last)
             else:
                 self.write(line, read, first, last)
         return threaded(w, f"fs.{name}")

@@ -130,6 +130,10 @@ class Elements:
             key = w.binary("xor", key, -1)
         return key if sort.memory == sort.key else w.convert("zext", key, sort.key)
 
+    def as_key(self, number: Value) -> Value:
+        """A 64-bit number as one of the keys' type."""
+        return number if self.sort.key == "i64" else self.w.convert("trunc", number, self.sort.key)
+
     def element(self, line: Line, at: Value, lanes: int = 1) -> Value:
         return self.w.load(self.w.at(line.source, at, self.sort.memory), self.sort.memory, lanes, 1)
 
@@ -197,8 +201,7 @@ class Digits(Elements):
 
     def digit(self, key: Value, which: Value) -> Value:
         w, kind = self.w, self.sort.key
-        shift = w.mul(which, BITS)
-        shift = shift if kind == "i64" else w.convert("trunc", shift, kind)
+        shift = self.as_key(w.mul(which, BITS))
         digit = w.binary("and", w.binary("lshr", key, shift), (1 << BITS) - 1)
         return digit if kind == "i64" else w.convert("zext", digit, "i64")
 
@@ -230,7 +233,7 @@ class Digits(Elements):
         differs = self.differs(items(), highest)
         with w.when(differs):
             self.add_up(w.binary("shl", highest, BITS))
-            self.deal_out(line, items(), highest, *whole)
+            self.deal(items(), line, highest, *whole)
         with w.when(w.negated(differs)):
             self.write(line, items(), *whole)
         return None
@@ -257,21 +260,16 @@ class Digits(Elements):
         self.w.store(self.w.add(before, 1), counter)
         return before
 
-    def deal(self, read: Items, write: Items, which: Value, first: Value, last: Value) -> None:
-        """One pass: distribute items by a digit."""
+    def deal(self, read: Items, write: Items | Line, which: Value, first: Value, last: Value) -> None:
+        """One pass: distribute items by a digit; in the last pass write a line's results in place of items."""
         w, base = self.w, self.w.binary("shl", which, BITS)
         with w.loop(first, last) as at:
             key, index = self.item(read, at)
             to = self.count_one(base, self.digit(key, which))
-            self.put(key, index, write, w.convert("zext", to, "i64"))
-
-    def deal_out(self, line: Line, items: Items, which: Value, first: Value, last: Value) -> None:
-        """The last pass, which writes results in place of items."""
-        w, base = self.w, self.w.binary("shl", which, BITS)
-        with w.loop(first, last) as at:
-            key, index = self.item(items, at)
-            to = self.count_one(base, self.digit(key, which))
-            self.write_one(line, w.convert("zext", index, "i64"), w.convert("zext", to, "i64"))
+            if isinstance(write, Line):
+                self.write_one(write, w.convert("zext", index, "i64"), w.convert("zext", to, "i64"))
+            else:
+                self.put(key, index, write, w.convert("zext", to, "i64"))
 
     def clear(self, address: Value, size: int) -> None:
         self.w.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
@@ -324,9 +322,7 @@ class Ranks(Elements):
                     key = w.splat(w.load(w.at(keys, other, sort.key), sort.key, align=size), lanes)
                     less = w.compare("ule" if part == "before" else "ult", key, mine)
                     if part == "within":
-                        step = w.sub(other, first)
-                        step = step if sort.key == "i64" else w.convert("trunc", step, sort.key)
-                        later = w.compare("ugt", steps, w.splat(step, lanes))
+                        later = w.compare("ugt", steps, w.splat(self.as_key(w.sub(other, first)), lanes))
                         less = w.binary("or", less, w.binary("and", later, w.compare("eq", key, mine)))
                     now = w.read(rank, sort.key, lanes)
                     w.store(w.add(now, w.convert("zext", less, sort.key)), rank, 0)
