@@ -70,6 +70,18 @@ class Module:
         return "\n\n".join([*self._declared, *shared, *functions, attributes(self.target)])
 
 
+def array(w: Writer, size: int, kind: str) -> Value:
+    """The address of an array on the stack."""
+    place = Value(w.name(), "ptr")
+    w.entry.append(f"{place.text} = alloca [{size} x {kind}], align 64")
+    return place
+
+
+def lane_numbers(lanes: int, kind: str = "i64", first: int = 0) -> Value:
+    """A vector of its lanes' numbers, from `first` on."""
+    return Value("<" + ", ".join(f"{kind} {first + k}" for k in range(lanes)) + ">", kind, lanes)
+
+
 def threaded(w: Writer, name: str) -> str:
     """`void name(ptr job, i64 begin, i64 end)`: what was written, as a function that runs in threads."""
     return w.function(f"define internal void @{name}(ptr %job, i64 %begin, i64 %end)")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from framesmith_backends.native_ops.attention.shape import KEYS, LOWEST, Shape
+from framesmith_backends.native_ops.job import lane_numbers
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.native_ops.matmul.rectangle import add_products
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -108,9 +109,7 @@ def softmax(w: Writer, shape: Shape, vectors: int) -> str:
     width = vectors * lanes
     beyond = w.add(p["ahead"], 1)
     beyond = w.select(w.compare("slt", beyond, 0), ZERO, beyond)
-    steps = [
-        Value("<" + ", ".join(f"i64 {v * lanes + k}" for k in range(lanes)) + ">", "i64", lanes) for v in range(vectors)
-    ]
+    steps = [lane_numbers(lanes, first=v * lanes) for v in range(vectors)]
     with w.loop(beyond, p["keys"]) as k:
         hidden = w.splat(w.sub(k, p["ahead"]), lanes)
         row = w.at(p["scores"], w.mul(k, width))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from framesmith_backends.native_ops.attention.block import finite, larger, logarithm
 from framesmith_backends.native_ops.attention.shape import KEYS_OF_ROW, LOWEST, Shape
+from framesmith_backends.native_ops.job import lane_numbers
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
@@ -89,8 +90,7 @@ def _row_scores(w: Writer, p: dict[str, Value], lanes: int, first: Value, there:
         with w.when(beside):
             w.store(w.masked_load(start, there), mask, 0)
         with w.when(w.negated(beside)):
-            steps = Value("<" + ", ".join(f"i64 {k}" for k in range(lanes)) + ">", "i64", lanes)
-            offsets = w.mul(steps, w.splat(p["mask_column"], lanes))
+            offsets = w.mul(lane_numbers(lanes), w.splat(p["mask_column"], lanes))
             spots = w.emit(f"getelementptr float, {start.typed}, {offsets.typed}", "ptr", lanes)
             w.store(w.masked_load(spots, there), mask, 0)
     found = w.fma(parts[0], w.splat(p["scale"], lanes), w.read(mask, "float", lanes))

@@ -110,7 +110,7 @@ def _entry(w: Writer, cut: Blocking) -> str:
     nothing = w.compare("eq", w.mul(w.mul(p["m"], p["n"]), p["batches"]), 0)
     with w.when(w.negated(nothing)):
         short = w.convert("trunc", most, "i32")
-        w.line(f"call void @fs.parallel(ptr @fs.part, {POINTER.typed}, {cells.typed}, {short.typed})")
+        w.call("@fs.parallel", Value("@fs.part", "ptr"), POINTER, cells, short)
     return w.function("define void @fs_matmul(ptr %job)")
 
 

@@ -142,27 +142,22 @@ def _pack_block(w: Writer, p: dict[str, Value], here: dict[str, Value], cut: Blo
         skipped = w.binary("and", here["direct"], whole)
         with w.when(w.negated(skipped)):
             source, to = w.at(here["b"], w.mul(j, p["b_col"])), w.at(p["scratch"], w.mul(j, cut.depth))
-            w.line(
-                f"call void @fs.pack({source.typed}, {p['b_col'].typed}, {p['b_row'].typed}, {count.typed}, "
-                f"{here['depth'].typed}, {to.typed}, i64 {cut.width})"
-            )
+            wide = constant(cut.width, "i64")
+            w.call("@fs.pack", source, p["b_col"], p["b_row"], count, here["depth"], to, wide)
 
 
 def _panel(w: Writer, p: dict[str, Value], here: dict[str, Value], cut: Blocking, i: Value, rows: int) -> None:
     """One panel of rows against every panel of columns."""
     source = w.at(w.at(p["a"], w.mul(i, p["a_row"])), w.mul(here["k"], p["a_col"]))
-    packed = (
-        f"call void @fs.pack({source.typed}, {p['a_row'].typed}, {p['a_col'].typed}, i64 {rows}, "
-        f"{here['depth'].typed}, {here['panel'].typed}, i64 {rows})"
-    )
-    panel = here["panel"]
+    panel, count = here["panel"], constant(rows, "i64")
+    packed = (source, p["a_row"], p["a_col"], count, here["depth"], panel, count)
     if rows == 1:
         lies = w.compare("eq", p["a_col"], 1)
         with w.when(w.negated(lies)):
-            w.line(packed)
+            w.call("@fs.pack", *packed)
         panel = w.select(lies, source, panel)
     else:
-        w.line(packed)
+        w.call("@fs.pack", *packed)
     c = w.at(w.at(p["c"], w.mul(i, p["c_row"])), here["j"])
     biased = w.is_set(here["bias"])
     start = ZERO
@@ -200,5 +195,5 @@ def _tile(
     """One register tile at column j of the block, of which `left` are left; `biased` says whether there is a bias."""
     j, left, biased = columns
     bias = w.select(biased, w.at(here["bias"], j), Value("null", "ptr"))
-    arguments = (*operands, here["depth"], c, p["c_row"], left, p["alpha"], here["beta"], bias, here["last"])
-    w.line(f"call void {micro_name(*shape)}({', '.join(v.typed for v in arguments)})")
+    given = (*operands, here["depth"], c, p["c_row"], left, p["alpha"], here["beta"], bias, here["last"])
+    w.call(micro_name(*shape), *given)

@@ -11,7 +11,7 @@ generator", ACM TOMACS 8 (1998).
 
 from __future__ import annotations
 
-from framesmith_backends.native_ops.job import Job, Module
+from framesmith_backends.native_ops.job import Job, Module, array
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
 from framesmith_backends.target import Processor
@@ -112,15 +112,10 @@ class _Drawing:
 
     def __init__(self, w: Writer, state: Value) -> None:
         self.w, self.state = w, state
-        self.words, self.drawn = (self._array() for _ in range(2))
+        self.words, self.drawn = (array(w, WORDS + LANES, "i32") for _ in range(2))
         start = w.emit(f"call i64 @fs.take({state.typed}, {self.words.typed}, {self.drawn.typed})", "i64")
         self.index = w.cell(start)
         self.done = w.cell(ZERO)
-
-    def _array(self) -> Value:
-        name = self.w.name()
-        self.w.entry.append(f"{name} = alloca [{WORDS + LANES} x i32], align 64")
-        return Value(name, "ptr")
 
     def renew(self) -> None:
         self.w.line(f"call void @fs.renew({self.words.typed}, {self.drawn.typed})")
@@ -163,12 +158,10 @@ def _mask(w: Writer) -> str:
         pairs = w.least(w.binary("lshr", w.sub(constant(WORDS, "i64"), index), 1), w.sub(p["n"], done))
         out = w.at(p["out"], done, "i8")
         whole = w.binary("and", pairs, -lanes)
-        with w.loop(ZERO, whole, lanes) as j:
-            both = d.load(w.add(index, w.mul(j, 2)), "i64", lanes)
-            w.store(_below(w, both, p["threshold"]), w.at(out, j, "i8"), 1)
-        with w.loop(whole, pairs) as j:
-            both = d.load(w.add(index, w.mul(j, 2)), "i64")
-            w.store(_below(w, both, p["threshold"]), w.at(out, j, "i8"), 1)
+        for first, last, step in ((ZERO, whole, lanes), (whole, pairs, 1)):
+            with w.loop(first, last, step) as j:
+                both = d.load(w.add(index, w.mul(j, 2)), "i64", step)
+                w.store(_below(w, both, p["threshold"]), w.at(out, j, "i8"), 1)
         d.advance(w.mul(pairs, 2), pairs)
         with w.when(w.compare("eq", pairs, 0)):  # one word is left: the low one is the first after renewing
             high = w.convert("zext", d.load(index), "i64")
@@ -185,18 +178,15 @@ def _floats(w: Writer) -> str:
     p = JOB.load(w)
     d = _Drawing(w, p["state"])
 
-    def of(words: Value) -> Value:
-        bits = w.binary("and", words, w.number((1 << FLOAT_BITS) - 1, words))
-        return w.mul(w.convert("sitofp", bits, "float"), 2.0**-FLOAT_BITS)
-
     with w.repeat(lambda: w.compare("ult", w.read(d.done, "i64"), p["n"])):
         index, done = d.renewed(), w.read(d.done, "i64")
         count = w.least(w.sub(constant(WORDS, "i64"), index), w.sub(p["n"], done))
         out = w.at(p["out"], done)
         whole = w.binary("and", count, -LANES)
-        with w.loop(ZERO, whole, LANES) as j:
-            w.store(of(d.load(w.add(index, j), "i32", LANES)), w.at(out, j))
-        with w.loop(whole, count) as j:
-            w.store(of(d.load(w.add(index, j))), w.at(out, j))
+        for first, last, step in ((ZERO, whole, LANES), (whole, count, 1)):
+            with w.loop(first, last, step) as j:
+                words = d.load(w.add(index, j), "i32", step)
+                bits = w.binary("and", words, w.number((1 << FLOAT_BITS) - 1, words))
+                w.store(w.mul(w.convert("sitofp", bits, "float"), 2.0**-FLOAT_BITS), w.at(out, j))
         d.advance(count, count)
     return d.finish(FLOATS)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES, extremes
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, entry, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.transposed import transposed
 from framesmith_backends.render.llvm.math import float64 as double
@@ -174,10 +174,7 @@ class _Scans:
 
     def tiles(self) -> str:
         w, job = self.w, self.job
-        cells = []
-        for kind in self.kinds:
-            cells.append(Value(w.name(), "ptr"))
-            w.entry.append(f"{cells[-1].text} = alloca [{MOST_WIDTH} x {kind}], align 64")
+        cells = [array(w, MOST_WIDTH, kind) for kind in self.kinds]
         tiles = w.binary("udiv", w.sub(w.add(job["inner"], job["width"]), 1), job["width"])
         with w.loop(BEGIN, END) as task:
             group, tile = w.binary("udiv", task, tiles), w.binary("urem", task, tiles)
@@ -357,8 +354,7 @@ class _Scans:
     def joined_by_loop(self, columns: Sequence[Value], states: list[Value], count: Value) -> list[list[Value]]:
         """The same by a loop over the first `count` columns, for a step that is too long to be written for each."""
         w, lanes, kind = self.w, self.lanes, columns[0].kind
-        square = Value(w.name(), "ptr")
-        w.entry.append(f"{square.text} = alloca [{lanes * lanes} x {kind}], align 64")
+        square = array(w, lanes * lanes, kind)
         spots = [w.at(square, k * lanes, kind) for k in range(lanes)]
         for spot, column in zip(spots, self.order, strict=True):
             w.store(columns[column], spot)

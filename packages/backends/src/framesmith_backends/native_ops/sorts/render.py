@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, entry, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, lane_numbers, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
@@ -196,8 +196,7 @@ class Digits(Elements):
     def __init__(self, sort: Sort, w: Writer, target: Processor) -> None:
         super().__init__(sort, w)
         self.lanes = target.bytes // 4
-        self.counts = Value(w.name(), "ptr")
-        w.entry.append(f"{self.counts.text} = alloca [{sort.digits << BITS} x i32], align 64")
+        self.counts = array(w, sort.digits << BITS, "i32")
 
     def digit(self, key: Value, which: Value) -> Value:
         w, kind = self.w, self.sort.key
@@ -308,11 +307,10 @@ class Ranks(Elements):
         w, sort, lanes, count = self.w, self.sort, self.lanes, self.count
         keys, ranks, size = self.slot(0), self.slot(1), element_bytes(sort.key)
         whole = w.binary("and", count, -lanes)
-        with w.loop(ZERO, whole, lanes) as at:
-            w.store(self.key_of(self.element(line, at, lanes)), w.at(keys, at, sort.key), size)
-        with w.loop(whole, count) as at:
-            w.store(self.key_of(self.element(line, at)), w.at(keys, at, sort.key), size)
-        steps = Value("<" + ", ".join(f"{sort.key} {k}" for k in range(lanes)) + ">", sort.key, lanes)
+        for begin, end, step in ((ZERO, whole, lanes), (whole, count, 1)):
+            with w.loop(begin, end, step) as at:
+                w.store(self.key_of(self.element(line, at, step)), w.at(keys, at, sort.key), size)
+        steps = lane_numbers(lanes, sort.key)
         with w.loop(ZERO, count, lanes) as first:
             mine = w.load(w.at(keys, first, sort.key), sort.key, lanes, size)
             rank = w.cell(constant(0, sort.key, lanes))
