@@ -226,7 +226,7 @@ def stand_in_clock() -> type[Any]:
 
     class StandIn(DeviceClock):
         wrong = failing = ""
-        broken = "form1"  # what does not compile
+        broken = "candidate1"  # what does not compile
         spoilt = ""  # the buffer in which its numbers are wrong
         places: Mapping[str, tuple[str, ...]] = {}
 
@@ -240,7 +240,7 @@ def stand_in_clock() -> type[Any]:
 
             def counted(name: str) -> Callable[..., None]:
                 def launch(*values: Any) -> None:
-                    Graph.launches += 1 + (len(made) - 1 if name == "form0" else 0)
+                    Graph.launches += 1 + (len(made) - 1 if name == "candidate0" else 0)
                     made[name](*values)
                     if name == self.failing:
                         raise RuntimeError("after its launch")
@@ -288,7 +288,7 @@ def clock() -> None:
         first, second, third = (tile.text() for tile in trial.tiles)
         alone = trial.fusable.kernel is None
         # The first tile does not compile, alone the second one; the third gives wrong numbers in one of the buffers.
-        stand_in.wrong, right = ("form2", first) if alone else ("form3", second)
+        stand_in.wrong, right = ("candidate2", first) if alone else ("candidate3", second)
         for param in (param for param in trial.fusable.matmul.params if param.written):
             buffers[name] += 1
             stand_in.spoilt = param.name
@@ -300,7 +300,7 @@ def clock() -> None:
         stand_in.wrong = ""
         (times,) = stand_in.times([trial], program)
         assert set(times) == {PRESENT, right, third}, (name, times)
-        waits, stand_in.failing = Stream.waits, "form0"
+        waits, stand_in.failing = Stream.waits, "candidate0"
         (error,) = stand_in.times([trial], program)
         assert str(error) == "after its launch" and Stream.waits == waits + 1, (error, waits, Stream.waits)
     assert [*buffers.values()] == [1, 1, 1, 3, 2, 1, 1], buffers

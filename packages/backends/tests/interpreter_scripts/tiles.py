@@ -163,7 +163,7 @@ def clock() -> int:
             written = {param.name for kernel in trial.one.kernels for param in kernel.params if param.written}
             for buffer in (*sorted(written), ""):
                 one = stand_ins(None)
-                one.broken, one.spoilt, one.wrong = "form2", buffer, "form1" if buffer else ""
+                one.broken, one.spoilt, one.wrong = "candidate2", buffer, "candidate1" if buffer else ""
                 state = torch.get_rng_state()
                 (times,) = one.times([trial], program)
                 assert torch.equal(state, torch.get_rng_state())
@@ -181,7 +181,7 @@ def clock() -> int:
 class Failing:
     """A trial that cannot say how it is run."""
 
-    name, present, others = "failing", "form0", ()
+    name, present, others = "failing", "candidate0", ()
 
     def experiment(self, program: Program) -> Experiment:
         raise LookupError("no such buffer")
