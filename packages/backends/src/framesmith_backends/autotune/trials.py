@@ -61,7 +61,7 @@ class Trial(Candidates, Protocol):
         """The first line of its report."""
 
     def chosen(self, which: int) -> Mapping[str, Any]:
-        """What is made of one of the other candidates, by the computation's name."""
+        """The configuration of one of the other candidates, by the computation's name."""
 
     def key(self, program: Program, about: tuple[object, ...]) -> str:
         """The digest of all that the times depend on: equal for computations that differ in names only."""
@@ -117,7 +117,7 @@ class Choosing(Generic[Found, Made]):
         raise NotImplementedError
 
     def __call__(self, found: Sequence[Found], program: Program) -> Mapping[str, Made]:
-        """What is made of another candidate than the present one, by the computation's name."""
+        """The configurations of candidates that are faster than the present ones, by the computation's name."""
         chosen: dict[str, Made] = {}
         try:
             trials = self.trials(found, program)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from framesmith_backends.native_ops.attention.shape import KEYS, LOWEST, Shape
 from framesmith_backends.native_ops.job import lane_numbers
 from framesmith_backends.native_ops.matmul.pack import transposed
-from framesmith_backends.native_ops.matmul.rectangle import add_products
+from framesmith_backends.native_ops.matmul.rectangle import multiply_add
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as functions
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
@@ -29,7 +29,7 @@ def _scores_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows:
         keys.append(w.at(keys[-1], p["key_row"]))
     with w.loop(ZERO, p["depth"]) as d:
         now = w.read(here, "ptr")
-        add_products(w, lanes, sums, [w.at(key, d) for key in keys], now)
+        multiply_add(w, lanes, sums, [w.at(key, d) for key in keys], now)
         w.store(w.at(now, vectors * lanes), here, 0)
     return [[w.read(cell, "float", lanes) for cell in row] for row in sums]
 
@@ -43,7 +43,7 @@ def _values_sums(w: Writer, p: dict[str, Value], lanes: int, vectors: int, rows:
         with w.loop(first, last, unroll):
             head, now = w.read(value, "ptr"), w.read(here, "ptr")
             for _ in range(unroll):
-                add_products(w, lanes, sums, [w.at(head, r) for r in range(rows)], now)
+                multiply_add(w, lanes, sums, [w.at(head, r) for r in range(rows)], now)
                 head, now = w.at(head, p["value_row"]), w.at(now, vectors * lanes)
             w.store(head, value, 0)
             w.store(now, here, 0)

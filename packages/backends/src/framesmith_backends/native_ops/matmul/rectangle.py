@@ -50,7 +50,7 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
         with w.loop(first, last, unroll):
             a_now, b_now = w.read(a, "ptr"), w.read(b, "ptr")
             for step in range(unroll):
-                add_products(w, lanes, sums, (w.at(a_now, step * rows + r) for r in range(rows)), b_now)
+                multiply_add(w, lanes, sums, (w.at(a_now, step * rows + r) for r in range(rows)), b_now)
                 b_now = w.at(b_now, p["b_step"])
             w.store(w.at(a_now, unroll * rows), a, 0)
             w.store(b_now, b, 0)
@@ -60,7 +60,7 @@ def micro_kernel(w: Writer, lanes: int, rows: int, vectors: int, element: Elemen
     return w.function(f"define internal void {micro_name(rows, vectors)}({signature(names)})")
 
 
-def add_products(w: Writer, lanes: int, sums: list[list[Value]], ones: Iterable[Value], wide: Value) -> None:
+def multiply_add(w: Writer, lanes: int, sums: list[list[Value]], ones: Iterable[Value], wide: Value) -> None:
     """Add to each row of sums the number at its address, times the vectors that begin at `wide`."""
     parts = [w.load(w.at(wide, j * lanes), "float", lanes) for j in range(len(sums[0]))]
     for row, one in zip(sums, ones, strict=True):

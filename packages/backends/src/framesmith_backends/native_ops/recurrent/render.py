@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from framesmith_backends.native_ops.job import BEGIN, END, POINTER, Job, Module, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
-from framesmith_backends.native_ops.matmul.rectangle import add_products
+from framesmith_backends.native_ops.matmul.rectangle import multiply_add
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.math import elementary as math
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters
@@ -228,7 +228,7 @@ class _Tile:
             with w.loop(first, last, unroll) as k:
                 now = w.read(weights, "ptr")
                 for step in range(unroll):
-                    add_products(w, lanes, sums, (w.at(start, w.add(k, step)) for start in starts), now)
+                    multiply_add(w, lanes, sums, (w.at(start, w.add(k, step)) for start in starts), now)
                     now = w.at(now, count * lanes)
                 w.store(now, weights, 0)
         return sums
