@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from framesmith_backends.native_ops.job import shuffle
 from framesmith_backends.native_ops.matmul.pack import transposed
 from framesmith_backends.native_ops.matmul.rectangle import Element
 from framesmith_backends.render.llvm.builder import Value, constant
@@ -61,12 +64,10 @@ def totals(w: Writer, lanes: int) -> str:
     return w.function(head, f"ret {parts[0].typed}")
 
 
-def _accumulate(w: Writer, left: list[Value], right: object, sums: list[Value]) -> None:
-    rows = len(left)
-    columns = len(sums) // rows
-    for q, other in enumerate(right):  # type: ignore[arg-type, var-annotated]
-        for r, one in enumerate(left):
-            cell = sums[r * columns + q]
+def _accumulate(w: Writer, left: list[Value], right: Iterable[Value], sums: list[Value]) -> None:
+    columns = len(sums) // len(left)
+    for q, other in enumerate(right):
+        for one, cell in zip(left, sums[q::columns], strict=True):
             w.store(w.fma(one, other, w.read(cell, "float", one.lanes)), cell, 0)
 
 
@@ -77,12 +78,7 @@ def _finish(
     i, j, r = at
     lanes = total.lanes
     # The row's sums, moved to the first lanes.
-    row = total
-    if r:
-        row = w.emit(
-            f"shufflevector {total.typed}, {total.type} poison, <{lanes} x i32> <"
-            + ", ".join(f"i32 {(r * columns + k) % lanes}" for k in range(lanes)) + ">", "float", lanes,
-        )  # fmt: skip
+    row = shuffle(w, total, "poison", ((r * columns + k) % lanes for k in range(lanes))) if r else total
     inside = w.first_lanes(w.least(w.sub(p["n"], j), columns), lanes)
     nothing = constant(0, "i1", lanes)
     reads = w.select(w.splat(w.compare("une", p["beta"], 0.0), lanes), inside, nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from framesmith_backends.native_ops.job import shuffle
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.writer import ZERO, Writer, parameters, signature
 
@@ -59,11 +60,6 @@ def _transposed(w: Writer, p: dict[str, Value], lanes: int) -> None:
                 goal = w.at(goal, p["width"])
 
 
-def _shuffled(w: Writer, a: Value, b: Value, picks: list[int]) -> Value:
-    text = ", ".join(f"i32 {k}" for k in picks)
-    return w.emit(f"shufflevector {a.typed}, {b.typed}, <{len(picks)} x i32> <{text}>", a.kind, len(picks))
-
-
 def transposed(w: Writer, rows: list[Value]) -> list[Value]:
     """A square of vectors, transposed: first within parts of four lanes, which is cheap, then those parts."""
     lanes = rows[0].lanes
@@ -84,7 +80,7 @@ def _transposed_quads(w: Writer, rows: list[Value]) -> list[Value]:
             first = base + high * 2
             picks += [first, first + lanes, first + 1, first + 1 + lanes] if size == 1 else \
                      [first, first + 1, first + lanes, first + 1 + lanes]  # fmt: skip
-        return _shuffled(w, a, b, picks)
+        return shuffle(w, a, b, picks)
 
     low01, low23 = unpack(rows[0], rows[1], 0, 1), unpack(rows[2], rows[3], 0, 1)
     high01, high23 = unpack(rows[0], rows[1], 1, 1), unpack(rows[2], rows[3], 1, 1)
@@ -110,7 +106,7 @@ def _transposed_parts(w: Writer, vectors: list[Value]) -> list[Value]:
                 origin = lanes if part & span else 0
                 even += [origin + lane + k for k in range(4)]
                 odd += [origin + lane + 4 * span + k for k in range(4)]
-            after[g], after[g + span] = _shuffled(w, a, b, even), _shuffled(w, a, b, odd)
+            after[g], after[g + span] = shuffle(w, a, b, even), shuffle(w, a, b, odd)
         vectors = after
         span *= 2
     return vectors

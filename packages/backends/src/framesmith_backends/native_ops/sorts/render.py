@@ -13,12 +13,12 @@ it, counted for the lanes of a vector at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, lane_numbers, threaded
+from framesmith_backends.native_ops.job import BEGIN, END, Job, Module, array, entry, lane_numbers, shuffle, threaded
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.writer import ZERO, Writer
 from framesmith_backends.target import Processor
@@ -283,16 +283,11 @@ class Digits(Elements):
             counts = w.load(place, "i32", lanes)
             sums, step = counts, 1
             while step < lanes:
-                sums, step = w.add(sums, self.moved(sums, [k - step for k in range(lanes)])), 2 * step
+                shifted = [k - step if k >= step else lanes for k in range(lanes)]  # zeros in the first lanes
+                sums, step = w.add(sums, shuffle(w, sums, "zeroinitializer", shifted)), 2 * step
             before = w.read(total, "i32", lanes)
             w.store(w.add(before, w.sub(sums, counts)), place)
-            w.store(w.add(before, self.moved(sums, [lanes - 1] * lanes)), total, 0)
-
-    def moved(self, value: Value, lanes: Sequence[int]) -> Value:
-        """The value's lanes of these numbers, zeros for negative ones."""
-        picks = ", ".join(f"i32 {value.lanes if k < 0 else k}" for k in lanes)
-        text = f"shufflevector {value.typed}, {value.type} zeroinitializer, <{len(lanes)} x i32> <{picks}>"
-        return self.w.emit(text, value.kind, len(lanes))
+            w.store(w.add(before, shuffle(w, sums, "zeroinitializer", [lanes - 1] * lanes)), total, 0)
 
 
 class Ranks(Elements):
