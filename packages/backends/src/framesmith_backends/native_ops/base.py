@@ -1,4 +1,4 @@
-"""The base of operators of our own: registration, machine code, threads, and the fallback to ATen.
+"""The base of operators of our own: registration, rewrites of graphs, machine code, threads, the fallback to ATen.
 
 An operator's folder has a rewrite that writes its calls into graphs, the renderer of its modules, its floors (sizes
 below which ATen is faster), and launchers, which decline with `None` what ATen is to compute.

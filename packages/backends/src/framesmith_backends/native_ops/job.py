@@ -1,4 +1,4 @@
-"""A job: the 64-bit words that the entry of an operator's module takes, described once for renderer and launcher."""
+"""An operator's module, and its job: the 64-bit words that entries take, described once for renderer and launcher."""
 
 from __future__ import annotations
 
