@@ -107,7 +107,7 @@ ROWS = (
         ("kernel set", "kernel sets", "sets of", "set of kernels", "sets of kernels"),
         (r"\b(test_)?sets\.py", r"\b(schedule|triton)[./]sets\b", r"\bimport sets\b"),
         scope=BACKENDS,
-        unless=(r"\bsets of (?!kernels)",),
+        unless=(r"\bsets of (?!kernels)", r"\bcuKernelSet\w+"),
     ),
     Row("same; equal; of the same structure", ("alike",)),
     Row("index-set splitting; intervals; chunks", ("piece", "pieces"), scope=BACKENDS),

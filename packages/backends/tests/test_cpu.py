@@ -116,8 +116,8 @@ def test_type_promotion() -> None:
 
     values = list(operands.values())
     for k in range(len(values)):
-        turned = values[k:] + values[:k]
-        compare(CPU.compile(trace(pairs, turned), turned)(list(turned)), pairs(*turned), 1e-2)
+        rotated = values[k:] + values[:k]
+        compare(CPU.compile(trace(pairs, rotated), rotated)(list(rotated)), pairs(*rotated), 1e-2)
 
 
 def test_mutations_come_last() -> None:
@@ -178,7 +178,7 @@ def test_every_so_many_elements(step: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("shape", [(64, 64), (128, 96), (33, 130), (1024, 48), (16, 17), (100, 100), (2, 192, 80)])
 def test_reads_across_rows(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Whole tiles are turned in registers, the rest is gathered; a copy is a kernel that others read along rows."""
+    """Whole tiles are transposed in registers, the rest is gathered; a copy is a kernel that others read along rows."""
     x = torch.arange(math.prod(shape)).view(shape).to(dtype)
     y = torch.arange(math.prod(shape)).view(*shape[:-2], shape[-1], shape[-2]).to(dtype)
     for function in (
@@ -250,17 +250,17 @@ def test_images_with_their_channels_moved() -> None:
         compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
 
 
-PLACES: dict[str, Callable[[torch.Tensor], object]] = {
+EXTREMES: dict[str, Callable[[torch.Tensor], object]] = {
     "rows": lambda x: x.argmax(1), "columns": lambda x: x.argmin(0, keepdim=True), "all": lambda x: x.argmax(),
     "largest": lambda x: torch.max(x, 1), "least": lambda x: torch.min(x, 0, keepdim=True),
-    "middle": lambda x: x.view(4, 3, -1).argmin(1), "turned": lambda x: x.t().argmax(1),
+    "middle": lambda x: x.view(4, 3, -1).argmin(1), "transposed": lambda x: x.t().argmax(1),
 }  # fmt: skip
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
-@pytest.mark.parametrize("name", PLACES)
-def test_places_of_extremes(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", EXTREMES)
+def test_indices_of_extremes(name: str, dtype: torch.dtype) -> None:
     """Among equal ones the first; a NaN before all numbers."""
     x = torch.randint(0, 5, (12, 70)).to(dtype)
     inputs = [x]
@@ -270,7 +270,7 @@ def test_places_of_extremes(name: str, dtype: torch.dtype) -> None:
         special[9], special[:, 3] = -math.inf, math.inf
         inputs.append(special)
     for one in inputs:
-        function = lambda a: tuple(f) if isinstance(f := PLACES[name](a), tuple) else f  # noqa: E731
+        function = lambda a: tuple(f) if isinstance(f := EXTREMES[name](a), tuple) else f  # noqa: E731
         compare(CPU.compile(trace(function, [one]), [one])([one]), function(one), 0)
 
 
@@ -279,17 +279,17 @@ def test_every_other_element_up_to_the_end_of_memory(start: int) -> None:
     """Pages before and behind the elements cannot be read."""
     libc, page, count = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, mmap.PAGESIZE // 4
     memory = mmap.mmap(-1, 3 * page)
-    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     middle = torch.frombuffer(memory, dtype=torch.float32, offset=page, count=count)
     middle.copy_(torch.arange(count))
     x = middle[start::2]
     call = CPU.compile(trace(lambda a: (a + 1, a.flip(0) + 1), [x]), [x])
     try:
-        for edge in (place, place + 2 * page):
+        for edge in (address, address + 2 * page):
             assert libc.mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(page), 0) == 0
         up, down = call([x])
     finally:
-        for edge in (place, place + 2 * page):
+        for edge in (address, address + 2 * page):
             libc.mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE)
     assert torch.equal(up, x + 1) and torch.equal(down, x.flip(0) + 1)
 
@@ -307,10 +307,10 @@ def test_every_other_element_up_to_the_end_of_memory(start: int) -> None:
         lambda x: x.flatten().flip(0).sum(),
     ],
 )
-def test_what_runs_backwards_over_rows_of_another_shape(
+def test_reversed_reads_of_rows_of_another_shape(
     function: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
 ) -> None:
-    """Positions count down, and are taken apart by divisions."""
+    """Positions count down, and are decomposed by divisions."""
     x = torch.arange(1.0, 1 + size[0] * size[1]).view(size).t()
     compare(CPU.compile(trace(function, [x]), [x])([x]), function(x), 1e-5)
 
@@ -362,7 +362,7 @@ def test_outputs_may_be_inputs_constants_and_repeats() -> None:
         lambda x: x.cumsum(0).masked_scatter(x > 0, x),
     ],
 )
-def test_what_torch_computes_is_no_view(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_results_of_torch_are_no_views(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(3, 3)
     call = CPU.compile(trace(function, [x]), [x])
     (result,) = call([x])
@@ -459,7 +459,7 @@ def test_numbers_out_of_range_convert_as_in_eager(source: torch.dtype, target: t
         assert torch.equal(found, wanted)
 
 
-def test_what_eager_gets_exact_is_exact() -> None:
+def test_results_exact_in_eager_mode_are_exact() -> None:
     a = torch.randn(1000)
     b, ones = a.clone(), torch.ones(1000)
 

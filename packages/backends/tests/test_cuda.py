@@ -64,7 +64,7 @@ def test_kernels_compile_to_cubins(name: str, capability: int) -> None:
 
 
 @needs_triton
-def test_kernels_that_are_alike_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from framesmith_backends.launch.cuda import cubins
 
     def stacked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ def test_interpreted_numbers_equal_eager() -> None:
 
 
 @needs_triton
-def test_interpreted_places_out_of_range_raise() -> None:
+def test_interpreted_indices_out_of_range_raise() -> None:
     assert interpreted("samples", "checks").count("ok ") == 4
 
 

@@ -17,7 +17,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_written_files_are_read(tmp_path: Path) -> None:
     assert storage.read("one") is None
     assert storage.write("one", b"a\nb\0")
     assert storage.write("one", b"c\nd")
@@ -68,7 +68,7 @@ def test_a_folder_that_may_be_read_alone_is_read(tmp_path: Path, monkeypatch: py
     assert storage.read("one") == b"content"
 
 
-def test_a_folder_that_others_may_write_to_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     assert storage.write("one", b"content")
     assert stat.S_IMODE((tmp_path / "framesmith").stat().st_mode) == 0o700
     (tmp_path / "framesmith").chmod(0o777)

@@ -125,8 +125,8 @@ def half_and_half(x: torch.Tensor) -> torch.Tensor:
 
 
 def counted(x: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(x.shape[1])
-    return torch.where(places[None, :] < x.shape[0], x, -1.0) + torch.arange(x.shape[0])[:, None]
+    indices = torch.arange(x.shape[1])
+    return torch.where(indices[None, :] < x.shape[0], x, -1.0) + torch.arange(x.shape[0])[:, None]
 
 
 def loss(x: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -149,13 +149,13 @@ def classes(a: int, b: int) -> Sequence[Any]:
 
 PROGRAMS = (
     Program("words", lambda x, i: F.embedding(i, x) * 2, lambda a, b: (R(7, b), randint(0, 7, (2, a)))),
-    Program("places in rows", lambda x, i: x.gather(1, i) + 1, lambda a, b: (R(a, b), randint(0, max(b, 1), (a, b)))),
+    Program("gathered in rows", lambda x, i: x.gather(1, i) + 1, lambda a, b: (R(a, b), randint(0, max(b, 1), (a, b)))),
     Program(
-        "places", lambda x, i: (x[i] + 1, x[i, -i % 3], x.take(-i)), lambda a, b: (R(7, 3), randint(0, 7, (a, b))), 8
+        "gathers", lambda x, i: (x[i] + 1, x[i, -i % 3], x.take(-i)), lambda a, b: (R(7, 3), randint(0, 7, (a, b))), 8
     ),
     Program("rows of what changes", lambda x, i: x[i] * 2, lambda a, b: (R(a, b), randint(-a, max(a, 1), (a,)))),
     Program(
-        "sums by place",
+        "sums at indices",
         lambda x, i: (torch.zeros(7, 3).index_add(0, i, x[i] + 1), x.index_put((i,), x[i], accumulate=True)),
         lambda a, b: (R(7, 3), randint(0, 7, (a,))),
     ),
@@ -179,7 +179,7 @@ PROGRAMS = (
         lambda a, b: (R(a, 7), randint(0, 7, (a, b)), R(a, b)),
     ),
     Program(
-        "columns with places of their own",
+        "columns with indices of their own",
         lambda x, i, s: (x.scatter(0, i, s * 2), x.scatter_add(0, i, s)),
         lambda a, b: (R(7, b), randint(0, 7, (a, b)), R(a, b)),
     ),
@@ -246,7 +246,7 @@ PROGRAMS = (
         lambda a, b: (R(a, b), R(a, b)),
     ),
     Program("counts of numbers", lambda x, n: (x * n, x + n / 2, x**n), lambda a, b: (R(a, b), a * 3 + 2)),
-    Program("places", lambda x: (x.nonzero() * 2, x.nonzero().shape[0] + 1)),
+    Program("nonzero", lambda x: (x.nonzero() * 2, x.nonzero().shape[0] + 1)),
     Program("selected", lambda x: (x[x > 0] * 2, x[x > 0].sum())),
     Program(
         "numbers of tensors",
@@ -264,7 +264,7 @@ def compilations(
     for a, b in sizes:
         torch.manual_seed(a + b)
         inputs = [x.to(device) if isinstance(x, torch.Tensor) else x for x in program.inputs(a, b)]
-        try:  # on the CPU first: elsewhere a place out of bounds ends the process's use of the device
+        try:  # on the CPU first: elsewhere an index out of bounds ends the process's use of the device
             eager(program.function, program.inputs(a, b))
         except (RuntimeError, IndexError):
             continue  # no sizes for this program
@@ -316,7 +316,7 @@ def beyond_64_bits(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def test_numbers_that_64_bits_do_not_hold_on_the_way() -> None:
-    """What is divided there is computed by Python: kernels wrap around."""
+    """Dividends are computed by Python: kernels wrap around."""
     inputs = [torch.arange(5)]
     gm = trace_symbolic(beyond_64_bits, inputs)
     call = CPU.compile(gm, inputs)

@@ -1,4 +1,4 @@
-"""What this package takes of torch that may move: this torch has it; without it, what the row says is lost."""
+"""Names of torch that may move: this torch has them; without one, the row's feature is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels in the form that was timed as fastest: numbers in Triton's interpreter, code, and how forms are chosen."""
+"""Autotuned kernels: numbers in Triton's interpreter, code, candidates, and the choice of the fastest."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def column_sums(x: torch.Tensor) -> torch.Tensor:
     return x.sum(0)
 
 
-def turned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def transposed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.t() * y
 
 
@@ -108,15 +108,15 @@ def biased(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (x + b).tanh()
 
 
-def norm_across(places: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(places + x.transpose(1, 2), (x.shape[1],))
+def norm_across(positions: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(positions + x.transpose(1, 2), (x.shape[1],))
 
 
 def sums_of_two_loops(x: torch.Tensor) -> torch.Tensor:
     return x.exp().sum((1, 3))
 
 
-FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
+CANDIDATES: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (scaled, (LARGE,), ["1024, 4 warps", "2048, 8 warps", "1024, 8 warps", "512, 2 warps", "1024, 2 warps"]),
     (biased, (LARGE, (2048,)), ["1024, 4 warps", "1024, 4 warps, once past L1", "2048, 8 warps", "1024, 8 warps",
                                 "512, 2 warps", "1024, 2 warps"]),
@@ -127,30 +127,30 @@ FORMS: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] = (
     (norm_across, ((128, 384), (64, 384, 128)), ["8x512, 16 warps", "16x512, 16 warps", "4x512, 8 warps"]),
     (norm_across, ((128, 20000), (8, 20000, 128)), ["8x1024, 16 warps", "8x2048, 16 warps", "8x512, 16 warps"]),
     (sums_of_two_loops, ((200, 2000, 2, 9),), ["128x16, 8 warps", "256x16, 16 warps", "64x16, 4 warps"]),
-    (turned, (LARGE, LARGE), ["32x32, 4 warps", "64x32, 8 warps", "32x64, 8 warps", "64x64, 16 warps"]),
+    (transposed, (LARGE, LARGE), ["32x32, 4 warps", "64x32, 8 warps", "32x64, 8 warps", "64x64, 16 warps"]),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "shapes", "wanted"), FORMS)
-def test_forms_differ_from_the_rules_in_one_thing_each(function: Function, shapes: Any, wanted: list[str]) -> None:
+@pytest.mark.parametrize(("function", "shapes", "wanted"), CANDIDATES)
+def test_candidates_differ_from_the_rules_in_one_thing_each(function: Function, shapes: Any, wanted: list[str]) -> None:
     (trial, *_) = trials_of(trace(function, empty(*shapes)))
-    found = [form.text() for form in trial.candidates]
+    found = [one.text() for one in trial.candidates]
     assert found[0] == wanted[0] and {*wanted} <= {*found} and len({*found}) == len(found) <= MOST_FORMS
 
 
 @needs_triton
-@pytest.mark.parametrize(("case", "capability"), with_capabilities((biased, softmax, column_sums, turned)))
-def test_forms_compile_to_cubins(case: Function, capability: int) -> None:
+@pytest.mark.parametrize(("case", "capability"), with_capabilities((biased, softmax, column_sums, transposed)))
+def test_candidates_compile_to_cubins(case: Function, capability: int) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("interpreted functions do not compile")
     from framesmith_backends.launch.cuda.triton_jit import compiled as code_of
 
-    (trial, *_) = trials_of(trace(case, empty(*next(shapes for function, shapes, _ in FORMS if function is case))))
-    for form in trial.candidates[:3]:
-        kernel = in_form(trial.one, form).launch.kernel
+    (trial, *_) = trials_of(trace(case, empty(*next(shapes for function, shapes, _ in CANDIDATES if function is case))))
+    for candidate in trial.candidates[:3]:
+        kernel = in_form(trial.one, candidate).launch.kernel
         made = code_of(kernel, capability)
-        assert made.metadata.num_warps == form.warps and made.metadata.shared <= most_shared(capability)
-        assert ("ld.global.cg" in made.asm["ptx"]) == form.past_l1
+        assert made.metadata.num_warps == candidate.warps and made.metadata.shared <= most_shared(capability)
+        assert ("ld.global.cg" in made.asm["ptx"]) == candidate.past_l1
 
 
 def test_the_fastest_form_is_taken() -> None:
@@ -176,7 +176,7 @@ def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_equal_kernels_are_measured_once_and_have_equal_forms() -> None:
+def test_equal_kernels_are_measured_once_and_have_equal_candidates() -> None:
     clock = Preferring(0)
     stages = compiled(clock, layers, (LARGE, *[(2048,)] * 4))
     assert len({trial.name for trial in clock.asked}) == len(clock.asked) < stages.tiles.count("chosen")
@@ -221,7 +221,7 @@ def test_kernels_of_one_text_have_one_in_another_form() -> None:
     assert [kernel.name for run in kernel_runs(stages) for kernel in run.kernels] == [stages.launched[0].name]
 
 
-def test_choices_are_kept() -> None:
+def test_choices_are_stored() -> None:
     first = compiled(Preferring(0))
     again = Preferring(0)
     assert compiled(again).kernels == first.kernels and not again.asked
@@ -229,13 +229,13 @@ def test_choices_are_kept() -> None:
     assert compiled(again).kernels == first.kernels and not again.asked
 
 
-@pytest.mark.parametrize("damage", ["bytes", "text", "format", "forms", "numbers"])
-def test_kept_choices_that_do_not_fit_are_made_anew(damage: str, own_folder: Path) -> None:
+@pytest.mark.parametrize("damage", ["bytes", "text", "format", "candidates", "numbers"])
+def test_stored_choices_that_do_not_fit_are_made_again(damage: str, own_folder: Path) -> None:
     compiled(Preferring(0))
     (file,) = own_folder.glob("choice-*.json")
     contents = {
         "text": b"[", "format": json.dumps({"format": 0, "times": {BY_RULE: 1.0}}).encode(),
-        "forms": json.dumps({"format": 1, "times": {BY_RULE: 1.0, "another": 0.5}}).encode(),
+        "candidates": json.dumps({"format": 1, "times": {BY_RULE: 1.0, "another": 0.5}}).encode(),
         "numbers": json.dumps({"format": 1, "times": {BY_RULE: -1.0}}).encode(),
     }  # fmt: skip
     if damage == "bytes":
@@ -265,7 +265,7 @@ def test_times_depend_on_what_is_launched_and_where(monkeypatch: pytest.MonkeyPa
 
 
 class Broken(Preferring):
-    """Raises instead of telling what kept a kernel from being timed."""
+    """Raise an error instead of returning the reason why a kernel was not timed."""
 
     def times(self, trials: Sequence[TileTrial], program: Program) -> list[Times | Exception]:
         raise RuntimeError("out of memory")
@@ -278,38 +278,38 @@ def failing(which: int) -> Preferring:
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
-def test_what_fails_is_told_and_leaves_the_rules_form(made: Callable[[int], Preferring]) -> None:
-    told: list[str] = []
-    stages = compiled(made(0), on_error=lambda where, error: told.append(f"{where}: {error}"))
-    assert told == ["kernels in other configurations than the rule's: out of memory"]
+def test_a_failure_is_reported_and_leaves_the_rules_candidate(made: Callable[[int], Preferring]) -> None:
+    reported: list[str] = []
+    stages = compiled(made(0), on_error=lambda where, error: reported.append(f"{where}: {error}"))
+    assert reported == ["kernels in other configurations than the rule's: out of memory"]
     assert stages.kernels == compiled(None).kernels
 
 
 @pytest.mark.parametrize("made", [failing, Broken])
-def test_what_fails_is_raised_where_nobody_is_told(made: Callable[[int], Preferring]) -> None:
+def test_a_failure_is_raised_without_a_handler(made: Callable[[int], Preferring]) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         compiled(made(0))
 
 
-def test_what_does_not_fit_beside_what_the_device_holds_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_operands_too_large_for_the_device_are_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     clock = Preferring(0)
     clock.error = TooLarge("operands take too much")
     for _ in range(2):
-        assert compiled(clock).kernels == compiled(None).kernels  # nobody is told of failures: they would be raised
-    told = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert told == [
+        assert compiled(clock).kernels == compiled(None).kernels  # without a handler, a failure would be raised
+    reported = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert reported == [
         "kernels and matmuls are not measured where operands take too much; they run by their present candidates"
     ]
 
 
-def test_nothing_is_measured_while_a_graph_is_recorded() -> None:
+def test_nothing_is_measured_during_a_capture() -> None:
     clock = Preferring(0)
     clock.free = False
     stages = compiled(clock)
     assert not clock.asked and stages.kernels == compiled(None).kernels and "  not measured" in stages.tiles
 
 
-def test_what_takes_less_than_a_launch_is_not_measured() -> None:
+def test_kernels_shorter_than_a_launch_are_not_measured() -> None:
     clock = Preferring(0)
     assert compiled(clock, scaled, ((1024, 1024),)).tiles == "" and not clock.asked
     # A part of something large is small.
@@ -318,7 +318,7 @@ def test_what_takes_less_than_a_launch_is_not_measured() -> None:
     assert not clock.asked
 
 
-def test_sizes_that_change_are_not_measured() -> None:
+def test_symbolic_sizes_are_not_measured() -> None:
     clock = Preferring(0)
     stages_of(trace_symbolic(scaled, empty(LARGE)), tiles=TileChoices(clock))
     assert not clock.asked
@@ -342,19 +342,19 @@ def test_explain_names_what_would_be_measured(mode: str) -> None:
     assert stages.kernels == compiled(None).kernels
 
 
-def test_other_modes_make_no_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_modes_make_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: object) -> None:
-        raise AssertionError("forms are made")
+        raise AssertionError("candidates are made")
 
     monkeypatch.setattr(choosing_tiles, "forms_of", never)
     for mode in ("default", "reduce-overhead"):
         stages = CudaBackend().explain(trace(scaled, empty(LARGE)), {"mode": mode})
         assert stages.tiles == "mode asks for no measuring"
-    with pytest.raises(AssertionError, match="forms are made"):
+    with pytest.raises(AssertionError, match="candidates are made"):
         CudaBackend().explain(trace(scaled, empty(LARGE)), {"mode": "max-autotune"})
 
 
-def test_what_checks_places_is_timed_without_its_checks() -> None:
+def test_kernels_with_bounds_checks_are_timed_without_them() -> None:
     x, at = torch.empty(8192, 1024), torch.zeros(8192, dtype=torch.int64)
     trials = trials_of(trace(lambda x, at: x[at] * 2, [x, at]))
     assert trials

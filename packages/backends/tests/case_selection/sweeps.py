@@ -1,4 +1,4 @@
-"""How much of a sweep a run takes: long ones, `FRAMESMITH_LONG=1`, all; others a part."""
+"""The part of a sweep that a run takes: all in long runs, `FRAMESMITH_LONG=1`, else some cases."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PROGRAMS_PART, CASES_PART = 6, 8
 
 
 def examples(count: int) -> int:
-    """How many of so many drawn cases are tried, each of which is compiled."""
+    """Return the number of drawn cases to try, of `count` in long runs; each is compiled."""
     return count if LONG else max(count // 5, 15)
 
 
 def a_part(cases: Iterable[Any], of: int, first: int = 0) -> list[Any]:
-    """One case of each so many, beginning with that one; in long runs all."""
+    """Return every `of`-th case, beginning with number `first`; in long runs all."""
     return [*cases][0 if LONG else first % of :: 1 if LONG else of]

@@ -47,7 +47,7 @@ def test_plain_graphs_and_random_numbers_are_captured() -> None:
     ],
     ids=["indirect reads", "indirect writes", "so many", "checked"],
 )
-def test_what_needs_nothing_of_the_device_is_captured(function: Callable[..., Any]) -> None:
+def test_graphs_that_need_no_host_work_are_captured(function: Callable[..., Any]) -> None:
     gm = make_fx(function, tracing_mode="symbolic")(torch.rand(3, 4)[:, 0])
     assert why_not_captured(gm, CPU) is None
 
@@ -66,13 +66,13 @@ def test_what_needs_nothing_of_the_device_is_captured(function: Callable[..., An
         (lambda x: x + torch.ones(3, device="meta").to("cpu", copy=True), "all that is captured lies on cpu"),
     ],
 )
-def test_what_a_replay_would_leave_out_is_not_captured(function: Callable[..., Any], why: str) -> None:
+def test_effects_that_a_replay_would_leave_out_are_not_captured(function: Callable[..., Any], why: str) -> None:
     gm = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(torch.rand(3))
     found = why_not_captured(gm, CPU)
     assert found is not None and why in found
 
 
-def test_what_draws_from_a_generator_of_its_own_is_not_captured() -> None:
+def test_draws_from_another_generator_are_not_captured() -> None:
     gm = make_fx(lambda x: aten.bernoulli.default(x))(torch.rand(3))
     [node] = gm.graph.find_nodes(op="call_function", target=aten.bernoulli.default)
     assert why_not_captured(gm, CPU) is None
@@ -90,7 +90,7 @@ def test_graphs_of_views_launch_nothing() -> None:
     assert not launches_anything(trace(lambda x: (x.t(), x[0]), [torch.ones(3, 3)]))
 
 
-def test_what_graphs_take_and_write_to() -> None:
+def test_parameters_and_mutated_inputs_of_graphs() -> None:
     def function(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
         y = torch.nn.functional.batch_norm(x, mean, var, training=True)
         part[0].copy_(y[0])
@@ -118,7 +118,7 @@ def test_a_mode_is_checked() -> None:
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
-def test_what_a_mode_does_not_do_is_reported_once(
+def test_a_mode_without_effect_is_reported_once(
     mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from framesmith_backends import cuda

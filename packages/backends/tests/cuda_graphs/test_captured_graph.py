@@ -114,7 +114,7 @@ def test_numbers_are_distinguished_by_their_bits() -> None:
     assert capturer.captured == 6 and capturer.replayed == 12
 
 
-def test_what_fails_to_capture_runs_as_before(notices: pytest.LogCaptureFixture) -> None:
+def test_a_failed_capture_runs_without_graphs(notices: pytest.LogCaptureFixture) -> None:
     call, capturer = captured_graph_of(add_in_place, 2, written=(0,))
     capturer.error = RuntimeError("operation not permitted when stream is capturing\nand more")
     x, y = torch.ones(3), torch.ones(3)
@@ -128,7 +128,7 @@ def test_what_fails_to_capture_runs_as_before(notices: pytest.LogCaptureFixture)
     ]
 
 
-def test_what_fails_to_capture_is_not_tried_for_other_sizes(notices: pytest.LogCaptureFixture) -> None:
+def test_a_failed_capture_is_not_tried_for_other_sizes(notices: pytest.LogCaptureFixture) -> None:
     call, capturer = captured_graph_of(lambda x: x + 1, varying=True)
     capturer.error = RuntimeError("not permitted")
     for size in (2, 3, 2, 3):
@@ -156,7 +156,7 @@ def test_memory_that_is_short_is_given_one_more_chance(notices: pytest.LogCaptur
     assert capturer.captured == 2 and "not enough memory" in notices.text
 
 
-def test_what_the_user_captures_is_the_users() -> None:
+def test_nothing_is_captured_within_a_users_capture() -> None:
     call, capturer = captured_graph_of(lambda x: x + 1)
     x = torch.ones(3)
     call([x]), call([x])

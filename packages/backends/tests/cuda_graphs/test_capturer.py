@@ -274,7 +274,7 @@ def test_dynamic_shapes_on_a_real_device() -> None:
 
 
 @real
-def test_what_cannot_be_captured_leaves_the_device_as_it_was_on_a_real_device() -> None:
+def test_a_failed_capture_leaves_the_device_as_it_was_on_a_real_device() -> None:
     x = torch.randn(16, device="cuda")
     run = compiled(lambda x: x + 1, [x])
     works = run.run
@@ -347,7 +347,7 @@ def test_threads_have_their_own_results_on_a_real_device() -> None:
 
 
 @real
-def test_what_the_user_captures_is_part_of_it_on_a_real_device() -> None:
+def test_calls_in_a_users_capture_are_part_of_it_on_a_real_device() -> None:
     x = torch.randn(64, device="cuda")
     run = compiled(lambda x: x * 2 + 1, [x])
     for _ in range(3):

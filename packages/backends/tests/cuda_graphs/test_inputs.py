@@ -19,7 +19,7 @@ def test_an_input_at_changing_addresses_is_copied() -> None:
     assert (capturer.captured, capturer.copied, capturer.replayed) == (1, 1, 5)
 
 
-def test_a_parameter_that_moved_is_read_at_its_new_place() -> None:
+def test_a_parameter_that_moved_is_read_at_its_new_address() -> None:
     call, capturer = captured_graph_of(lambda w, x: w * x, 2)
     w, x = torch.full((3,), 2.0), torch.ones(3)
     for _ in range(3):

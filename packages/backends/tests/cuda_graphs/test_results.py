@@ -65,7 +65,7 @@ def test_copies_are_of_what_their_mode_makes() -> None:
     assert capturer.captured == 2 * (MOST_CAPTURES + 1) and call.counts.plain == 2
 
 
-def test_what_gives_copies_follows_a_parameter_that_moves() -> None:
+def test_captures_that_give_copies_follow_a_parameter_that_moves() -> None:
     call, capturer = captured_graph_of(lambda w: w * 2)
     held: list[torch.Tensor] = []
     for value in (1.0, 2.0):
@@ -123,7 +123,7 @@ def test_whatever_holds_a_result_keeps_it(hold: Callable[..., Any]) -> None:
     assert capturer.captured == 2 and first.data_ptr() != second.data_ptr()
 
 
-def test_what_the_user_does_to_a_result_is_the_users() -> None:
+def test_mutations_of_a_result_do_not_reach_the_next_call() -> None:
     call, _ = captured_graph_of(lambda x: x + 1)
     x = torch.zeros(3)
     for _ in range(4):
@@ -170,7 +170,7 @@ def test_results_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("shown", [torch.Tensor.conj, lambda z: z.conj().imag, lambda z: z * 1 + z.conj()])
-def test_what_is_shown_conjugated_stays_so(shown: Callable[..., Any]) -> None:
+def test_conjugated_results_stay_conjugated(shown: Callable[..., Any]) -> None:
     call, _ = captured_graph_of(lambda z: (shown(z), z * 2))
     z = torch.randn(4, dtype=torch.complex64)
     for _ in range(4):

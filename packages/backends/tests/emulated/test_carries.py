@@ -18,11 +18,11 @@ from ptx.program import PtxError
 
 THREADS = 64
 KINDS = ("u32", "s32", "u64", "s64")
-FORMS = [
+INSTRUCTIONS = [
     *("add.cc", "addc", "addc.cc", "sub.cc", "subc", "subc.cc"),
     *(f"{name}.{half}{cc}" for name, cc in (("mad", ".cc"), ("madc", ""), ("madc", ".cc")) for half in ("lo", "hi")),
 ]
-#: Where signs and carries turn.
+#: Numbers at which signs and carries change.
 EDGES = [sign * (1 << bits) + more for bits in (0, 16, 31, 32, 63) for sign in (1, -1) for more in (-1, 0, 1)]
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1)).map(lambda v: v & (2**64 - 1))
 #: Each thread has four words of 64 bits, of which the last one says whether a carry is there before, and two results.
@@ -55,8 +55,8 @@ def expected(form: str, kind: str, a: int, b: int, c: int, flag: int) -> tuple[i
         whole = (a & every) - (b & every) - flag
         return whole & every, int(whole < 0)
     if name.startswith("mad"):
-        product = signed(a, kind) * signed(b, kind)
-        a, b = product >> bits if "hi" in ways else product, c
+        multiplied = signed(a, kind) * signed(b, kind)
+        a, b = multiplied >> bits if "hi" in ways else multiplied, c
     whole = (a & every) + (b & every) + flag
     return whole & every, whole >> bits
 
@@ -79,7 +79,7 @@ def words(values: list[int]) -> torch.Tensor:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", INSTRUCTIONS)
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS, WORDS, st.integers(0, 1)), min_size=1, max_size=8))
 def test_carries(form: str, kind: str, drawn: list[tuple[int, int, int, int]]) -> None:
@@ -94,7 +94,7 @@ def test_carries(form: str, kind: str, drawn: list[tuple[int, int, int, int]]) -
         assert found[2 * k + 1] == (over if form.endswith("cc") else row[3]), row
 
 
-PRODUCT = """
+MULTIPLY = """
     cvt.u32.u64 %r16, %rd7; shr.u64 %rd15, %rd7, 32; cvt.u32.u64 %r17, %rd15;
     cvt.u32.u64 %r18, %rd8; shr.u64 %rd15, %rd8, 32; cvt.u32.u64 %r19, %rd15;
     mul.lo.u32 %r20, %r16, %r18;
@@ -113,10 +113,10 @@ PRODUCT = """
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=16))
-def test_a_product_of_128_bits(drawn: list[tuple[int, int]]) -> None:
+def test_a_multiplication_to_128_bits(drawn: list[tuple[int, int]]) -> None:
     values = (drawn * THREADS)[:THREADS]
     x, y = words([word for a, b in values for word in (a, b, 0, 0)]), torch.zeros(2 * THREADS, dtype=torch.int64)
-    run((LOADED + PRODUCT).format(), x, y)
+    run((LOADED + MULTIPLY).format(), x, y)
     found = [v & (2**64 - 1) for v in y.tolist()]
     assert [low + (high << 64) for low, high in zip(found[::2], found[1::2])] == [a * b for a, b in values]
 
@@ -129,7 +129,7 @@ def test_a_guard_leaves_result_and_flag_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    "body, told",
+    "body, message",
     [
         ("addc.u32 %r7, %r1, 0;", "takes a carry that nothing has left"),
         ("sub.cc.u32 %r7, %r1, 1; addc.u32 %r7, %r1, 0;", "takes a carry that nothing has left"),
@@ -140,6 +140,6 @@ def test_a_guard_leaves_result_and_flag_as_they_were() -> None:
         ("mad.hi.sat.s32 %r7, %r1, %r1, %r1;", "saturation"),
     ],
 )
-def test_what_has_no_meaning_is_an_error(body: str, told: str) -> None:
-    with pytest.raises(PtxError, match=told):
+def test_a_carry_without_meaning_is_an_error(body: str, message: str) -> None:
+    with pytest.raises(PtxError, match=message):
         run(body, *pair())

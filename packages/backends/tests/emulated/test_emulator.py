@@ -18,7 +18,7 @@ from ptx.threads import Failed
 
 from framesmith_backends.render.triton.kernel import TritonKernel
 
-TURNED = """
+REVERSED = """
     ld.global.b32 %r7, [%rd4];
     st.shared.b32 [%r6], %r7;
     {barrier}
@@ -31,22 +31,22 @@ TURNED = """
 
 def test_threads_turn_numbers_in_shared_memory() -> None:
     x, y = pair(128)
-    run(TURNED.format(barrier="bar.sync 0;", other=252), x, y, grid=2)
+    run(REVERSED.format(barrier="bar.sync 0;", other=252), x, y, grid=2)
     assert y.tolist() == [*range(63, -1, -1), *range(127, 63, -1)]
 
 
 def test_a_missing_barrier_is_a_race_and_one_of_warps_is_enough_within_them() -> None:
     with pytest.raises(Failed, match=r"line 30, block 0, thread 0: ld.shared.*data race: reads"):
-        run(TURNED.format(barrier="", other=252), *pair())
+        run(REVERSED.format(barrier="", other=252), *pair())
     with pytest.raises(Failed, match="data race"):
-        run(TURNED.format(barrier="bar.warp.sync -1;", other=252), *pair())
+        run(REVERSED.format(barrier="bar.warp.sync -1;", other=252), *pair())
     x, y = pair()
-    run(TURNED.format(barrier="bar.warp.sync -1;", other=4), x, y)
+    run(REVERSED.format(barrier="bar.warp.sync -1;", other=4), x, y)
     assert y[:4].tolist() == [1, 0, 3, 2]
 
 
 def test_writing_over_what_others_still_read_is_a_race() -> None:
-    again = TURNED.format(barrier="bar.sync 0;", other=252) + "{barrier}st.shared.b32 [%r6], %r3;"
+    again = REVERSED.format(barrier="bar.sync 0;", other=252) + "{barrier}st.shared.b32 [%r6], %r3;"
     run(again.replace("{barrier}", "bar.sync 0;"), *pair())
     x, y = torch.arange(100, 164, dtype=torch.int32), torch.zeros(64, dtype=torch.int32)
     with pytest.raises(Failed, match="data race: writes"):
@@ -61,7 +61,7 @@ LATE = """
 """
 
 
-def test_what_threads_read_late_is_a_race_where_they_go_on_with_it() -> None:
+def test_a_late_read_is_a_race_where_its_thread_uses_it() -> None:
     """One number counted up: all threads read it, and only the first one writes anything."""
     x, y = pair()
     run(LATE, x, y)
@@ -78,10 +78,10 @@ def test_shared_memory_has_to_be_written_before_and_has_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "offset, told", [(256, "byte 256 of p0, which has 256"), (-4, "byte -4 of p0"), (1 << 33, "out of")]
+    "offset, message", [(256, "byte 256 of p0, which has 256"), (-4, "byte -4 of p0"), (1 << 33, "out of")]
 )
-def test_an_access_beside_a_tensor_is_told_by_its_place(offset: int, told: str) -> None:
-    with pytest.raises(Failed, match=f"out of bounds: .*{told}|{told} bounds"):
+def test_an_access_outside_a_tensor_is_reported_with_its_byte(offset: int, message: str) -> None:
+    with pytest.raises(Failed, match=f"out of bounds: .*{message}|{message} bounds"):
         run(f"add.s64 %rd6, %rd1, {offset}; ld.global.b32 %r7, [%rd6];", *pair())
 
 
@@ -108,7 +108,7 @@ def test_vectors_are_aligned_to_their_size() -> None:
         run(wide.format(8), x, y)
 
 
-def test_blocks_may_write_the_same_and_nothing_else_at_one_place() -> None:
+def test_blocks_may_write_the_same_and_nothing_else_at_one_address() -> None:
     x, y = pair(128)
     run("setp.eq.b32 %p1, %r1, 0; mov.b32 %r7, 5; @%p1 st.global.b32 [%rd2], %r7;", x, y, grid=2)
     assert y[0] == 5
@@ -183,7 +183,7 @@ def test_threads_that_part_meet_again() -> None:
     assert y[:8].tolist() == [1, 0, 6, 3, 15, 10, 28, 21]
 
 
-def test_what_a_warp_does_together_waits_for_all_of_it() -> None:
+def test_instructions_of_a_whole_warp_wait_for_all_lanes() -> None:
     """Threads that take a way around, which lies further down, come back to where the others have got to."""
     x, y = pair()
     run(
@@ -212,7 +212,7 @@ def test_threads_of_a_block_wait_at_one_barrier() -> None:
         run(body, *pair())
 
 
-def test_what_it_does_not_know_is_named() -> None:
+def test_unknown_instructions_are_named() -> None:
     with pytest.raises(PtxError, match=r"line 24: wgmma.fence.sync.aligned: unknown instruction"):
         run("wgmma.fence.sync.aligned;", *pair())
 
@@ -227,7 +227,7 @@ def triton_kernel(source: str, pointers: int, warps: int = 4, numbers: tuple[obj
 
 
 def test_a_hint_that_does_not_hold_is_a_misaligned_access() -> None:
-    """What is divisible by 16 as Triton is told lets it read whole vectors."""
+    """An argument declared divisible by 16 lets Triton read whole vectors."""
     from framesmith_backends.ir.symbolic.size import Symbol
 
     source = "    i = tl.arange(0, 1024)\n    tl.store(p1 + i, tl.load(p0 + n0 + i))\n"

@@ -39,8 +39,8 @@ Tensor = torch.Tensor
 Case = tuple[str, Callable[..., Any], list[Tensor], Callable[..., TritonStages], float]
 SHORT = (
     "broadcast", "softmax columns", "layer norm", "group norm", "long columns", "long rows", "logsumexp", "permuted",
-    "cat", "attention", "channels last", "bf16", "double functions", "places", "sums by place", "replaced by place",
-    "layer norm grad", "tiles", "batch norm grad",
+    "cat", "attention", "channels last", "bf16", "double functions", "gathers", "sums at indices",
+    "replaced at indices", "layer norm grad", "tiles", "batch norm grad",
 )  # fmt: skip
 
 
@@ -92,14 +92,14 @@ def cases() -> Iterator[Case]:
         if LONG or sample.name in SHORT:
             yield sample.name, sample.function, sample.inputs(interpreted=True), explained, max(sample.tolerance, 2e-5)
     for one in row_column.CASES if LONG else row_column.CASES[:2]:
-        yield f"both ways: {one.function.__name__}", one.function, one.inputs(48, 96), in_few_parts, 1e-3
+        yield f"rows and columns: {one.function.__name__}", one.function, one.inputs(48, 96), in_few_parts, 1e-3
     for program in scan_programs.PROGRAMS if LONG else scan_programs.PROGRAMS[:2]:
         yield f"scan: {program.name}", program.function, program.inputs(), explained, 1e-3
     for name in interpret_matmuls.CASES if LONG else ("linear, gelu", "batch, scaled sum", "several results"):
         function, _, count = interpret_matmuls.CASES[name]
         for dtype in (torch.bfloat16, torch.float32) if count else ():
             inputs = interpret_matmuls.inputs_of(name, dtype)
-            yield f"product: {name}, {dtype}", function, inputs, fused, 0.05 if dtype == torch.bfloat16 else 1e-2
+            yield f"matmul: {name}, {dtype}", function, inputs, fused, 0.05 if dtype == torch.bfloat16 else 1e-2
     for name in interpret_attention.CASES if LONG else ("slopes, causal",):
         if interpret_attention.CASES[name].count:
             function = interpret_attention.function_of(interpret_attention.CASES[name])
@@ -201,7 +201,7 @@ def test_tensors_that_begin_anywhere_are_launched_on_kernel_by_kernel() -> None:
 
 
 def test_changing_sizes_of_tensors_that_begin_anywhere() -> None:
-    """Numbers, and the forms that they choose, as native entries have them."""
+    """Symbolic numbers, and the variants of a kernel that they select, in native entries."""
 
     def function(x: Tensor) -> Tensor:
         return x.softmax(-1)

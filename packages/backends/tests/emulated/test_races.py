@@ -17,12 +17,12 @@ from ptx.threads import Failed
 
 #: The first thread of those that `{whom}` says writes over what all of its warp have read.
 OVER = """
-    ld.{space} %r7, [{place}];
+    ld.{space} %r7, [{address}];
     {sync}
     and.b32 %r8, %r1, {whom};
     setp.eq.b32 %p1, %r8, 0;
     add.s32 %r9, %r7, 1;
-    @%p1 st.{space} [{place}], %r9;
+    @%p1 st.{space} [{address}], %r9;
     st.global.b32 [%rd5], %r7;
 """
 SYNCS = {
@@ -34,27 +34,27 @@ SYNCS = {
 #: The address of the warp's first word, in shared and in global memory.
 OF_WARP = "and.b32 %r11, %r1, 32; mul.wide.u32 %rd6, %r11, 4; add.s64 %rd7, %rd1, %rd6; shl.b32 %r12, %r11, 2;"
 OF_WARP += "add.s32 %r13, %r4, %r12; st.shared.b32 [%r6], %r1; bar.sync 0;"
-PLACES = {"shared.b32": "%r13", "global.b32": "%rd7"}
+ADDRESSES = {"shared.b32": "%r13", "global.b32": "%rd7"}
 
 
-@pytest.mark.parametrize("space", PLACES)
+@pytest.mark.parametrize("space", ADDRESSES)
 @pytest.mark.parametrize("kind", SYNCS)
 def test_lanes_that_came_together_have_read(kind: str, space: str) -> None:
     body = OF_WARP + OVER
     x, y = pair()
-    run(body.format(space=space, place=PLACES[space], sync=SYNCS[kind], whom=31), x, y)
+    run(body.format(space=space, address=ADDRESSES[space], sync=SYNCS[kind], whom=31), x, y)
     assert y[:32].tolist() == [0] * 32 and y[32:].tolist() == [32] * 32
     with pytest.raises(Failed, match="data race: writes"):
-        run(body.format(space=space, place=PLACES[space], sync="", whom=31), *pair())
+        run(body.format(space=space, address=ADDRESSES[space], sync="", whom=31), *pair())
 
 
 @pytest.mark.parametrize("kind", SYNCS)
 def test_those_of_other_warps_may_still_read(kind: str) -> None:
     first = "st.shared.b32 [%r6], %r1; bar.sync 0;"
-    for space, place in (("shared.b32", "%r4"), ("global.b32", "%rd1")):
+    for space, address in (("shared.b32", "%r4"), ("global.b32", "%rd1")):
         with pytest.raises(Failed, match="data race: writes"):
-            run(first + OVER.format(space=space, place=place, sync=SYNCS[kind], whom=63), *pair())
-        run(first + OVER.format(space=space, place=place, sync=f"{SYNCS[kind]} bar.sync 0;", whom=63), *pair())
+            run(first + OVER.format(space=space, address=address, sync=SYNCS[kind], whom=63), *pair())
+        run(first + OVER.format(space=space, address=address, sync=f"{SYNCS[kind]} bar.sync 0;", whom=63), *pair())
 
 
 NEIGHBOUR = """
@@ -68,7 +68,7 @@ NEIGHBOUR = """
 """
 
 
-def test_only_a_barrier_of_the_warp_tells_its_lanes_what_was_written() -> None:
+def test_only_a_barrier_of_the_warp_orders_its_lanes_writes() -> None:
     x, y = pair()
     run(NEIGHBOUR.format(sync=SYNCS["bar"]), x, y)
     assert y[:4].tolist() == [1, 0, 3, 2]
@@ -85,7 +85,7 @@ def test_a_barrier_is_of_the_lanes_that_its_mask_names() -> None:
     across = NEIGHBOUR.replace("%r5, 4", "%r5, 64")
     with pytest.raises(Failed, match="data race: reads what another thread wrote"):
         run(across.format(sync=halves), *pair())
-    # What one has learned of another it tells on: quarters, and then pairs of lanes 8 apart.
+    # Order is transitive: barriers of quarters, and then of pairs of lanes at a distance of 8.
     quarters = "and.b32 %r11, %r1, 24; mov.b32 %r12, 0xff; shl.b32 %r13, %r12, %r11; bar.warp.sync %r13;"
     pairs = "and.b32 %r14, %r1, 23; mov.b32 %r15, 0x101; shl.b32 %r16, %r15, %r14; bar.warp.sync %r16;"
     crossed = NEIGHBOUR.replace("%r5, 4", "%r5, 36")
@@ -132,42 +132,42 @@ def test_a_barrier_of_the_block_is_not_passed_by_those_that_wait_for_their_warp(
 
 
 TWICE = """
-    st.{space}.b32 [{place}], {value};
-    ld.{space}.b32 %r8, [{place}];
+    st.{space}.b32 [{address}], {value};
+    ld.{space}.b32 %r8, [{address}];
     st.global.b32 [%rd5], %r8;
 """
 
 
-@pytest.mark.parametrize("space, place", [("shared", "%r4"), ("global", "%rd1")])
-def test_threads_may_write_the_same_bits_and_read_their_own(space: str, place: str) -> None:
+@pytest.mark.parametrize("space, address", [("shared", "%r4"), ("global", "%rd1")])
+def test_threads_may_write_the_same_bits_and_read_their_own(space: str, address: str) -> None:
     five = "mov.b32 %r7, 5;"
     x, y = pair()
-    run(five + TWICE.format(space=space, place=place, value="%r7"), x, y)
+    run(five + TWICE.format(space=space, address=address, value="%r7"), x, y)
     assert y.tolist() == [5] * 64
     # One by one, so that each finds what the one before has written.
     turns = "setp.lt.u32 %p1, %r1, 32; @%p1 bra low;" + TWICE + "bra.uni end;\nlow:" + TWICE + "end:\n"
-    run(five + turns.format(space=space, place=place, value="%r7"), x, y)
+    run(five + turns.format(space=space, address=address, value="%r7"), x, y)
     with pytest.raises(Failed, match="data race"):
-        run("shr.u32 %r7, %r1, 5;" + turns.format(space=space, place=place, value="%r7"), *pair())
+        run("shr.u32 %r7, %r1, 5;" + turns.format(space=space, address=address, value="%r7"), *pair())
     # Who has not written it reads what may not be there yet; and what was there before, another may have changed.
     some = "setp.ne.b32 %p1, %r1, 33; @%p1 " + TWICE.lstrip()
     with pytest.raises(Failed, match=r"thread 33: .*data race: reads what another thread wrote"):
-        run(five + some.format(space=space, place=place, value="%r7"), *pair())
+        run(five + some.format(space=space, address=address, value="%r7"), *pair())
     with pytest.raises(Failed, match="data race"):
-        run(f"{five} st.{space}.b32 [{place}], %r7; setp.eq.b32 %p1, %r1, 63; mov.b32 %r9, 6;"
-            f"bar.warp.sync -1; @%p1 st.{space}.b32 [{place}], %r9;", *pair())  # fmt: skip
+        run(f"{five} st.{space}.b32 [{address}], %r7; setp.eq.b32 %p1, %r1, 63; mov.b32 %r9, 6;"
+            f"bar.warp.sync -1; @%p1 st.{space}.b32 [{address}], %r9;", *pair())  # fmt: skip
 
 
 def test_blocks_may_write_the_same_bits_and_read_their_own() -> None:
     x, y = pair(128)
-    run("mov.b32 %r7, 5;" + TWICE.format(space="global", place="%rd1", value="%r7"), x, y, grid=2)
+    run("mov.b32 %r7, 5;" + TWICE.format(space="global", address="%rd1", value="%r7"), x, y, grid=2)
     assert y.tolist() == [5] * 128
     first = "setp.lt.u32 %p2, %r3, {count}; mov.b32 %r7, 5; @%p2 "
     with pytest.raises(Failed, match=r"block 1, thread 0: .*data race: reads what another thread wrote"):
-        body = (first + TWICE.lstrip()).format(count=64, space="global", place="%rd1", value="%r7")
+        body = (first + TWICE.lstrip()).format(count=64, space="global", address="%rd1", value="%r7")
         run(body, *pair(128), grid=2)
     with pytest.raises(Failed, match="data race: writes"):  # what was there before may be read after the write
-        run("ld.global.b32 %r9, [%rd1]; mov.b32 %r7, 5;" + TWICE.format(space="global", place="%rd1", value="%r7"),
+        run("ld.global.b32 %r9, [%rd1]; mov.b32 %r7, 5;" + TWICE.format(space="global", address="%rd1", value="%r7"),
             torch.full((128,), 7, dtype=torch.int32), pair(128)[1], grid=2)  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence
 
 GPU = torch.device("cuda", 0)
-#: Where the CPU's random numbers come from; those of the device come from the CPU's own generator.
+#: The generator of the CPU's random numbers; those of the device come from the CPU's own generator.
 OF_THE_CPU = torch.Generator()
 
 

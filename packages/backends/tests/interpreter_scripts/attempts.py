@@ -1,4 +1,4 @@
-"""Checks of a script, each made whatever became of the others."""
+"""Checks of a script, each made though others fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 
 def failures_of(attempts: Iterable[tuple[str, Callable[[], None]]]) -> int:
-    """How many of them fail; each is told of by a line."""
+    """Return the number of attempts that fail; print a line for each attempt."""
     failures = 0
     for name, attempt in attempts:
         try:

@@ -35,12 +35,12 @@ class Case:
     depth: int = 16
     length: int = 16
     safe: bool = True
-    turned: bool = False
+    transposed: bool = False
     count: int = 1
     types: tuple[torch.dtype, ...] = (BF16, F16, F32)
     #: Whether queries, keys and values are computed in the same graph.
     computed: bool = False
-    #: What is read of the weights besides.
+    #: Another result, computed of the probabilities.
     also: Callable[[torch.Tensor], torch.Tensor] | None = None
     #: Whether the logarithm of each row's sum and its largest score are results too.
     sums: bool = False
@@ -54,7 +54,7 @@ def in_blocks(i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
     return (i // 16 == j // 16) | (j < 3)
 
 
-#: Name -> scores changed, of scores, heads, queries and keys as places, and what is captured.
+#: Name -> the score modification, of scores and of the indices of heads, queries and keys, and the captured shapes.
 CASES: dict[str, Case] = {
     "plain": Case(lambda s, h, i, j: s),
     "softmax that is not safe": Case(lambda s, h, i, j: s, safe=False),
@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
     "fully_masked rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j))),
     "fully_masked rows of a softmax that is not safe": Case(lambda s, h, i, j: hidden(s, i % 3 != 0), safe=False),
     "nothing is seen": Case(lambda s, h, i, j: hidden(s, i < 0)),
-    "seen far apart": Case(lambda s, h, i, j: hidden(s, in_blocks(i, j)), queries=40, keys=100),
+    "seen at a distance": Case(lambda s, h, i, j: hidden(s, in_blocks(i, j)), queries=40, keys=100),
     "slopes": Case(lambda s, h, i, j, x: s - x[h] * (i - j), ((2,),)),
     "slopes, causal": Case(lambda s, h, i, j, x: hidden(s - x[h] * (i - j), i >= j), ((2,),)),
     "a table": Case(lambda s, h, i, j, x: s + x, ((2, 2, 40, 40),)),
@@ -80,12 +80,12 @@ CASES: dict[str, Case] = {
     "96 and 8": Case(lambda s, h, i, j: s, depth=96, length=8),
     "256": Case(lambda s, h, i, j: s, depth=256, length=256, heads=1, shared=1, types=(BF16,)),
     "whole tiles": Case(lambda s, h, i, j: s, queries=64, keys=64, depth=32, length=32),
-    "turned": Case(lambda s, h, i, j: hidden(s, i >= j), turned=True),
+    "transposed": Case(lambda s, h, i, j: hidden(s, i >= j), transposed=True),
     "computed before": Case(lambda s, h, i, j, x: s - x.exp()[h] * (i - j), ((2,),), computed=True),
-    "computed before, turned": Case(lambda s, h, i, j: s, computed=True, turned=True, shared=1),
+    "computed before, transposed": Case(lambda s, h, i, j: s, computed=True, transposed=True, shared=1),
     "sums of rows": Case(lambda s, h, i, j: hidden(s, (i % 3 != 0) & (i >= j)), sums=True),
     "sums of rows, infinite ones too": Case(lambda s, h, i, j: torch.where(i == j, math.inf, s), sums=True),
-    # Weights that others read as well, or that are something else, are made as before.
+    # Probabilities that others read as well, or that are something else, stay in memory.
     "weights are read": Case(lambda s, h, i, j: s, count=0, also=lambda w: w.float().mean(1)),
     "heads of 300": Case(lambda s, h, i, j: s, depth=300, length=8, heads=1, shared=1, count=0),
 }
@@ -121,7 +121,7 @@ def inputs_of(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
         (case.shared, case.keys, case.length),
     )
     given = [torch.randn(2, *size, generator=generator).to(dtype) for size in sizes]
-    if case.turned:
+    if case.transposed:
         given = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in given]
     return [*given, *(torch.randn(size, generator=generator) for size in case.captured)]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import torch
@@ -14,19 +14,19 @@ import triton.language as tl
 from framesmith_backends.launch.cuda import triton_support as fs
 
 ROWS, COLUMNS = 4, 16
-#: What torch gives for each reduction of a block of numbers or, of the last two, of truths.
+#: torch's function for each reduction of a block of numbers or, of the last two, of truths.
 REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all,
 }  # fmt: skip
 
 
-def kernel_of(call: str, places: str) -> Any:
+def kernel_of(call: str, indices: str) -> Any:
     """A Triton function that stores what the call makes of a block of rows and columns."""
     source = (
         "def kernel(a, b):\n"
         f"    rows, columns = tl.arange(0, {ROWS})[:, None], tl.arange(0, {COLUMNS})[None, :]\n"
         f"    x = tl.load(a + rows * {COLUMNS} + columns)\n"
-        f"    tl.store(b + {places}, {call})\n"
+        f"    tl.store(b + {indices}, {call})\n"
     )
     file = f"<blocks {call}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
@@ -49,11 +49,11 @@ def numbers(name: str) -> torch.Tensor:
 
 def main() -> None:
     torch.manual_seed(0)
-    for (name, wanted), axis, keep in product(REDUCTIONS.items(), (0, 1), (True, False)):
+    for (name, wanted), axis, keep in itertools.product(REDUCTIONS.items(), (0, 1), (True, False)):
         x = numbers(name)
-        places = ("columns", "rows")[axis] if keep else f"tl.arange(0, {(COLUMNS, ROWS)[axis]})"
+        indices = ("columns", "rows")[axis] if keep else f"tl.arange(0, {(COLUMNS, ROWS)[axis]})"
         found = torch.full(((COLUMNS, ROWS)[axis],), 7.0)
-        kernel_of(f"fs.reduce_{name}(x, {axis}, {keep})", places)[(1,)](x, found)
+        kernel_of(f"fs.reduce_{name}(x, {axis}, {keep})", indices)[(1,)](x, found)
         torch.testing.assert_close(found, wanted(x, axis).float(), rtol=0, atol=0, equal_nan=True)
         print("ok", name, axis, keep)
     for name, wanted in REDUCTIONS.items():

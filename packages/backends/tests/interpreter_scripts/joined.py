@@ -30,7 +30,7 @@ def about_the_mean(x: Tensor) -> Results:
 
 
 def mean_distance(x: Tensor) -> Results:
-    """What is not made of the sums about another number."""
+    """Mean absolute distance: the sums about another number do not give it."""
     distances = x - x.sum(-1, keepdim=True) / x.shape[-1]
     return distances.abs().sum(-1), distances.sum(-1)
 
@@ -53,9 +53,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Results]] = {
     "mean distance": mean_distance,
     "variance": lambda x: (x.var(-1),),
 }
-#: What they are to give, where eager mode has something else on the CPU: means of infinite numbers as NaN.
+#: Expected results where eager mode differs on the CPU: the mean of infinite numbers is NaN.
 SAID: dict[str, Callable[[Tensor], Results]] = {"moments of columns": lambda x: (x.var(0), x.mean(0))}
-#: Those that are made of powers: what is not finite has the same places as in eager mode, here and there.
+#: Functions of exponentials: their results are not finite at the same indices as in eager mode.
 EXPONENTIALS = ("softmax", "softmax of columns", "two of them", "logsumexp", "top and total")
 SHAPES = ((3, 70), (40, 5))
 #: Of the second shape, but in long runs.
@@ -75,9 +75,9 @@ def numbers(shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
         "one part of equal ones",
         torch.where(torch.arange(shape[-1]) < -(-shape[-1] // 16), torch.tensor(3.3), 0.0).expand(shape).double(),
     )
-    for name, value, place in (("inf", math.inf, 2), ("inf at the end", -math.inf, -2), ("nan", math.nan, 2)):
+    for name, value, index in (("inf", math.inf, 2), ("inf at the end", -math.inf, -2), ("nan", math.nan, 2)):
         changed = x.clone()
-        changed[1, place] = value
+        changed[1, index] = value
         yield name, changed
     yield "masked", torch.where(x < 0.3, -math.inf, x)
     masked = x.clone()
@@ -87,7 +87,7 @@ def numbers(shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """The largest one between finite numbers; infinite where others are at other places."""
+    """Return the largest distance of finite numbers; infinite where others are at other indices."""
     one, other = found.double(), wanted.double()
     finite = other.isfinite()
     if not torch.equal(one.isfinite(), finite) or not torch.equal(one.isnan(), other.isnan()):

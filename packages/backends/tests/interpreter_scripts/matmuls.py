@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes, int]] = {
     "scaled by a number": (lambda x, a, s: (x @ a) * s.exp(), ((40, 33), (33, 50), ()), 1),
     "two matmuls": (lambda x, a, b: F.silu(x @ a) * (x @ b), ((20, 64), (64, 40), (64, 40)), 1),
     "one after another": (lambda x, a, b: ((x @ a).relu() @ b).relu(), ((20, 64), (64, 24), (24, 16)), 2),
-    # Read at two places, in several rows, by a call, by a reduction, by two kernels: the present form.
+    # Read twice, in several rows, by a call, by a reduction, by two kernels: not fused.
     "symmetric": (lambda x, a: (c := x @ a) + c.t(), ((20, 64), (64, 20)), 0),
     "repeated": (lambda x, a, c: (x @ a)[None] + c, ((20, 64), (64, 24), (3, 20, 24)), 0),
     "a part of it": (lambda x, a: (x @ a)[3:].relu(), ((20, 64), (64, 24)), 0),
@@ -180,7 +180,7 @@ class Stream:
 
 
 class Event:
-    """Tells numbers that rise by what the recordings between say."""
+    """A CUDA event whose time advances by the replays between."""
 
     now = 0.0
 
@@ -206,7 +206,7 @@ def nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
 def stand_in_clock() -> type[Any]:
     """The device's clock on CPU tensors, with stand-ins for what is CUDA's: a class of clocks.
 
-    How long a recording takes is told by what it launches: the first entry counts for all.
+    A captured graph takes one unit a launch; the launches of the first entry count for all.
     """
     from framesmith_backends.autotune import clock
     from framesmith_backends.autotune.clock import DeviceClock
@@ -228,14 +228,14 @@ def stand_in_clock() -> type[Any]:
         wrong = failing = ""
         broken = "candidate1"  # what does not compile
         spoilt = ""  # the buffer in which its numbers are wrong
-        places: Mapping[str, tuple[str, ...]] = {}
+        buffers: Mapping[str, tuple[str, ...]] = {}
 
         @property
         def place(self) -> torch.device:
             return torch.device("cpu")
 
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
-            self.places = {run.step.entry: tuple(run.step.buffers) for run in runs}
+            self.buffers = {run.step.entry: tuple(run.step.buffers) for run in runs}
             made = {run.step.entry: cuda_interpreted.entry(run) for run in runs}
 
             def counted(name: str) -> Callable[..., None]:
@@ -245,7 +245,7 @@ def stand_in_clock() -> type[Any]:
                     if name == self.failing:
                         raise RuntimeError("after its launch")
                     if name == self.wrong:
-                        spoilt = values[self.places[name].index(self.spoilt)]
+                        spoilt = values[self.buffers[name].index(self.spoilt)]
                         spoilt.copy_(spoilt == 0 if spoilt.dtype == torch.bool else spoilt + 1)
 
                 return launch

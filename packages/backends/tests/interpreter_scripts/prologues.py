@@ -53,7 +53,7 @@ def weights(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return w.to(x.dtype)
 
 
-#: What stands for a shape with another type than that of the matmuls.
+#: An input's shape, with its type where it is another than the matmuls'.
 Given = tuple[int, ...] | tuple[torch.dtype, tuple[int, ...]]
 I8, B1, I64 = torch.int8, torch.bool, torch.int64
 #: Name -> function, shapes of its inputs, which operands of each matmul may be computed on the way in.
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[Ways]]] = {
     ),
     "transposed": (lambda x, w: (x.sin().t() @ w.t()).relu(), ((45, 33), (20, 45)), [[NONE, FIRST]]),
     "slices": (lambda a, b: torch.mm(a.sin()[1:, ::2], b[:, 3:33]).relu(), ((41, 64), (32, 64)), [[NONE, FIRST]]),
-    "picked rows": (lambda t, i, w: (t[i] * 2) @ w, ((9, 45), (I64, (33,)), (45, 20)), [[NONE, FIRST]]),
+    "gathered rows": (lambda t, i, w: (t[i] * 2) @ w, ((9, 45), (I64, (33,)), (45, 20)), [[NONE, FIRST]]),
     "upper part": (lambda x, w: torch.triu(x) @ w, ((33, 45), (45, 20)), [[NONE, FIRST]]),
     "of a buffer that the epilogue reads": (
         lambda x, w: (x.sin() @ w).relu() + x, ((33, 33), (33, 33)), [[NONE, FIRST]],
@@ -153,14 +153,14 @@ def compare(name: str, found: Sequence[torch.Tensor], inputs: Sequence[torch.Ten
         assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
         fine = other.isfinite() & true.isfinite()
         assert one[fine].isfinite().all()
-        assert (_alike(one, other) | _alike(one, true.to(dtype)))[~fine].all()
+        assert (_same(one, other) | _same(one, true.to(dtype)))[~fine].all()
         if fine.any():
             step = torch.finfo(dtype).eps * true[fine].abs().max()
             mine, its = ((result[fine].double() - true[fine]).abs().max() for result in (one, other))
             assert mine <= 1.5 * its + 2 * step, (mine, its, step)
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one == other) | (one.isnan() & other.isnan())
 
 
@@ -179,7 +179,7 @@ def check(name: str, dtype: torch.dtype, tile: Tiling = TILE, number: int = -1, 
 
 def attempts() -> Iterator[tuple[str, Callable[[], None]]]:
     for name in ("weights of 8 bits", "dropout", "batch", "both operands of one kernel"):
-        yield f"forms of {name}", lambda name=name: forms(name)  # type: ignore[misc]
+        yield f"candidates of {name}", lambda name=name: candidates(name)  # type: ignore[misc]
     for number, (name, (_, _, ways)) in a_part(enumerate(CASES.items()), 2):
         dtype = (BF16, F16, F32)[number % 3]
         yield f"{name}, {dtype}", lambda name=name, dtype=dtype: check(name, dtype)  # type: ignore[misc]
@@ -202,8 +202,8 @@ def evenly(matmul: FusedMatmul) -> TileShape:
     return next((tile for tile, one in counted if tile.evenly <= one.left_over * one.steps), TILE)
 
 
-def forms(name: str) -> None:
-    """All forms that the clock launches give the present one's numbers, whatever was computed beforehand."""
+def candidates(name: str) -> None:
+    """All candidates that the clock launches give the numbers of the unfused one."""
     from framesmith_backends.autotune import clock
     from framesmith_backends.launch.cuda import interpreted as cuda_interpreted
 
@@ -225,9 +225,9 @@ def forms(name: str) -> None:
     ((trial, program),) = trials
     one = trial.experiment(program)
     (launched,) = Interpreting(None)._forms([trial], [one])  # type: ignore[arg-type]
-    place, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
+    device, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     buffers = {
-        buffer: clock._made(layout, place, generator, one.bounds.get(buffer)) for buffer, layout in one.layouts.items()
+        buffer: clock._made(layout, device, generator, one.bounds.get(buffer)) for buffer, layout in one.layouts.items()
     }
     found = clock._agreeing(trial, one, launched, buffers)
     assert {*found} == {PRESENT, *(tile.text() for tile in trial.tiles)}

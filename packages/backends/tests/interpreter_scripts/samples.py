@@ -1,6 +1,6 @@
 """Samples through the cuda backend on CPU tensors.
 
-With the argument "checks", places that are out of range.
+With the argument "checks", indices that are out of range.
 With "row_column", what reduces rows and columns in one kernel, rows taken one by one and several at a time.
 With "symbolic", programs of test_symbolic.py at one size after another, in small blocks: several of
 them to a row, several launches to a grid. Of samples a third, of programs a sixth, of cases an eighth; in long runs,
@@ -56,7 +56,7 @@ def symbolic() -> int:
     return failures
 
 
-#: Programs, the sizes of what they read, and places: fine ones and such as are out of range.
+#: Programs, the sizes of their inputs, indices in range, and indices out of range.
 CHECKED: dict[str, tuple[Callable[[Tensor, Tensor], object], tuple[int, ...], list[int], list[int]]] = {
     "take": (lambda x, i: x.take(i) * 2, (1,), [0, -1], [0, 1]),
     "unread": (lambda x, i: (x.take(i), x)[1] + 1, (1,), [0, 0], [0, 1]),
@@ -66,12 +66,12 @@ CHECKED: dict[str, tuple[Callable[[Tensor, Tensor], object], tuple[int, ...], li
 
 
 def checks() -> int:
-    """What is fine is computed, and the rest raises; the number of programs with which that fails."""
+    """Return the number of programs that compute wrong results, or raise no error for indices out of range."""
     failures = 0
     for name, (function, sizes, fine, wrong) in CHECKED.items():
-        x, places, beyond = torch.randn(sizes), torch.tensor(fine), torch.tensor(wrong)
-        call = CudaBackend().compile(trace(function, [x, places]), [x, places])
-        torch.testing.assert_close(call([x, places])[0], function(x, places))
+        x, indices, beyond = torch.randn(sizes), torch.tensor(fine), torch.tensor(wrong)
+        call = CudaBackend().compile(trace(function, [x, indices]), [x, indices])
+        torch.testing.assert_close(call([x, indices])[0], function(x, indices))
         try:
             call([x, beyond])
             print("FAILED", name)

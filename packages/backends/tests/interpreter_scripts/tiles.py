@@ -1,4 +1,4 @@
-"""Kernels in all forms that are measured beside eager's results.
+"""Kernels in all candidate configurations beside eager's results.
 
 Blocks are small, so that small tensors take several. Of `PART` cases one; in long runs, `FRAMESMITH_LONG=1`, all.
 With the argument "clock", the device's clock with stand-ins for what is CUDA's.
@@ -65,7 +65,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         yield f"scan: {one.name}", lambda o=one, i=given, t=loose: (trace(o.function, i), i, t)  # type: ignore[misc]
     for both in row_column.CASES:
         rows = both.inputs(48, 96, torch.float32)
-        name = f"both ways: {both.function.__name__}"
+        name = f"rows and columns: {both.function.__name__}"
         yield name, lambda f=both.function, i=rows: (trace(f, i), i, 1e-3)  # type: ignore[misc]
     for step in (replace(one, shapes=SHORT) for one in LISTS[:8]):
         half = 1e-2 if step.dtype == torch.bfloat16 else 1e-5
@@ -86,16 +86,16 @@ def onto_its_input() -> Case:
 
 #: Tensors of lists: single, short, a whole block, several with a rest, and with two dimensions.
 SHORT = ((7,), (1,), (64,), (1003,), (33, 5), (), (128, 3))
-#: Samples that take an interpreter long: sizes that tell something on the CPU.
+#: Samples that take an interpreter long: their sizes are for the CPU.
 SLOW = ("tiles", "tile passes", "long columns", "full sum")
 MORE: tuple[tuple[str, Callable[..., Any], Sequence[tuple[int, ...]]], ...] = (
-    ("turned", lambda x, y: x.t() * y, ((70, 50), (50, 70))),
-    ("turned in batches", lambda x: x.transpose(1, 2).contiguous() + 1, ((3, 40, 37),)),
+    ("transposed", lambda x, y: x.t() * y, ((70, 50), (50, 70))),
+    ("transposed in batches", lambda x: x.transpose(1, 2).contiguous() + 1, ((3, 40, 37),)),
     ("windows", lambda x: F.max_pool2d(x, 3, 2, 1), ((2, 3, 20, 18),)),
     ("cross entropy", lambda x: torch.log_softmax(x, 1).exp().sum(1), ((30, 200),)),
     ("variance of long rows", lambda x: (x.var(1), x.mean(1)), ((7, 300),)),
     ("sums of a batch", lambda x: (x.sum((0, 2)), x.amax((0, 2))), ((6, 5, 70),)),
-    ("places of the largest", lambda x: x.argmax(1), ((20, 150),)),
+    ("argmax", lambda x: x.argmax(1), ((20, 150),)),
     ("pairs of one", lambda x: F.interpolate(x, scale_factor=2.0) + 1, ((2, 3, 9, 11),)),
     ("threes of one", lambda x: x.repeat_interleave(3, 1) * 2, ((9, 11),)),
     ("outer", lambda x, y: x[:, None] * y, ((60,), (90,))),
@@ -103,7 +103,7 @@ MORE: tuple[tuple[str, Callable[..., Any], Sequence[tuple[int, ...]]], ...] = (
 
 
 def check(case: Case, counts: dict[int, int]) -> None:
-    """The numbers are eager's whichever other form each launch has."""
+    """The numbers are eager's with each other candidate of each launch."""
     gm, inputs, tolerance = case
     plain = [x.clone() for x in inputs]
     wanted = gm(*plain)
@@ -132,8 +132,8 @@ def clocked() -> Iterator[tuple[str, fx.GraphModule, int]]:
     truths = x > 0
     given: list[tuple[str, Callable[..., Any], list[torch.Tensor], list[int], int]] = [
         ("onto its input", lambda x, y: (x * 0.9 + y, (x * y).sum(1)), [x, y], [0], 1),
-        ("reads by place", lambda x, at: x[at] * 2, [x, at], [], 1),
-        ("sums by place", lambda x, at, y: x.index_add(0, at, y), [x, at, torch.randn(25, 30)], [], 2),
+        ("gathers", lambda x, at: x[at] * 2, [x, at], [], 1),
+        ("sums at indices", lambda x, at, y: x.index_add(0, at, y), [x, at, torch.randn(25, 30)], [], 2),
         ("truths", lambda x, t: (torch.where(t, x, 0), (x > 0.5) & t), [x, truths], [], 1),
         ("integers", lambda x: ((x * 9).to(torch.int32), (x * 9).to(torch.int8), x.argmax(1)), [x], [], 1),
         ("a part", lambda x, y: torch.cat([x, y * 2]), [x, y], [], 1),
@@ -144,7 +144,7 @@ def clocked() -> Iterator[tuple[str, fx.GraphModule, int]]:
 
 
 def clock() -> int:
-    """All that the clock does with kernels: a form with wrong numbers in one of the buffers that are written is out."""
+    """All that the clock does with kernels: a candidate with wrong numbers in a written buffer is excluded."""
     from interpreter_scripts.matmuls import stand_in_clock
 
     make_blocks_small()
@@ -194,7 +194,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         failures = failures_of(attempts(counts))
-    print("forms:", counts)
+    print("candidates:", counts)
     return failures
 
 

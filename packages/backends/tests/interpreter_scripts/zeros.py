@@ -27,7 +27,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def differing(found: Tensor, wanted: Tensor) -> int:
-    """How many numbers are not the same, or of another sign."""
+    """Return the number of elements that differ, or have another sign."""
     same = found.eq(wanted) & (found.signbit() == wanted.signbit())
     return int((~(same | (found.isnan() & wanted.isnan()))).sum())
 

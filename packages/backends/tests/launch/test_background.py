@@ -84,21 +84,23 @@ def fail(kind: str, text: str) -> bytes:
     raise MemoryError("no code")
 
 
-def test_what_fails_is_told_at_the_first_call_and_the_graph_runs_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_at_the_first_call_and_aten_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(native, "machine_code", fail)
     x, kept = torch.randn(14), torch.zeros(14)
-    told: list[tuple[str, Exception]] = []
+    reported: list[tuple[str, Exception]] = []
     graph = mutating(lambda a, b: (b + 1, a * 14 + 2), [x, kept], [1])
-    call = CpuBackend().compile(graph, [x, kept], on_error=lambda *what: told.append(what))
-    assert not told
+    call = CpuBackend().compile(graph, [x, kept], on_error=lambda *what: reported.append(what))
+    assert not reported
     for n in (1, 2):
         assert torch.equal(call([x, kept])[-1], x * 14 + 2)
         assert torch.equal(kept, torch.full((14,), float(n)))  # once at each call
-    ((where, error),) = told
+    ((where, error),) = reported
     assert where == "a graph (inference)" and isinstance(error, MemoryError)
 
 
-def test_what_fails_is_raised_where_nobody_is_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_without_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "machine_code", fail)
     x = torch.randn(15)
     call = CpuBackend().compile(trace(lambda a: a * 15 + 2, [x]), [x])
@@ -120,13 +122,13 @@ def test_attention_that_cannot_be_compiled_is_atens(monkeypatch: pytest.MonkeyPa
     real = native.machine_code
     monkeypatch.setattr(native, "machine_code", lambda kind, text: (fail if kind == "attention" else real)(kind, text))
     q, k, v = torch.randn(3, 1, 2, 64, 32)
-    told: list[str] = []
+    reported: list[str] = []
     graph = trace(lambda a, b, c: (torch.nn.functional.scaled_dot_product_attention(a, b, c) + 1,), [q, k, v])
-    call = CpuBackend().compile(graph, [q, k, v], on_error=lambda where, error: told.append(where))
+    call = CpuBackend().compile(graph, [q, k, v], on_error=lambda where, error: reported.append(where))
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v) + 1
     try:
         torch.testing.assert_close(call([q, k, v])[0], wanted)
-        assert told == ["a graph (inference)"]
+        assert reported == ["a graph (inference)"]
     finally:
         attention.CODE.clear()
 
@@ -245,7 +247,7 @@ def test_attention_that_failed_once_is_compiled_again(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         patched.setattr(native, "machine_code", fail)
         CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda *what: None)([q, k, v])
-    told: list[str] = []
-    call = CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda where, _: told.append(where))
+    reported: list[str] = []
+    call = CpuBackend().compile(trace(function, [q, k, v]), [q, k, v], on_error=lambda where, _: reported.append(where))
     torch.testing.assert_close(call([q, k, v]), function(q, k, v))
-    assert not told
+    assert not reported

@@ -69,7 +69,7 @@ def random_graph(seed: int) -> tuple[fx.GraphModule, list[Tensor]]:
 
 
 def outcome(call: Callable[[list[Tensor]], object], inputs: list[Tensor]) -> list[Tensor]:
-    """What a graph gives, and what it makes of its inputs."""
+    """Return a graph's results, and its inputs afterwards."""
     values = [value.clone() for value in inputs]
     return [*call(list(values)), *values]  # type: ignore[misc]
 

@@ -98,7 +98,7 @@ def test_there_are_few_parts_and_results_are_the_same(function: Callable[..., An
     assert all(one.counts.replayed >= 9 for one in made)
 
 
-def test_what_passes_between_captured_parts_is_read_where_it_lies() -> None:
+def test_tensors_between_captured_parts_are_not_copied() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> Any:
         y = layers(x, w)
         k = y.sum().item()
@@ -368,7 +368,7 @@ def test_the_backend_compiles_each_part_by_itself(device: str, monkeypatch: pyte
         assert torch.equal(mine, theirs)
 
 
-def test_what_fails_while_partitioning_is_reported_and_leaves_the_graph_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_partition_is_reported_and_leaves_the_graph_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("of ours")
 

@@ -47,7 +47,7 @@ def test_a_rule_takes_what_the_schema_declares_with_the_same_defaults(name: str)
     assert not [*problems(ALL[name], declared(name))]
 
 
-def test_what_the_check_is_for() -> None:
+def test_a_missing_parameter_is_found() -> None:
     def rule(s: Any, x: Any, y: Any, reduction: int = 1) -> None: ...
 
     found = problems(rule, declared("aten.binary_cross_entropy_with_logits.default"))

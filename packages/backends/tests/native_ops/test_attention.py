@@ -299,7 +299,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, list[Any]]]
 
 
 @pytest.mark.parametrize("name", refused(pytest.MonkeyPatch()))
-def test_what_stays_with_aten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_that_stays_with_aten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     why, given = refused(monkeypatch)[name]
     said = why_aten(*map(layout, given), *[None] * (4 - len(given)))
     assert said is not None and why in said

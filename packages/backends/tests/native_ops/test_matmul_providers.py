@@ -52,7 +52,7 @@ def test_each_form_of_matmul(form: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_what_does_not_fit_stays() -> None:
+def test_other_calls_stay() -> None:
     for x, w in (
         (torch.randn(8, 16), torch.randn(8, 16)),
         (torch.randn(256, 512)[:, ::2], torch.randn(256, 256)),

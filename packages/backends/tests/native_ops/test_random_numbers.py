@@ -87,7 +87,7 @@ def test_threads_draw_different_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_what_another_thread_draws_meanwhile_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_another_thread_draws_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     count, meanwhile = 4096, [torch.empty(0)]
 
     def interrupted(state: torch.Tensor, out: torch.Tensor) -> None:

@@ -167,7 +167,7 @@ def test_threads_change_no_bit(threads: int) -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_what_is_no_number(kind: str) -> None:
+def test_numbers_that_are_not_finite(kind: str) -> None:
     """Infinities and NaNs of a row stay in it, and are eager's."""
     torch.manual_seed(0)
     layer = layer_of(kind, 3, 20)
@@ -221,7 +221,7 @@ def test_a_workspace_that_came_alone_is_an_error() -> None:
         LSTM_BACKWARD(x, [weight, weight], state, state, out, None, None, False, out, workspace.clone())
 
 
-def test_what_is_kept_of_operands() -> None:
+def test_operands_saved_for_backward() -> None:
     input, weight, state = (
         torch.randn(3, 2, 5).transpose(0, 1).contiguous().transpose(0, 1),
         torch.randn(16, 4),

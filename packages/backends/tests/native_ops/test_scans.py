@@ -335,7 +335,7 @@ def test_elements_of_a_type_that_kernels_do_not_read(dtype: torch.dtype) -> None
     torch.testing.assert_close(CpuBackend().compile(gm, [x])([x])[0], x.to(dtype).cumsum(0), equal_nan=True)
 
 
-def test_what_stays_with_aten() -> None:
+def test_scans_that_stay_with_aten() -> None:
     x = numbers((100, 90), torch.float32)
     for function, given_ in (
         (lambda x: x.cumsum(0), x.flatten()[: FEWEST - 1]),

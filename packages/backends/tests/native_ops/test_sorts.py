@@ -329,7 +329,7 @@ def test_results_that_are_not_read_alone() -> None:
     same(with_sorts(gm)(x), x.sort(dim=1, stable=True).values)
 
 
-def test_what_stays_with_aten() -> None:
+def test_sorts_that_stay_with_aten() -> None:
     x = numbers((100, 90), torch.float32)
     long = torch.arange(FEWEST_RADIX_OF_ATEN)
     for function, given_ in (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ptx.threads import Threads
 
 Array = np.ndarray[Any, Any]
-#: What a thread's flag holds, plus one where it is set.
+#: Values of a thread's flag, plus one where it is set.
 NOTHING, CARRY, BORROW = 0, 2, 4
 TAKING = {"addc": "add", "subc": "sub", "madc": "mad"}
 
@@ -36,8 +36,8 @@ def compute(t: Threads, one: Instruction) -> None:
     target, *operands = one.operands
     *factors, last = operands
     if base == "mad":
-        product = ROWS["mul"](("mul", *halves, kind), [t.read(o, kind) for o in factors])
-        first = np.asarray(product).view(f"u{bits // 8}")
+        multiplied = ROWS["mul"](("mul", *halves, kind), [t.read(o, kind) for o in factors])
+        first = np.asarray(multiplied).view(f"u{bits // 8}")
     else:
         first = t.read(*factors, f"u{bits}")
     first = np.broadcast_to(first, t.active.shape)

@@ -48,12 +48,12 @@ class Device:
     one_by_one: int = 0
 
     def __post_init__(self) -> None:
-        def on_device(place: Any) -> int:
-            place[0] = 0
+        def on_device(location: Any) -> int:
+            location[0] = 0
             return 0
 
-        def on_stream(device: int, place: Any) -> int:
-            place[0] = STREAM
+        def on_stream(device: int, location: Any) -> int:
+            location[0] = STREAM
             return 0
 
         self.functions = {
@@ -66,9 +66,9 @@ class Device:
         source, space = write(stages.plan, stages.graph)
         runs = kernel_runs(stages)
         with mock.patch.object(cuda_native, "cubins", self._cubins):
-            place = cuda_driver.Device(0, self.capability, self)  # type: ignore[arg-type]
-            instead = {run.step.entry: cuda_anywhere.entry(run, place) for run in runs}
-            entries = cuda_native.native_entries(runs, instead, place) if runs else {}
+            location = cuda_driver.Device(0, self.capability, self)  # type: ignore[arg-type]
+            instead = {run.step.entry: cuda_anywhere.entry(run, location) for run in runs}
+            entries = cuda_native.native_entries(runs, instead, location) if runs else {}
         return executed(source, space | {name: self._entry(entry) for name, entry in entries.items()})
 
     def _entry(self, entry: Any) -> Callable[..., None]:
@@ -95,8 +95,10 @@ class Device:
 
     def launch(self, function: int, programs: int, cubin: Cubin, device: int, parameters: Sequence[Any]) -> None:
         self.one_by_one += 1
-        places = (ctypes.c_size_t * len(parameters))(*map(ctypes.addressof, parameters))
-        self._emulate(function, programs, 1, 1, cubin.threads, 1, 1, cubin.shared, STREAM, ctypes.addressof(places), 0)
+        pointers = (ctypes.c_size_t * len(parameters))(*map(ctypes.addressof, parameters))
+        self._emulate(
+            function, programs, 1, 1, cubin.threads, 1, 1, cubin.shared, STREAM, ctypes.addressof(pointers), 0
+        )
 
     def _cubins(self, wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
         return [self._cubin(kernel, aligned, capability) for kernel, aligned in wanted]
@@ -115,12 +117,12 @@ class Device:
 
     def _emulate(self, function: int, x: int, y: int, z: int, threads: int, *rest: int) -> None:
         cubin, program = self.loaded[function - 1]
-        shared, stream, places, extra = rest[2:]
+        shared, stream, pointers, extra = rest[2:]
         assert (y, z, rest[:2], stream, extra) == (1, 1, (1, 1), STREAM, 0)
         assert (threads, shared) == (program.threads, cubin.shared), (
             "launched in another shape than it was compiled for"
         )
-        addresses = (ctypes.c_size_t * len(program.parameters)).from_address(places)
+        addresses = (ctypes.c_size_t * len(program.parameters)).from_address(pointers)
         sizes = program.parameters
         data = [ctypes.string_at(at, size) for at, (_, size) in zip(addresses, sizes.values(), strict=True)]
         values: list[Any] = []

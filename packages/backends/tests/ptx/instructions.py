@@ -1,4 +1,4 @@
-"""What instructions compute of the bits in registers: arithmetic, comparisons, conversions, bits.
+"""The results of instructions, of the bits in registers: arithmetic, comparisons, conversions, bits.
 
 A row takes the instruction's name in parts and its operands, typed by its last part, one number for each thread.
 """
@@ -78,8 +78,8 @@ def _multiply(parts: Sequence[str], x: Sequence[Array]) -> Array:
         if kind.itemsize == 8:
             return _high_of_64(x[0], x[1])
         wide = np.dtype(f"{kind.kind}{2 * kind.itemsize}")
-        product = x[0].astype(wide) * x[1].astype(wide)
-        return product if "wide" in parts else (product >> wide.type(8 * kind.itemsize)).astype(kind)
+        multiplied = x[0].astype(wide) * x[1].astype(wide)
+        return multiplied if "wide" in parts else (multiplied >> wide.type(8 * kind.itemsize)).astype(kind)
     return x[0] * x[1]
 
 
@@ -96,8 +96,8 @@ def _multiply_add(parts: Sequence[str], x: Sequence[Array]) -> Array:
         return _fma(parts, x)
     if "sat" in parts:
         raise PtxError("integers with saturation")
-    product = _multiply(parts, x[:2])
-    return product + x[2].astype(product.dtype)
+    multiplied = _multiply(parts, x[:2])
+    return multiplied + x[2].astype(multiplied.dtype)
 
 
 def _divide(parts: Sequence[str], x: Sequence[Array]) -> Array:

@@ -1,4 +1,4 @@
-"""Products of small matrices whose elements lie in the registers of a warp, and the loads for them.
+"""Matmuls of small matrices whose elements lie in the registers of a warp, and the loads for them.
 
 In each fragment a lane has the row `lane // 4` and the columns from `lane % 4` times their number in a register on.
 """
@@ -79,7 +79,7 @@ def _elements(t: Threads, registers: list[str], kind: str) -> Array:
 
 
 def multiply(t: Threads, one: Instruction, at: int) -> bool:
-    """mma: d = a @ b + c, exact products added up in float64 and rounded once."""
+    """mma: d = a @ b + c, added up in float64 and rounded once."""
     parts = one.parts
     shape, (to, of_a, of_b, of_c) = parts[3], parts[-4:]
     if parts[4:6] != ("row", "col") or (to, of_c) != ("f32", "f32") or of_a != of_b:
@@ -100,8 +100,8 @@ def multiply(t: Threads, one: Instruction, at: int) -> bool:
         for j in range(each):
             right[:, each * COLUMN + j + 4 * each * k, ROW] = some_b[:, :, k, j]
     added = _elements(t, c, "f32")
-    product = left @ right
+    matmul = left @ right
     for k, register in enumerate(d):
-        found = product[:, ROW + 8 * (k // 2), 2 * COLUMN + k % 2] + added[:, :, k, 0]
+        found = matmul[:, ROW + 8 * (k // 2), 2 * COLUMN + k % 2] + added[:, :, k, 0]
         t.write(register, found.astype(np.float32).reshape(-1))
     return True

@@ -1,6 +1,6 @@
 """Memory of a device as bytes, with what a device or a careful reader would object to.
 
-Addresses lie in one range for each space, so that a generic one tells its space. Every access is checked to lie within
+Addresses lie in one range for each space, so that a generic one has one space. Every access is checked to lie within
 what is known there, to be aligned to its own size, not to read what was never written (shared and local memory), and to
 be ordered after what other threads did at the same address.
 """
@@ -17,7 +17,7 @@ from ptx.races import Clock, Fault, Races
 
 Array = np.ndarray[Any, Any]
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-#: Where spaces begin. What is computed with 32 bits of a global address does not come near it again.
+#: The first addresses of spaces. A global address cut to 32 bits is in none of them.
 GLOBAL, SHARED, LOCAL, PARAMETERS = 0x7F12_3400_0000, 0x400, 0x1000_0000, 0x0800_0000
 #: Bytes between tensors that belong to none.
 REDZONE = 1 << 16
@@ -25,7 +25,7 @@ REDZONE = 1 << 16
 
 @dataclass(slots=True)
 class Space:
-    """`rows` pieces of memory of `size` bytes, one for each block or thread (global memory has one), from `base` on."""
+    """`rows` ranges of `size` bytes, one for each block or thread (global memory has one), from `base` on."""
 
     name: str
     base: int
@@ -43,8 +43,8 @@ class Space:
         start = -whole.ctypes.data % 16
         self.data = whole[start : start + self.size * self.rows]
 
-    def places(self, address: Array, width: int, threads: Array, vector: int = 0) -> Array:
-        """Numbers of elements of `width` bytes in `data`, for accesses of `vector` bytes."""
+    def elements(self, address: Array, width: int, threads: Array, vector: int = 0) -> Array:
+        """Return the indices in `data` of elements of `width` bytes, for accesses of `vector` bytes."""
         vector = vector or width
         offset = address.astype(np.int64) - self.base
         odd = offset % vector != 0
@@ -71,9 +71,9 @@ class Space:
 
     def load(self, address: Array, width: int, threads: Array, clock: Clock, count: int = 1) -> list[Array]:
         """`count` neighbouring elements for each thread."""
-        place = self.places(address, width, threads, width * count)
+        element = self.elements(address, width, threads, width * count)
         view = self.data.view(UNSIGNED[width])
-        first = place * width // self.unit
+        first = element * width // self.unit
         for k in range(max(width * count // self.unit, 1)):
             if self.known is not None:
                 unknown = ~self.known[first + k]
@@ -81,15 +81,15 @@ class Space:
                     self._refuse("reads memory that was never written", unknown, address, threads)
             if self.races is not None:
                 self._raced(self.races.on_read(first + k, threads, clock), address, threads)
-        return [view[place + k] for k in range(count)]
+        return [view[element + k] for k in range(count)]
 
     def store(self, address: Array, width: int, threads: Array, clock: Clock, values: Sequence[Array]) -> None:
-        place = self.places(address, width, threads, width * len(values))
+        element = self.elements(address, width, threads, width * len(values))
         view = self.data.view(UNSIGNED[width])
         clock.acted[threads - clock.first] = True
         for k, value in enumerate(values):
-            same = view[place + k] == value
-            unit = (place + k) * width // self.unit
+            same = view[element + k] == value
+            unit = (element + k) * width // self.unit
             for j in range(max(width // self.unit, 1)):
                 if self.races is not None:
                     self._raced(self.races.on_write(unit + j, threads, clock, same, width), address, threads)
@@ -97,8 +97,8 @@ class Space:
                         clock.suspects += self._late(self.races.late, address, threads, clock)
                 if self.known is not None:
                     self.known[unit + j] = True
-            view[place + k] = value
-            lost = view[place + k] != value
+            view[element + k] = value
+            lost = view[element + k] != value
             if lost.any() and self.races is not None:
                 self._refuse("data race: threads write different values at once", lost, address, threads)
 
@@ -109,20 +109,20 @@ class Space:
     def update(
         self, address: Array, width: int, threads: Array, clock: Clock, change: Callable[[Array, Array], Array]
     ) -> Array:
-        """What was there before `change(there, which thread)`, threads one after another where they meet."""
-        place = self.places(address, width, threads)
+        """Return the values before `change(there, which thread)`, applied thread by thread where they meet."""
+        element = self.elements(address, width, threads)
         view = self.data.view(UNSIGNED[width])
         clock.acted[threads - clock.first] = True
         if self.races is not None:
             for j in range(max(width // self.unit, 1)):
-                self._raced(self.races.on_update(place * width // self.unit + j, threads, clock), address, threads)
-        before = np.empty(len(place), view.dtype)
-        left = np.arange(len(place))
+                self._raced(self.races.on_update(element * width // self.unit + j, threads, clock), address, threads)
+        before = np.empty(len(element), view.dtype)
+        left = np.arange(len(element))
         while len(left):
-            _, at = np.unique(place[left], return_index=True)
+            _, at = np.unique(element[left], return_index=True)
             now = left[at]
-            before[now] = view[place[now]]
-            view[place[now]] = change(before[now], now)
+            before[now] = view[element[now]]
+            view[element[now]] = change(before[now], now)
             left = np.delete(left, at)
         return before
 
@@ -130,7 +130,7 @@ class Space:
 class GlobalSpace(Space):
     """The tensors of a launch, and its static arrays, with red zones between.
 
-    Bytes between the first and the last element belong to a tensor; those that overlap are one piece.
+    Bytes between the first and the last element belong to a tensor; those that overlap are one range.
     """
 
     __slots__ = ("ends", "names", "starts", "tensors")

@@ -1,6 +1,6 @@
-"""Instructions that do more than compute: moves, memory, control, what threads tell each other.
+"""Instructions that do more than compute: moves, memory, control, exchange between threads.
 
-Each takes the threads, the instruction and its place, and says whether the threads go on with the next one.
+Each takes the threads, the instruction and its index, and says whether the threads go on with the next one.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _load_chosen_parameter(t: Threads, one: Instruction, registers: list[str]) -
         raise PtxError("reads beyond a parameter")
     data = np.frombuffer(t.parameters, np.uint8)
     for k, register in enumerate(registers):
-        places = offset[:, None] + k * width + np.arange(width)
-        t.write(register, data[places].view(TYPES[kind])[:, 0], t.mask(one))
+        indices = offset[:, None] + k * width + np.arange(width)
+        t.write(register, data[indices].view(TYPES[kind])[:, 0], t.mask(one))
     return True
 
 
@@ -150,9 +150,9 @@ def _store_parameter(t: Threads, one: Instruction) -> bool:
     name, _, offset = (part.strip() for part in one.operands[0].strip("[] ").partition("+"))
     kind = one.parts[-1]
     for k, source in enumerate(t.elements(one.operands[1])):
-        place = f"{name}+{int(offset or '0') + k * WIDTHS[kind] // 8}"
-        t.program.registers[place] = WIDTHS[kind]
-        t.write(place, t.read(source, kind), t.mask(one))
+        parameter = f"{name}+{int(offset or '0') + k * WIDTHS[kind] // 8}"
+        t.program.registers[parameter] = WIDTHS[kind]
+        t.write(parameter, t.read(source, kind), t.mask(one))
     return True
 
 
@@ -180,16 +180,16 @@ def _store(t: Threads, one: Instruction, at: int) -> bool:
 def _atomic(t: Threads, one: Instruction, at: int) -> bool:
     kind = one.parts[-1]
     returns = one.parts[0] == "atom"
-    target, place, *operands = one.operands if returns else ["_", *one.operands]
+    target, location, *operands = one.operands if returns else ["_", *one.operands]
     chosen = _masked(t, one)
     if chosen is not None and not len(chosen):
         return True
-    address = _some(t.address(place), chosen, len(t.active))
+    address = _some(t.address(location), chosen, len(t.active))
     threads = t.numbers[t.active] if chosen is None else t.numbers[t.active[chosen]]
     width = WIDTHS.get(kind, 32 if kind in ("f16x2", "bf16x2") else 16) // 8
     count = _count(one)
     vectors = [t.elements(o) for o in operands]
-    t.memory.places(address, width, threads, width * count)
+    t.memory.elements(address, width, threads, width * count)
     results = t.elements(target) if returns else ["_"] * count
     for k, result in enumerate(results):
         given = [_some(np.asarray(t.read(v[k], f"b{8 * width}")), chosen, len(t.active)) for v in vectors]
@@ -200,7 +200,7 @@ def _atomic(t: Threads, one: Instruction, at: int) -> bool:
 
 
 def _change(one: Instruction, values: list[Array]) -> Callable[[Array, Array], Array]:
-    """What becomes of what is there."""
+    """Return the function of an atomic: the new values, of the present ones and the threads."""
     kind = one.parts[-1]
     what = next(p for p in one.parts if p in ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec"))
 
@@ -253,14 +253,14 @@ def _copy_beside(t: Threads, one: Instruction, at: int) -> bool:
     if some.any():
         for k in range(size // 4):
             values[k, some] = t.memory.load(of[some] + 4 * k, 4, threads[some], t.clock)[0]
-    t.shared.places(into, 4, threads, size)
+    t.shared.elements(into, 4, threads, size)
     t.pending.append([active, into, values, t.committed[active].copy()])
     return True
 
 
 def _finish(t: Threads, left: int) -> None:
-    """What of the active threads' groups is done when all but the last few are."""
-    waiting = np.zeros(len(t.place), bool)
+    """Finish the active threads' groups of copies, all but the last `left`."""
+    waiting = np.zeros(len(t.pc), bool)
     waiting[t.active] = True
     kept = []
     for active, into, values, group in t.pending:
@@ -289,7 +289,7 @@ def _check_nothing_pending(t: Threads, one: Instruction, address: Array, size: i
     first = words(threads, address)
     for j in range(max(size // 4, 1)):
         there = first + j
-        bad = (there >= 0) & (there < len(busy))  # beside it is told by the access itself
+        bad = (there >= 0) & (there < len(busy))  # outside, the access itself reports it
         bad[bad] = busy[there[bad]]
         if bad.any():
             thread = int(threads[np.flatnonzero(bad)[0]])
@@ -301,13 +301,13 @@ def _check_nothing_pending(t: Threads, one: Instruction, address: Array, size: i
 
 def _branch(t: Threads, one: Instruction, at: int) -> bool:
     where = t.mask(one)
-    t.place[t.active] = one.target if where is None else np.where(where, one.target, at + 1)
+    t.pc[t.active] = one.target if where is None else np.where(where, one.target, at + 1)
     return False
 
 
 def _return(t: Threads, one: Instruction, at: int) -> bool:
     where = t.mask(one)
-    t.place[t.active] = at + 1
+    t.pc[t.active] = at + 1
     t.state[t.active if where is None else t.active[where]] = DONE
     t.state[t.state == HELD] = RUNNING  # they may have waited for these
     _release(t)
@@ -319,7 +319,7 @@ def _barrier(t: Threads, one: Instruction, at: int) -> bool:
         return True  # that these lanes meet is noted where they are gathered
     if t.mask(one) is not None or "sync" not in one.parts or len(one.operands) > 1 or one.operands[0] != "0":
         raise PtxError("unknown form of barrier")
-    t.place[t.active] = at + 1
+    t.pc[t.active] = at + 1
     t.state[t.active] = WAITING
     _release(t)
     return False
@@ -330,9 +330,9 @@ def _release(t: Threads) -> None:
     blocks = t.state.reshape(t.blocks, -1)
     waiting = (blocks == WAITING).any(1) & ((blocks == WAITING) | (blocks == DONE)).all(1)
     if waiting.any():
-        places = np.where(blocks == WAITING, t.place.reshape(t.blocks, -1), -1)[waiting]
-        most = places.max(1, keepdims=True)
-        if ((places >= 0) & (places != most)).any():
+        counters = np.where(blocks == WAITING, t.pc.reshape(t.blocks, -1), -1)[waiting]
+        most = counters.max(1, keepdims=True)
+        if ((counters >= 0) & (counters != most)).any():
             block = int(np.flatnonzero(waiting)[0])
             raise Fault(
                 "threads of a block wait at different barriers", int(t.numbers[block * t.program.threads]), "bar.sync"

@@ -1,4 +1,4 @@
-"""PTX as instructions: registers with their widths, labels as places, parameters, static memory.
+"""PTX as instructions: registers with their widths, labels as indices, parameters, static memory.
 
 What is not read here (debug sections, `.loc`) says nothing of what is computed; anything else unknown is an error.
 """
@@ -20,8 +20,8 @@ class PtxError(Exception):
 class UnknownInstruction(PtxError):
     """An operation of which no form is known."""
 
-    def __init__(self, told: str, operation: str) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, operation: str) -> None:
+        super().__init__(message)
         self.operation = operation
 
 

@@ -1,10 +1,10 @@
-"""What orders accesses of threads, and which are in no order: data races.
+"""The order of accesses of threads; those in no order are data races.
 
 Barriers of a block order everything that its threads did before; `bar.warp.sync` what the lanes did that take part.
-Other instructions that lanes of a warp do together (`shfl.sync`, votes) bring them to one place, but promise nothing of
-what they wrote: only what they read before is over, as far as a write behind goes. Lockstep orders nothing.
+Other instructions that lanes of a warp do together (`shfl.sync`, votes) gather them, but promise nothing of what they
+wrote: only what they read before is over, as far as a write behind goes. Lockstep orders nothing.
 
-Several threads may write the same bits in accesses of the same bytes: nobody can tell which of them came last.
+Several threads may write the same bits in accesses of the same bytes: which of them came last makes no difference.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Meetings:
 
 @dataclass(slots=True)
 class Clock:
-    """What orders accesses: the instruction's number, and when blocks and warps last met.
+    """The order of accesses: the instruction's number, and when blocks and warps last met.
 
     `first` is the first thread of those that run, `block` how many threads a block has. Lanes that have `met` see each
-    other's writes, those that `came` to one place have read what they read. `acted` are the threads that wrote anything
-    or told others; `suspects` faults that are none if those who read late did not.
+    other's writes, those that `came` together have read what they read. `acted` are the threads that wrote
+    or exchanged anything; `suspects` faults that are none if those who read late did not.
     """
 
     block: int
@@ -89,7 +89,7 @@ class Clock:
         free[at] = ~(by or self.met).order(mine[at], theirs[at], when[at])
         return free
 
-    def apart(self, other: Array, when: Array, thread: Array) -> Array:
+    def concurrent(self, other: Array, when: Array, thread: Array) -> Array:
         """The same, where `other` may be of any block, or nobody."""
         here = self._beside(thread - self.first, other - self.first)
         return (other != NOBODY) & (~here | self.unordered(other, when, thread))
@@ -139,16 +139,16 @@ class Races:
         if self.across:
             bad |= _of_others(self.updaters[unit], block)
             _note(self.readers, unit, block)
-        _take_place(self.reader, self.read, self.other, self.read_other, unit, thread, clock)
+        _read_last(self.reader, self.read, self.other, self.read_other, unit, thread, clock)
         return ("data race: reads what another thread wrote, without a barrier between", bad) if bad.any() else None
 
     def on_write(
         self, unit: Array, thread: Array, clock: Clock, same: Array, width: int
     ) -> tuple[str, Array] | None:  # fmt: skip
-        """`same` says where what is written is what was there, which nobody can tell from no write."""
+        """`same` says where the written value is the present one, which equals no write."""
         writer, written = self.writer[unit], self.written[unit]
-        apart = clock.apart(writer, written, thread)
-        twin = same & apart & (self.width[unit] == width)
+        free = clock.concurrent(writer, written, thread)
+        twin = same & free & (self.width[unit] == width)
         bad = clock.unordered(writer, written, thread) & ~twin
         bad |= clock.unordered(self.twin[unit], self.repeated[unit], thread) & ~(same & (self.width[unit] == width))
         bad |= clock.unordered(self.updater[unit], self.updated[unit], thread)
@@ -194,7 +194,7 @@ class Races:
         new = ~twin
         first, by = unit[new], thread[new]
         self.since[unit[~same]] = clock.now
-        gone = ~clock.apart(self.twin[first], self.repeated[first], by)
+        gone = ~clock.concurrent(self.twin[first], self.repeated[first], by)
         self.twin[first[gone]] = NOBODY
         self.writer[first], self.written[first], self.width[first] = by, clock.now, width
         also = self.writer[unit] != thread
@@ -213,20 +213,20 @@ class Races:
 
     def _sees(self, unit: Array, thread: Array, clock: Clock) -> Array:
         """Whether the thread has written the bits itself that are there, or is behind another who has."""
-        found = ~clock.apart(self.writer[unit], self.written[unit], thread)
-        found |= (self.twin[unit] != NOBODY) & ~clock.apart(self.twin[unit], self.repeated[unit], thread)
+        found = ~clock.concurrent(self.writer[unit], self.written[unit], thread)
+        found |= (self.twin[unit] != NOBODY) & ~clock.concurrent(self.twin[unit], self.repeated[unit], thread)
         for units, threads, when in reversed(self.repeats):
             left = np.flatnonzero(~found & (self.since[unit] <= when))
             if not len(left):
                 break
             mine, theirs = np.nonzero(unit[left][:, None] == units) if len(left) < 64 else _joined(unit[left], units)
-            ordered = ~clock.apart(threads[theirs], np.full(len(theirs), when, np.int32), thread[left[mine]])
+            ordered = ~clock.concurrent(threads[theirs], np.full(len(theirs), when, np.int32), thread[left[mine]])
             found[left[mine[ordered]]] = True
         return found
 
 
 def _joined(ones: Array, others: Array) -> tuple[Array, Array]:
-    """Places of equal numbers, each of the first with each of the second."""
+    """Return the indices of equal numbers, each of the first with each of the second."""
     order = np.argsort(others, kind="stable")
     low, high = (np.searchsorted(others[order], ones, side) for side in ("left", "right"))  # type: ignore[call-overload]
     mine = np.repeat(np.arange(len(ones)), high - low)
@@ -246,10 +246,10 @@ def _note(blocks: Array, unit: Array, block: Array) -> None:
         blocks[unit[also]] = SEVERAL
 
 
-def _take_place(
+def _read_last(
     last: Array, when: Array, other: Array, when_other: Array, unit: Array, thread: Array, clock: Clock
 ) -> None:
-    """The thread becomes the last one; who was it becomes the other, unless that one's warp tells more."""
+    """The thread becomes the last one; who was it becomes the other, unless that one's warp says more."""
     before = last[unit]
     changed = (before != thread) & (before != NOBODY)
     if changed.any():

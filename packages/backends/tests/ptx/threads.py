@@ -1,6 +1,6 @@
-"""Threads of a grid that go through a program together: registers as arrays, the lowest place first, barriers.
+"""Threads of a grid that go through a program together: registers as arrays, lowest program counter first, barriers.
 
-All threads of as many blocks as fit are run at once. Where they part, those at the lowest place of the program go on,
+All threads of as many blocks as fit are run at once. Where they part, those with the lowest program counter go on,
 which are met by the others there. A register that was never written reads as a number that is not a number.
 """
 
@@ -43,7 +43,7 @@ class Threads:
     registers: dict[str, Array] = field(default_factory=dict)
     active: Array = field(init=False)
     whole: bool = True
-    place: Array = field(init=False)
+    pc: Array = field(init=False)
     state: Array = field(init=False)
     clock: Clock = field(init=False)
     shared: Space = field(init=False)
@@ -60,7 +60,7 @@ class Threads:
         first = self.first * block
         self.numbers = np.arange(first, first + count, dtype=np.int64)
         self.active = np.arange(count)
-        self.place, self.state = np.zeros(count, np.int32), np.zeros(count, np.int8)
+        self.pc, self.state = np.zeros(count, np.int32), np.zeros(count, np.int8)
         self.committed, self.flags = np.zeros(count, np.int32), np.full(count, carries.NOTHING, np.int8)
         met = np.full(self.blocks, self.started, np.int32)
         warps = -(-count // LANES)
@@ -92,20 +92,20 @@ class Threads:
             if not running.any():
                 if (self.state == HELD).any():
                     at = int(np.flatnonzero(self.state == HELD)[0])
-                    told = "waits for others of its warp, which never come"
-                    raise Failed(self._told(code[self.place[at]], int(self.numbers[at]), told))
-                self._tell_suspects()
+                    message = "waits for others of its warp, which never come"
+                    raise Failed(self._described(code[self.pc[at]], int(self.numbers[at]), message))
+                self._check_suspects()
                 return  # whoever waits at a barrier is let go on once nobody is to come
-            here = self.place[running]
+            here = self.pc[running]
             low = int(here.min())
             others = here[here > low]
             limit = int(others.min()) if len(others) else len(code)
             self.active = (
-                np.flatnonzero(running & (self.place == low))
+                np.flatnonzero(running & (self.pc == low))
                 if len(others) or not running.all()
-                else np.arange(len(self.place))
+                else np.arange(len(self.pc))
             )
-            self.whole = len(self.active) == len(self.place)
+            self.whole = len(self.active) == len(self.pc)
             at = low
             while at < limit:
                 one = code[at]
@@ -121,13 +121,13 @@ class Threads:
                             self._compute(one)
                             stays = True
                 except Fault as fault:
-                    raise Failed(self._told(one, fault.thread, str(fault))) from fault
+                    raise Failed(self._described(one, fault.thread, str(fault))) from fault
                 except (PtxError, KeyError, IndexError, TypeError, ValueError) as error:
-                    told = error if isinstance(error, PtxError) else f"unknown instruction or form of it ({error!r})"
-                    told = f"{self.program.name}, line {one.line}: {one.text}: {told}"
+                    message = error if isinstance(error, PtxError) else f"unknown instruction or form of it ({error!r})"
+                    message = f"{self.program.name}, line {one.line}: {one.text}: {message}"
                     if isinstance(error, UnknownInstruction):
-                        raise UnknownInstruction(told, one.name) from error
-                    raise PtxError(told) from error
+                        raise UnknownInstruction(message, one.name) from error
+                    raise PtxError(message) from error
                 self.clock.now += 1
                 if not stays:
                     break
@@ -135,9 +135,9 @@ class Threads:
             else:
                 if at >= len(code):
                     raise PtxError(f"{self.program.name}: goes on behind its end")
-                self.place[self.active] = at
+                self.pc[self.active] = at
 
-    def _tell_suspects(self) -> None:
+    def _check_suspects(self) -> None:
         """Writes over what others of a block may read late: nothing but a race where these others do anything."""
         for one, fault in self.clock.suspects:
             mine = slice((fault.thread - self.clock.first) // self.clock.block * self.clock.block, None)
@@ -145,16 +145,16 @@ class Threads:
             writers = [f.thread - self.clock.first - mine.start for _, f in self.clock.suspects]
             acted[[w for w in writers if 0 <= w < self.clock.block]] = False
             if acted.any():
-                raise Failed(self._told(one, fault.thread, str(fault))) from fault
+                raise Failed(self._described(one, fault.thread, str(fault))) from fault
 
-    def _told(self, one: Instruction, thread: int, what: str) -> str:
+    def _described(self, one: Instruction, thread: int, what: str) -> str:
         block, number = divmod(thread, self.program.threads)
         return f"{self.program.name}, line {one.line}, block {block}, thread {number}: {one.text}: {what}"
 
     # Registers.
 
     def mask(self, one: Instruction) -> Array | None:
-        """Which of the active threads the instruction's guard lets through; None for all."""
+        """Return the active threads for which the instruction's guard holds; None for all."""
         if one.guard is None:
             return None
         name, negated = one.guard
@@ -169,7 +169,7 @@ class Threads:
         whole = self.registers.get(operand)
         if whole is None and operand in self.program.registers:
             bits = self.program.registers[operand]
-            whole = self.registers[operand] = np.full(len(self.place), _POISON[bits], HOLDERS[bits])
+            whole = self.registers[operand] = np.full(len(self.pc), _POISON[bits], HOLDERS[bits])
         if whole is None:
             return self._constant(operand, kind)
         found = whole if self.whole else whole[self.active]
@@ -236,13 +236,13 @@ class Threads:
                 value = value.astype(f"{'i' if value.dtype.kind == 'i' else 'u'}{kind.itemsize}")
             value = value.view(kind)
         if self.whole and where is None:
-            count = len(self.place)
+            count = len(self.pc)
             self.registers[register] = value if value.shape == (count,) else np.broadcast_to(value, count).copy()
             return
         whole = self.registers.get(register)
         if whole is None:
             poison = False if bits == 1 else _POISON[bits]
-            whole = np.full(len(self.place), poison, kind)
+            whole = np.full(len(self.pc), poison, kind)
         else:
             whole = whole.copy()  # what was read of it may be in use
         at = self.active if where is None else self.active[where]

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together, and that they wait for each other to do it.
+"""Instructions of the lanes of a warp together, which wait for each other.
 
 From compute capability 7.0 on lanes go on by themselves, and only instructions with `.sync` gather them: those that the
 mask of lanes names and that have not ended.
@@ -39,9 +39,9 @@ def _chosen(t: Threads, one: Instruction) -> Array | None:
 def gathered(t: Threads, one: Instruction, at: int) -> bool:
     """Leave those lanes active that all others of their masks have joined, and note that they meet; hold the others."""
     if not t.whole:
-        t.place[t.active] = at
-        t.active = np.flatnonzero((t.place == at) & ((t.state == RUNNING) | (t.state == HELD)))
-        t.whole = len(t.active) == len(t.place)
+        t.pc[t.active] = at
+        t.active = np.flatnonzero((t.pc == at) & ((t.state == RUNNING) | (t.state == HELD)))
+        t.whole = len(t.active) == len(t.pc)
     if t.mask(one) is not None:
         raise PtxError("what lanes do together, under a predicate")
     masks = _chosen(t, one)
@@ -54,7 +54,7 @@ def gathered(t: Threads, one: Instruction, at: int) -> bool:
 def _joined(t: Threads, one: Instruction, at: int, masks: Array | None) -> Array | None:
     """Hold who waits for others; for those left active, the lanes that they meet, None if all of their warps."""
     lane = np.int64(1) << np.arange(LANES)
-    here = np.zeros(len(t.place), bool)
+    here = np.zeros(len(t.pc), bool)
     here[t.active] = True
     present = (here.reshape(-1, LANES) * lane).sum(1)[t.active // LANES]
     ended = ((t.state == DONE).reshape(-1, LANES) * lane).sum(1)[t.active // LANES]
@@ -62,10 +62,10 @@ def _joined(t: Threads, one: Instruction, at: int, masks: Array | None) -> Array
     ready = asked & ~(present | ended) == 0
     if masks is not None:
         _agree(t, one, masks, ready)
-    t.place[t.active] = at
+    t.pc[t.active] = at
     t.state[t.active] = np.where(ready, RUNNING, HELD)
     t.active, meeting = t.active[ready], (asked & present)[ready]
-    t.whole = len(t.active) == len(t.place)
+    t.whole = len(t.active) == len(t.pc)
     return None if (meeting == ALL).all() else meeting
 
 
@@ -73,7 +73,7 @@ def _agree(t: Threads, one: Instruction, masks: Array, ready: Array) -> None:
     own = masks >> (t.active % LANES) & 1
     if not own.all():
         raise Fault("a lane that its mask does not name", int(t.numbers[t.active[own == 0][0]]), one.text)
-    of_all = np.full(len(t.place), -1, np.int64)
+    of_all = np.full(len(t.pc), -1, np.int64)
     of_all[t.active] = masks
     others = of_all.reshape(-1, LANES)[t.active // LANES]  # [active, lane]
     named = (masks[:, None] >> np.arange(LANES) & 1).astype(bool)
@@ -99,7 +99,7 @@ def shuffle(t: Threads, one: Instruction, at: int) -> bool:
     inside = wanted >= most if how == "up" else wanted <= most
     chosen = t.active - lane + np.where(inside, wanted, lane)
     t.clock.acted[t.active] = True
-    running = np.zeros(len(t.place), bool)
+    running = np.zeros(len(t.pc), bool)
     running[t.active] = True
     masks = _chosen(t, one)
     if not running[chosen].all() or (masks is not None and not (masks >> (chosen % LANES) & 1).all()):

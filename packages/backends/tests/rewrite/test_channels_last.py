@@ -50,7 +50,7 @@ def weights(*channels: int, size: int = 3) -> list[torch.Tensor]:
     return [torch.randn(o, i, size, size) / (i * size) for i, o in pairwise(channels)]
 
 
-def test_what_lies_between_follows() -> None:
+def test_operators_between_convolutions_follow() -> None:
     x, (a, b, c) = torch.randn(2, 4, 32, 32), weights(4, 8, 8, 16)
     statistics = [torch.rand(8), torch.rand(8) + 0.5, torch.rand(8), torch.rand(8)]
 
@@ -110,7 +110,7 @@ def test_images_of_one_channel_are_not_copied() -> None:
     assert not last._is_view() and last.untyped_storage().nbytes() == last.numel() * 4
 
 
-def test_what_gains_least_stays_if_all_is_too_much() -> None:
+def test_the_convolution_that_gains_least_stays_if_all_cost_too_much() -> None:
     x, y, (a, b) = torch.randn(2, 8, 32, 32), torch.randn(2, 8, 24, 24), weights(8, 8, 8)
 
     def network(
@@ -122,7 +122,7 @@ def test_what_gains_least_stays_if_all_is_too_much() -> None:
     assert in_channels_last(check(network, x, y, a, b)) == [True, True, False]
 
 
-def test_what_is_there_as_traced_is_read_so() -> None:
+def test_tensors_in_the_traced_layout_are_read_so() -> None:
     x, (a, b) = torch.randn(2, 8, 48, 48), weights(8, 64, 64)
 
     def network(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ def test_what_is_there_as_traced_is_read_so() -> None:
     assert conversions(gm) == 2  # the images, and once what the late layers read
 
 
-def test_what_is_laid_out_by_the_program_stays() -> None:
+def test_layouts_of_the_program_stay() -> None:
     x, (a, b) = torch.randn(2, 8, 32, 32).contiguous(memory_format=torch.channels_last), weights(8, 8, 8)
     gm = check(lambda x, a, b: F.conv2d(F.conv2d(x, a, padding=1).relu(), b, padding=1), x, a, b)
     assert conversions(gm) == 0
@@ -236,7 +236,7 @@ def test_a_graph_of_training_alone_is_not_converted() -> None:
         (torch.bfloat16, 4, "in groups"),
     ],
 )
-def test_what_tensor_cores_take(
+def test_convolutions_for_tensor_cores(
     dtype: torch.dtype, groups: int, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preferred_layouts, "_gives_channels_last", lambda node: True)

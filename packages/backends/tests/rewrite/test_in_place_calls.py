@@ -75,7 +75,7 @@ DECLINED: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("name", DECLINED)
-def test_what_results_show_stays_a_copy(name: str) -> None:
+def test_updates_that_results_show_stay_copies(name: str) -> None:
     words, function = DECLINED[name]
     inputs = [CACHE, NEW, AT]
     gm = mutating_first(function, inputs)
@@ -92,7 +92,7 @@ def test_another_layout_is_copied() -> None:
     assert reason(gm) == "the result is laid out in another way"
 
 
-def test_what_stands_before_runs_before_and_what_fails_leaves_an_input_that_can_be_used_again() -> None:
+def test_earlier_calls_run_before_and_a_failure_leaves_a_usable_input() -> None:
     def run(c: Tensor, n: Tensor, i: Tensor, j: Tensor) -> Any:
         before = n[j]
         changed = c.index_copy(0, i, n)

@@ -116,7 +116,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_results_show_stays_whole(name: str) -> None:
+def test_writes_that_results_show_stay_whole(name: str) -> None:
     gm = mutating_first(LEFT[name], [CACHE, NEW, AT])
     assert write_parts(gm) is gm
     check(gm, [CACHE, NEW, AT])

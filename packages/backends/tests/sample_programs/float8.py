@@ -1,4 +1,4 @@
-"""Programs that read, round to and move floating numbers of 8 bits, with all numbers there are where they are few."""
+"""Programs that read, round to and move float8 numbers, on all numbers of types that have few."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], Tensor]]:
 
 
 def differing(found: Tensor, wanted: Tensor) -> int:
-    """How many numbers are not the same; those of 8 bits are compared as bytes, but for what is no number."""
+    """Return the number of elements that differ; those of 8 bits are compared as bytes, but for NaN."""
     assert (found.dtype, found.shape, found.stride()) == (wanted.dtype, wanted.shape, wanted.stride())
     if wanted.dtype in KINDS:
         none = found.float().isnan() & wanted.float().isnan()

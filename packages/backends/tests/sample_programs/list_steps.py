@@ -86,7 +86,7 @@ LISTS = (
 
 
 def clipped(*gradients: Tensor) -> list[Tensor]:
-    """Gradients scaled by what their norm tells, and the norm."""
+    """Gradients clipped by their norm, and the norm."""
     norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
     scale = (1.0 / (norm + 1e-6)).clamp(max=1.0)
     return [*(g * scale for g in gradients), norm]

@@ -20,7 +20,7 @@ BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 
 
 def random_inputs(seed: int, sizes: Sequence[int]) -> list[Tensor]:
-    """What the functions of `random_program` take, of three sizes."""
+    """Return inputs for the functions of `random_program`, of three sizes."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [tuple(sizes), (sizes[0], 1, sizes[2]), (sizes[2],)]
     return [torch.randn(shape, generator=generator) for shape in shapes]

@@ -51,7 +51,7 @@ def two_norms(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]
 
 
 def given_on(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
-    """What is computed before the rows are reduced is a result as well, and needed after."""
+    """An intermediate before the rows are reduced is a result as well, and read after."""
     dy = dy + x.sigmoid() * dy.tanh()
     return [dy, *layer_norm(dy, x, w, b)]
 

@@ -57,12 +57,12 @@ def attention_scores(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> to
 
 def words(table: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Rows of a table, by what is computed, and sums of them."""
-    places = (x * 7).long().abs() % table.shape[0]
-    rows = F.embedding(places, table) * 2 + table[0]
-    return rows, torch.softmax(rows, -1), table[places].sum(1)
+    indices = (x * 7).long().abs() % table.shape[0]
+    rows = F.embedding(indices, table) * 2 + table[0]
+    return rows, torch.softmax(rows, -1), table[indices].sum(1)
 
 
-def places(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def gathers(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, columns = at % x.shape[0], at % x.shape[1]
     return (
         x.gather(0, rows) + 1, x.index_select(1, columns[0]), x[rows - x.shape[0], columns], x[1][columns],
@@ -78,7 +78,7 @@ def searches(boundaries: torch.Tensor, rows: torch.Tensor, x: torch.Tensor) -> t
     )  # fmt: skip
 
 
-def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def sums_at_indices(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
     return (
         (x + 1).index_add(0, rows, y * 2) + 1, x.index_put((rows, columns[:, 0]), at, accumulate=True),
@@ -90,7 +90,7 @@ def sums_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[t
     )  # fmt: skip
 
 
-def replaced_by_place(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def replaced_at_indices(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows, columns = (at * 7).long().abs() % x.shape[0], (y * 7).long().abs() % x.shape[1]
     return (
         (x + 1).index_copy(0, rows, y * 2) + 1, x.index_put((rows - x.shape[0], columns[:, 0]), at * 3),
@@ -160,11 +160,11 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("double", lambda x, y: (x * y).sqrt() + x / y, ((33,), (33,)), torch.float64, 1e-12),
     Sample("double functions", double_functions, ((33,), (33,)), torch.float64, 1e-12),
     Sample("integers", lambda x, y: x * y // 3 % 5 + (x > y) - x.abs(), ((33,), (33,)), torch.int64),
-    Sample("places", places, ((9, 7), (5, 7)), torch.int64),
+    Sample("gathers", gathers, ((9, 7), (5, 7)), torch.int64),
     Sample("searches", searches, ((37,), (3, 20), (3, 50))),
     Sample("words", words, ((9, 40), (5, 6))),
-    Sample("sums by place", sums_by_place, ((9, 7), (20,), (20, 7))),
-    Sample("replaced by place", replaced_by_place, ((9, 7), (20,), (20, 7))),
+    Sample("sums at indices", sums_at_indices, ((9, 7), (20,), (20, 7))),
+    Sample("replaced at indices", replaced_at_indices, ((9, 7), (20,), (20, 7))),
     Sample("bytes", lambda x, y: ~(x * y + 7), ((70,), (70,)), torch.uint8),
     Sample("bools", lambda x, y: (x & y).any(0) | x.all(1), ((9, 9), (9, 9)), torch.bool),
     Sample("layer norm grad", vjp(lambda x, w, b: F.layer_norm(F.gelu(x), (40,), w, b), 3),
@@ -184,7 +184,7 @@ SAMPLES: tuple[Sample, ...] = (
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
 
-#: What is rendered as nothing else is: interpreted in short runs, too.
+#: Samples rendered as no others are: interpreted in short runs, too.
 ALWAYS = ("norm across", "bf16 norm across", "rows of two loops", "long rows of two loops", "group norm, channels last")
 
 

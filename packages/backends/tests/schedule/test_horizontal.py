@@ -50,7 +50,7 @@ def test_a_step_over_a_list_is_as_few_launches_as_parameters_allow(one: Lists) -
         assert {*sum(run.positions, ())} == {*range(len(run.step.buffers))}
 
 
-def test_what_is_scaled_by_one_number_is_one_launch() -> None:
+def test_scaling_by_one_number_is_one_launch() -> None:
     """Fusion has kernels of what shares a number; each part has registers of its own again, and programs."""
     gradients = [torch.rand(64, 64) for _ in range(6)] + [torch.rand(64) for _ in range(8)]
     stages = CUDA.explain(mutating(clipped, gradients, range(len(gradients))))
@@ -59,13 +59,13 @@ def test_what_is_scaled_by_one_number_is_one_launch() -> None:
     assert len(scaled.pointers) == len(gradients) + 1 and scaled.grid == 6 * 4 + 8
 
 
-def test_what_waits_for_another_is_no_launch_with_it() -> None:
+def test_dependent_kernels_are_separate_launches() -> None:
     tensors = [torch.rand(40) for _ in range(5)]
     stages = CUDA.explain(mutating(chained, tensors, range(5)))
     assert len(stages.launched) == len(stages.kernels) == 5
 
 
-def test_reductions_of_one_shape_are_one_launch_in_the_place_of_the_last() -> None:
+def test_reductions_of_one_shape_are_one_launch_at_the_last() -> None:
     """Second halves wait for first ones, which are of several shapes."""
 
     def sums(*tensors: Tensor) -> list[Tensor]:
@@ -98,14 +98,14 @@ def test_numbers_of_the_call_are_shared() -> None:
 def plain_kernel(number: int, read: list[str], written: str, size: int) -> Kernel:
     """One that adds up what it reads, and writes it."""
     loop = Var("x", size)
-    place = index.of(loop) if size > 1 else index.ZERO
+    position = index.of(loop) if size > 1 else index.ZERO
     value: Const | Op = Const(1.0, "f32")
     for name in read:
-        value = Op("add", value, Load(name, (place,), "f32"))
+        value = Op("add", value, Load(name, (position,), "f32"))
     params = (*(Param(n, "f32", False) for n in dict.fromkeys(read) if n != written), Param(written, "f32", True))
     outer = (loop,) if size > 1 else ()
     return Kernel(
-        f"k{number}", params, outer, (), loop if outer else None, (Pass((), (), (Store(written, place, value),)),)
+        f"k{number}", params, outer, (), loop if outer else None, (Pass((), (), (Store(written, position, value),)),)
     )
 
 
@@ -121,7 +121,7 @@ def test_no_kernel_runs_before_what_it_waits_for(seed: int) -> None:
     structures = [found for kernel in kernels if (found := horizontal.line_form(kernel))]
     found = horizontal.horizontal_groups(kernels, structures, 7, shown)
     assert sorted(number for one in found for number in one.members) == [*range(len(kernels))]
-    place = {number: at for at, one in enumerate(found) for number in one.members}
+    position = {number: at for at, one in enumerate(found) for number in one.members}
 
     def memory(kernel: Kernel, written: bool) -> set[str]:
         used = [param.name for param in kernel.params if param.written or not written]
@@ -131,13 +131,13 @@ def test_no_kernel_runs_before_what_it_waits_for(seed: int) -> None:
         for second in range(first + 1, len(kernels)):
             b = kernels[second]
             if memory(a, True) & memory(b, False) or memory(a, False) & memory(b, True):
-                assert place[first] < place[second]
+                assert position[first] < position[second]
     for one in found:
         members = [kernels[number] for number in one.members]
         assert len({param.name for kernel in members for param in kernel.params}) <= 7
 
 
-def test_what_runs_side_by_side_shares_no_memory() -> None:
+def test_concurrent_kernels_share_no_memory() -> None:
     """Nor does a buffer lie where another one, which is read later, was written by then."""
     sharing = 0
     for seed in range(12):
@@ -185,7 +185,7 @@ def test_whole_vectors_are_read_and_written(shapes: list[tuple[int, ...]], width
 
 
 @compiles
-def test_what_is_chosen_stays_a_branch() -> None:
+def test_selections_stay_branches() -> None:
     """LLVM read the addresses of all buffers and chose among them one by one: 236 registers."""
     from framesmith_backends.launch.cuda.triton_jit import compiled
 

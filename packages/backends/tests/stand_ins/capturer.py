@@ -20,7 +20,7 @@ def at_its_address(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, tensor.stride())  # type: ignore[call-overload]
 
 
-def place(tensor: torch.Tensor) -> tuple[int, int]:
+def address_range(tensor: torch.Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
@@ -53,7 +53,7 @@ class StandIn:
         before = [(at_its_address(t), t.clone()) for t in inputs if isinstance(t, torch.Tensor) and dense(t)]
         seed = torch.get_rng_state()
         for buffer in buffers:
-            buffer.zero_()  # a GPU reads no places while it captures
+            buffer.zero_()  # a GPU reads no indices while it captures
         self.capturing = True
         try:
             results = run([*inputs])
@@ -67,11 +67,11 @@ class StandIn:
             if self.at_end is not None:
                 raise self.at_end
         taken = [at_its_address(t) if isinstance(t, torch.Tensor) and t.data_ptr() not in own else t for t in inputs]
-        places = [place(t) for t in inputs if isinstance(t, torch.Tensor)]
+        ranges = [address_range(t) for t in inputs if isinstance(t, torch.Tensor)]
         fresh = [
             (at, at_its_address(r))
             for at, r in enumerate(results)
-            if isinstance(r, torch.Tensor) and not any(a <= r.data_ptr() < b for a, b in places)
+            if isinstance(r, torch.Tensor) and not any(a <= r.data_ptr() < b for a, b in ranges)
         ]
         for tensor in (*buffers, *(result for _, result in fresh)):
             tensor.fill_(GARBAGE)

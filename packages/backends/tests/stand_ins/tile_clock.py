@@ -1,4 +1,4 @@
-"""A clock for tests of measured tiles: each trial's form of some number is the fastest."""
+"""A clock for tests of autotuning: each trial's candidate of some number is the fastest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from framesmith_backends.target import GPU_PROCESSORS
 
 
 class Preferring:
-    """Tells that the other form numbered `which` takes `seconds`, half of the present one's; the rest are slow.
+    """Report `seconds` for the other candidate numbered `which`, half of the present one's; the rest are slow.
 
-    With `blocks_alone` forms that differ from the rule's in warps and caches do not count: an interpreter has neither.
-    `asked` are the trials that it was given, `preferred` says for those that have such a form which one that is.
+    With `blocks_alone` candidates that differ from the rule's in warps and caches do not count: interpreters have none.
+    `asked` are the trials that it was given, `preferred` says for those that have such a candidate which one that is.
     """
 
     capability, processors = CAPABILITY, GPU_PROCESSORS
@@ -42,7 +42,7 @@ class Preferring:
         found = {trial.present: 1e-5, **dict.fromkeys(trial.others, 2e-5)}
         rule, *others = trial.candidates
         if self.blocks_alone:
-            others = [form for form in others if form.tile != rule.tile]
+            others = [one for one in others if one.tile != rule.tile]
         if self.which < len(others):
             self.preferred[trial.name] = name = others[self.which].text()
             found[name] = self.seconds

@@ -65,7 +65,7 @@ def divided(expression: Ix) -> Iterator[Ix]:
 
 @settings(max_examples=300, deadline=None)
 @given(expressions())
-def test_what_is_divided_is_not_negative(pair: tuple[Ix, list[int]]) -> None:
+def test_dividends_are_not_negative(pair: tuple[Ix, list[int]]) -> None:
     assert all(index.bounds(base)[0] >= 0 for base in divided(pair[0]))
 
 

@@ -61,7 +61,7 @@ def test_a_size_has_the_values_of_plain_arithmetic(drawn: tuple[Size, list[int]]
 
 @settings(max_examples=400, deadline=None)
 @given(sizes(), sizes())
-def test_what_is_decided_holds_for_all_values(one: tuple[Size, list[int]], other: tuple[Size, list[int]]) -> None:
+def test_decisions_hold_for_all_values(one: tuple[Size, list[int]], other: tuple[Size, list[int]]) -> None:
     (a, left), (b, right) = one, other
     for compare in (lambda x, y: x >= y, lambda x, y: x > y, lambda x, y: x <= y, lambda x, y: x < y):
         try:
@@ -117,7 +117,7 @@ def points() -> list[tuple[dict[size.Symbol, int], dict[Var, int]]]:
     for rows, columns in ((1, 1), (1, 4), (3, 1), (2, 5), (4, 3)):
         known = {size.Symbol("r", 1, 4): rows, size.Symbol("c", 1, 6): columns}
         ranges = [range(size.evaluate(loop.size, known)) for loop in LOOPS]
-        found += [(known, dict(zip(LOOPS, place))) for place in itertools.product(*ranges)]
+        found += [(known, dict(zip(LOOPS, point))) for point in itertools.product(*ranges)]
     return found
 
 
@@ -130,7 +130,7 @@ def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
     kind = draw(st.integers(0, 4 if depth else 0))
     if kind == 0:
         loop = draw(st.sampled_from(LOOPS))
-        return index.of(loop), [place[loop] for _, place in POINTS]
+        return index.of(loop), [point[loop] for _, point in POINTS]
     a, left = draw(indices(depth - 1))
     if kind == 1:
         b, right = draw(indices(depth - 1))
@@ -148,7 +148,7 @@ def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Ix, list[int]]:
 @given(indices())
 def test_an_index_has_the_values_of_plain_arithmetic(drawn: tuple[Ix, list[int]]) -> None:
     found, wanted = drawn
-    assert [index.evaluate(found, place, known) for known, place in POINTS] == wanted
+    assert [index.evaluate(found, point, known) for known, point in POINTS] == wanted
     low, high = index.bounds(found)
     for (known, _), value in zip(POINTS, wanted):
         assert size.evaluate(low, known) <= value <= size.evaluate(high, known)

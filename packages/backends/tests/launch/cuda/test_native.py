@@ -131,7 +131,7 @@ def test_kernels_are_launched_in_order_on_their_buffers() -> None:
     assert len(run.kernels) >= 2
 
 
-def test_what_lives_within_a_run_lies_in_its_arena() -> None:
+def test_buffers_within_a_run_lie_in_its_arena() -> None:
     def steps(x: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
             x = x.softmax(0).softmax(1)
@@ -188,7 +188,7 @@ def test_the_driver_is_set_up_for_kernels_with_much_shared_memory() -> None:
     assert shared >= 96 << 10 and stand_in.allowed == [(8, shared, 1, 0)]
 
 
-def test_what_entries_are_not_made_for_is_launched_otherwise() -> None:
+def test_runs_without_entries_are_launched_otherwise() -> None:
     stages = CUDA.explain(trace(norm_and_sum, [torch.randn(6, 40), torch.randn(6, 40)]))
     (run,) = kernel_runs(stages)
     stand_in, met = StandIn(), []
@@ -275,7 +275,7 @@ def test_sources_are_read_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert most == [1] * 8
 
 
-def test_what_asks_for_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_with_more_shared_memory_than_a_gpu_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from framesmith_backends.launch.cuda import cubins
 
     stages = CUDA.explain(trace(lambda x: x * 2, [torch.randn(7)]))

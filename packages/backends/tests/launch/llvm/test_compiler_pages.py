@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's a
 
 
 class Account(NamedTuple):
-    """What the system says of one stretch of memory, sizes in KiB."""
+    """The system's counts for one range of memory, in KiB."""
 
     begin: int
     end: int
@@ -96,19 +96,19 @@ class Library(ctypes.Structure):
     _fields_ = [("base", ctypes.c_uint64), ("name", ctypes.c_char_p)]
     _fields_ += [("segments", ctypes.POINTER(Segment)), ("count", ctypes.c_uint16)]
 
-page, told = os.sysconf("SC_PAGE_SIZE"), []
+page, reported = os.sysconf("SC_PAGE_SIZE"), []
 def visit(library, size, data):
     one = library.contents
     if os.path.basename(one.name.decode()) == get_library_name():
         for segment in one.segments[:one.count]:
             if segment.type == 1 and not segment.flags & 2:
                 begin = -(-(one.base + segment.address) // page) * page
-                told.append((begin, (one.base + segment.address + segment.size) // page * page - begin))
+                reported.append((begin, (one.base + segment.address + segment.size) // page * page - begin))
     return 0
 
 kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Library), ctypes.c_size_t, ctypes.c_void_p)
 ctypes.CDLL(None).dl_iterate_phdr(kind(visit), None)
-print(len(told), tuple(told) == _constant_pages(get_library_name()))
+print(len(reported), tuple(reported) == _constant_pages(get_library_name()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout.split() == ["3", "True"]

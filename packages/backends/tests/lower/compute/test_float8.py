@@ -1,4 +1,4 @@
-"""Floating numbers of 8 bits: kernels read, round and move them as eager mode does, and compute with none."""
+"""float8: kernels read, round and move them as eager mode does, and compute with none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_changing_sizes(kind: torch.dtype) -> None:
         lambda x: x.cumsum(0), lambda x: x > x, lambda x: x.relu(),
     ],
 )  # fmt: skip
-def test_what_eager_mode_does_not_compute_is_not_computed(function: Callable[..., Any], kind: torch.dtype) -> None:
+def test_operators_that_eager_mode_refuses_are_refused(function: Callable[..., Any], kind: torch.dtype) -> None:
     x = every(kind)
     with pytest.raises(NotImplementedError):
         function(x)

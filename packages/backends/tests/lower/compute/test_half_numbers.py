@@ -165,7 +165,7 @@ STEPWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", STEPWISE)
-def test_what_aten_stores_between_its_steps_is_rounded(name: str) -> None:
+def test_intermediates_that_aten_stores_are_rounded(name: str) -> None:
     torch.manual_seed(0)
     x = (3 * torch.randn(300, 7)).bfloat16()
     (found,) = CPU.compile(trace(STEPWISE[name], [x]), [x])([x])

@@ -14,7 +14,7 @@ from framesmith_backends import CpuBackend
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("classes", [False, True])
 def test_cross_entropy_with_logits(reduction: str, weighted: bool, classes: bool) -> None:
-    """Arguments at the end that are their defaults are not in the graph: what is before them keeps its place."""
+    """Arguments at the end that are their defaults are not in the graph: what is before them keeps its position."""
     torch.manual_seed(0)
     inputs = [torch.randn(6, 5), torch.rand(6, 5), torch.rand(5), torch.rand(5) * 8]
 

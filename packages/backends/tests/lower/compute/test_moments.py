@@ -91,11 +91,11 @@ def test_numbers_beyond_all_measure(row: list[float]) -> None:
 
 
 @pytest.mark.parametrize("other", [1e5, -3e19, 3e38])
-@pytest.mark.parametrize("place", [0, 17])
-def test_one_number_far_from_all_others(other: float, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 17])
+def test_one_number_far_from_all_others(other: float, index: int) -> None:
     """Also where it is the first: as near to float64 as eager mode is, which adds up in float64."""
     x = torch.randn(8, 100, generator=torch.Generator().manual_seed(0))
-    x[:, place] = other if other < 1e38 else torch.tensor([other, *[0.0] * 7])  # ATen's sum of all must not overflow
+    x[:, index] = other if other < 1e38 else torch.tensor([other, *[0.0] * 7])  # ATen's sum of all must not overflow
     call = lambda x: (torch.var(x, 1), torch.std(x, 1), torch.std(x), *torch.var_mean(x[:1], 1))  # noqa: E731
     found = CpuBackend().compile(trace(call, [x]), [x])([x.clone()])
     for value, expected in zip(found, call(x), strict=True):

@@ -132,7 +132,7 @@ def test_numbers_at_the_edge(value: float) -> None:
     check(lambda x: torch.var_mean(x.double(), (0, 2, 3)) if abs(value) == 1e30 else torch.var_mean(x, (0, 2, 3)), x)
 
 
-def test_what_goes_through_the_same_points_is_split_equally() -> None:
+def test_reductions_of_the_same_points_are_split_equally() -> None:
     """One kernel for the first halves of both sums, and one for the second halves: each is read once."""
     assert (
         check(lambda x, y: (x.sum(0), (x * y * x.sin() * y.cos()).sum(0)), *torch.randn(2, 64, 3), tolerance=1e-4) == 2

@@ -1,6 +1,6 @@
 """Activations, their gradients and normalisations at infinities, zeros and what overflows, for every type and layout.
 
-What eager mode decides by an element's place in a vector register is left out: see docs/known-limitations.md.
+Results that eager mode chooses by an element's lane in a vector register are left out: see docs/known-limitations.md.
 """
 
 from __future__ import annotations

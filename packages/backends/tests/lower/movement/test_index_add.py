@@ -30,7 +30,7 @@ def test_sums_by_rows_and_columns(data: st.DataObject) -> None:
     x, dim = filled(shape, dtype), data.draw(st.integers(-len(shape), len(shape) - 1))
     count, size = data.draw(st.integers(2, 30)), shape[dim]
     if size == 1:
-        return  # the same place for all
+        return  # the same index for all
     given = tuple(count if k == dim % len(shape) else n for k, n in enumerate(shape))
     source = filled(given, dtype, data.draw(st.booleans()))
     indices = drawn_indices(data.draw, (count,), 0, size)
@@ -66,14 +66,14 @@ COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("shape", [(4,), (40,), (4, 4), (33, 7), (3, 2, 5, 5), (300, 9)], ids=str)
 def test_sums_at_indices_that_are_computed(name: str, shape: tuple[int, ...]) -> None:
-    place, x = COMPUTED[name], filled(shape, torch.float32)
+    computed, x = COMPUTED[name], filled(shape, torch.float32)
     points, last = torch.zeros(shape, dtype=torch.int64), len(shape) - 1
-    agree(lambda x, i: x.scatter_add(last, place(i), x * 2), x, points)
+    agree(lambda x, i: x.scatter_add(last, computed(i), x * 2), x, points)
     for dim, count in enumerate(shape):
-        agree(lambda x, i, dim=dim: x.index_add(dim, place(i), x * 2), x, torch.zeros(count, dtype=torch.int64))
-    agree(lambda x, i: x.index_put((place(i),), x * 3, accumulate=True), x, torch.zeros(shape[0], dtype=torch.int64))
+        agree(lambda x, i, dim=dim: x.index_add(dim, computed(i), x * 2), x, torch.zeros(count, dtype=torch.int64))
+    agree(lambda x, i: x.index_put((computed(i),), x * 3, accumulate=True), x, torch.zeros(shape[0], dtype=torch.int64))
     grad = filled((*shape, 20), torch.float32)
-    agree(lambda g, i: torch.ops.aten.embedding_dense_backward(g, place(i), 3, -1, False), grad, points)
+    agree(lambda g, i: torch.ops.aten.embedding_dense_backward(g, computed(i), 3, -1, False), grad, points)
 
 
 @pytest.mark.parametrize("padding", [-1, 3])
@@ -103,7 +103,7 @@ SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_what_is_added_outside_is_an_error(name: str) -> None:
+def test_sums_out_of_bounds_are_errors(name: str) -> None:
     function = SUMS[name]
     x, good, source = torch.randn(5, 7), torch.tensor([0, 1, 2, 0]), torch.randn(4, 7)
     if name == "scatter_add":
@@ -118,7 +118,7 @@ def test_what_is_added_outside_is_an_error(name: str) -> None:
     assert ours.type is theirs.type or name == "index_add"  # which eager has in two variants, by the layout
 
 
-def test_what_is_added_is_computed_where_it_is_added() -> None:
+def test_sources_are_computed_in_the_kernel_that_adds() -> None:
     x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
     gm = trace(lambda x, i, s: torch.zeros_like(x).index_add(0, i, x[i.flip(0)] * s) + 1, (x, at, source))
     plan = make_plan(lower_graph(gm).program)

@@ -23,12 +23,12 @@ Tensor = torch.Tensor
 @settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_replaced_by_rows_and_columns(data: st.DataObject) -> None:
-    """Of several for one place the last one is there."""
+    """Of several values for one index the last one stays."""
     shape, dtype, gaps = data.draw(SHAPES), data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans())
     dim, count = data.draw(st.integers(-len(shape), len(shape) - 1)), data.draw(st.integers(2, 30))
     size = shape[dim]
     if size == 1:
-        return  # the same place for all
+        return  # the same index for all
     x = filled(shape, dtype)
     if data.draw(st.booleans()):
         x = x.transpose(0, -1).contiguous().transpose(0, -1)
@@ -118,7 +118,7 @@ PUT: dict[str, tuple[Callable[..., Tensor], int]] = {
 
 
 @pytest.mark.parametrize("name", PUT)
-def test_what_is_replaced_outside_is_an_error(name: str) -> None:
+def test_writes_out_of_bounds_are_errors(name: str) -> None:
     """Nothing is written there: not even memory that lies beside the result."""
     function, below = PUT[name]
     x, good, source = torch.randn(5, 7), torch.tensor([0, 1, 2, 0]), torch.randn(4, 7)
@@ -145,7 +145,7 @@ def test_numbers_that_a_type_does_not_hold_are_eagers_errors() -> None:
     assert "a number of another type" in notes.values()
 
 
-def test_what_replaces_is_computed_where_it_is_written() -> None:
+def test_values_are_computed_in_the_kernel_that_writes() -> None:
     x, at, source = torch.randn(50, 30), torch.randint(0, 50, (400,)), torch.randn(400, 30)
     program = lambda x, i, s: torch.zeros_like(x).index_copy(0, i, x[i.flip(0)] * s) + 1  # noqa: E731
     plan = make_plan(lower_graph(trace(program, (x, at, source))).program)
@@ -157,7 +157,7 @@ def test_what_replaces_is_computed_where_it_is_written() -> None:
 
 
 def test_a_replaced_input_is_written_by_the_call_that_replaces() -> None:
-    """In place if nobody else reads the input; else the kernel's result is copied, unless a place is wrong."""
+    """In place if nobody else reads the input; else the kernel's result is copied, unless an index is wrong."""
     x, at, source = torch.zeros(5, 3), torch.tensor([0, 1, 1]), torch.arange(9.0).view(3, 3)
     for program in (
         lambda x, i, s: x.index_copy(0, i, s), lambda x, i, s: (x.scatter(0, i[:, None].expand(3, 3), s), x.sum()),
@@ -174,18 +174,18 @@ def test_a_replaced_input_is_written_by_the_call_that_replaces() -> None:
 
 
 REASONS: dict[str, tuple[Callable[..., Tensor], str]] = {
-    "one place": (lambda x, i: x[:1].index_add(0, i * 0, x), "same along a dimension"),
+    "one index": (lambda x, i: x[:1].index_add(0, i * 0, x), "same along a dimension"),
     "a factor": (lambda x, i: x.index_add(0, i, x, alpha=2), "a factor"),
     "bools": (lambda x, i: (x > 0).index_put((i,), x > 1, accumulate=True), "bools"),
     "sums where a mask holds": (lambda x, i: x.index_put((i > 1,), x[0], accumulate=True), "masks"),
-    "values of each place of a mask": (lambda x, i: x.index_put((x > 2,), x[0, :0]), "no elements"),
-    "rows of each place of a mask": (lambda x, i: x.index_put((i > 0,), x[:4]), "each place of a mask"),
-    "replaced at one place": (lambda x, i: x[:1].index_copy(0, i * 0, x), "same along a dimension"),
+    "values of each element of a mask": (lambda x, i: x.index_put((x > 2,), x[0, :0]), "no elements"),
+    "rows of each element of a mask": (lambda x, i: x.index_put((i > 0,), x[:4]), "each place of a mask"),
+    "replaced at one index": (lambda x, i: x[:1].index_copy(0, i * 0, x), "same along a dimension"),
 }
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_what_is_left_to_aten(name: str) -> None:
+def test_updates_that_stay_with_aten(name: str) -> None:
     function, reason = REASONS[name]
     inputs = torch.rand(5, 7), torch.tensor([0, 1, 2, 3, 1])
     gm = trace(function, inputs)

@@ -80,7 +80,7 @@ def test_embeddings(dtype: torch.dtype) -> None:
     agree(lambda t, i: F.embedding(i, t), table, indices[0, 0])
 
 
-def test_what_is_read_is_fused() -> None:
+def test_gathers_are_fused() -> None:
     x, at = torch.randn(9, 40), torch.randint(0, 6, (6,))
     programs: list[Callable[..., Any]] = [
         lambda x, i: x[i] * 2 + 1,
@@ -106,7 +106,7 @@ def test_indices_are_found_by_reductions() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8], ids=str)
-def test_each_lane_has_its_reductions_place(dtype: torch.dtype) -> None:
+def test_each_lane_has_its_reductions_index(dtype: torch.dtype) -> None:
     """Down columns a kernel's lanes are outer: the result of one reduction is another index in each of them."""
     for shape in ((128, 1000), (5, 67), (33, 2, 65), (1600, 3)):
         x, y = filled(shape, dtype), filled(shape[1:], dtype, gaps=True)
@@ -130,7 +130,7 @@ FAILING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_what_lies_outside_is_an_error(name: str) -> None:
+def test_reads_out_of_bounds_are_errors(name: str) -> None:
     function, wrong = FAILING[name]
     x, good = torch.randn(5, 7), torch.tensor([0, 1, 2, 3])
     call = compiled(function, x, good)
@@ -198,7 +198,7 @@ def test_one_check_for_equal_indices() -> None:
     assert sum(d.failure is not None for d in lower_graph(gm).program.defs.values()) == 1
 
 
-def test_a_place_is_an_operand_of_the_read() -> None:
+def test_an_index_is_an_operand_of_the_read() -> None:
     row, column, other = Var("i", 4), Var("j", 6), Var("k", 4)
     inner = Load("indices", (of(row),), "i64")
     read = Load("x", (indirect(inner, 9), of(column)), "f32")

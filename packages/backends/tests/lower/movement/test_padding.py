@@ -38,7 +38,7 @@ def check(function: Callable[..., Any], x: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1, 4), (5, 5), (2, 30)])
 @pytest.mark.parametrize("padding", [(9, 9, 0, 1), (9, 9, 1, 0), (-1, 13, 2, 1), (13, -1, 0, 3)])
-def test_what_is_read_of_a_few_lanes(shape: tuple[int, ...], padding: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_reads_of_a_few_lanes(shape: tuple[int, ...], padding: tuple[int, ...], dtype: torch.dtype) -> None:
     """Lanes that are known to be outside, beside such as the row decides on: LLVM read them without a mask."""
     check(lambda x: F.pad(x, padding), (torch.arange(math.prod(shape)) + 1).view(shape).to(dtype))
 
@@ -89,8 +89,8 @@ def test_dynamic_shapes(function: Callable[..., Any]) -> None:
         assert torch.equal(call([x])[0], by_eager(gm, [x])[0])
 
 
-def test_what_is_a_kernel() -> None:
-    """All but rows much of which is read from their end."""
+def test_paddings_are_kernels() -> None:
+    """All but those of rows much of which is read from their end."""
     plans = {
         function: CpuBackend().explain(trace(function, [torch.randn(2, 3, 8, 70)])).plan
         for function in (

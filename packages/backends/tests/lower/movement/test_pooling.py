@@ -98,7 +98,7 @@ def test_pools_of_other_ranks_and_types() -> None:
         (lambda x: aten.upsample_bilinear2d(x, [22, 28], False, 2.5, 2.0), "scale"),
     ],
 )
-def test_what_stays_a_call_says_why(function: Callable[..., Any], reason: str) -> None:
+def test_calls_have_a_reason(function: Callable[..., Any], reason: str) -> None:
     assert any(reason in note for note in agree(function, torch.randn(2, 3, 11, 14), lowered=False))
 
 

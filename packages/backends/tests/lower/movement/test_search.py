@@ -134,7 +134,7 @@ def kernels(function: Callable[..., Any], *inputs: Tensor) -> int:
     return sum(any(param.written for param in kernel.params) for kernel in plan.kernels)
 
 
-def test_what_is_searched_is_computed_once() -> None:
+def test_values_are_computed_once_before_the_search() -> None:
     boundaries, values = torch.randn(40).sort().values, torch.rand(3000)
     function = lambda b, x: torch.searchsorted(b, x.sqrt()) * 2 + 1  # noqa: E731
     agree(function, boundaries, values)
@@ -182,7 +182,7 @@ REASONS: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_what_is_left_to_aten(name: str) -> None:
+def test_searches_that_stay_with_aten(name: str) -> None:
     function, reason = REASONS[name]
     inputs = torch.arange(4.0), torch.randn(5)
     gm = trace(function, inputs)
@@ -250,12 +250,12 @@ def test_ranges() -> None:
 
 
 def test_indices_read_by_indices_have_short_names() -> None:
-    """Text grows with the place, not with all ways through it."""
-    place = Load("x", (of(Var("i", 4)),), "i64")
+    """Text grows with the index, not with all ways through it."""
+    index = Load("x", (of(Var("i", 4)),), "i64")
     for _ in range(20):
-        place = Load("x", (indirect(place + place * place, 4),), "i64")
-    assert len(repr(place)) < 1000
+        index = Load("x", (indirect(index + index * index, 4),), "i64")
+    assert len(repr(index)) < 1000
     other = Load("x", (of(Var("i", 4)),), "i64")
     for step in range(20):
         other = Load("x", (indirect(other + other * (other if step else 3), 4),), "i64")
-    assert repr(other) != repr(place)
+    assert repr(other) != repr(index)

@@ -54,10 +54,10 @@ def test_upsampling(factor: int, shape: tuple[int, ...], dtype: torch.dtype) -> 
         def program(x: torch.Tensor, mode: str = mode) -> torch.Tensor:
             return F.interpolate(x, scale_factor=factor, mode=mode)
 
-        for place in (None, (0, 0), (0, 1), (1, 0), (1, 1), (-1, -1)):
+        for index in (None, (0, 0), (0, 1), (1, 0), (1, 1), (-1, -1)):
             x = torch.randn(1, *shape).to(dtype)
-            if place is not None:
-                x[0, 0, min(place[0], shape[1] - 1), min(place[1], shape[2] - 1)] = float("inf")
+            if index is not None:
+                x[0, 0, min(index[0], shape[1] - 1), min(index[1], shape[2] - 1)] = float("inf")
             gm = trace(program, [x])
             found = CpuBackend().compile(gm, [x])([x])[0]
             torch.testing.assert_close(found, program(x), equal_nan=True)

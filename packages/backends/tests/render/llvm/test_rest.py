@@ -1,4 +1,4 @@
-"""What remains behind the last whole block of lanes: computed again with the block before, where nothing is lost."""
+"""The remainder after the last whole block of lanes: computed again with the block before, where nothing is lost."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PROGRAMS: dict[str, Program] = {
     "columns normalised": lambda x: torch.softmax(x, 0),
     "parts": lambda x: torch.cat([x, x * 2, x[:, :1]], -1),
     "every second": lambda x: x[:, ::2] + 1,
-    "turned": lambda x: x.t() + x.t().flip(0),
+    "transposed": lambda x: x.t() + x.t().flip(0),
     "backwards": lambda x: x.flip(-1) + x,
     "a triangle": lambda x: torch.tril(x, 3) + torch.triu(x, -2),
-    "places compared": lambda x: torch.where(torch.arange(x.shape[-1]) >= 5, x, -x),
+    "indices compared": lambda x: torch.where(torch.arange(x.shape[-1]) >= 5, x, -x),
     "gathered": lambda x: x[:, torch.arange(x.shape[-1]) // 2],
     "a line": lambda x: x.reshape(-1) * 3,
     "rolled": lambda x: x.roll(3, -1) + x,
@@ -65,7 +65,7 @@ def test_any_length(name: str, size: int) -> None:
 
 @pytest.mark.sampled(18)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["parts", "a triangle", "places compared", "rolled", "shifted"])
+@pytest.mark.parametrize("name", ["parts", "a triangle", "indices compared", "rolled", "shifted"])
 def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype) -> None:
     """Of 8 and 16 bits, before AVX-512: blocks of which all, none, or some are read."""
     for size in (3, 16, 33, 65, 130):
@@ -78,7 +78,7 @@ def test_parts_of_types_whose_reads_have_no_masks(name: str, dtype: torch.dtype)
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_lengths_that_change(name: str) -> None:
+def test_dynamic_lengths(name: str) -> None:
     """Also those of less than a block, for which the first is not whole."""
     x = torch.randn(7, 37)
     call = CPU.compile(trace_symbolic(PROGRAMS[name], [x]), [x])
@@ -90,7 +90,7 @@ def test_lengths_that_change(name: str) -> None:
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_what_is_read_is_written(name: str, size: int) -> None:
+def test_inputs_are_written_in_place(name: str, size: int) -> None:
     """No element is computed again of what it has become."""
     x = torch.randn(7, size)
     changed, *wanted = IN_PLACE[name](x)
@@ -125,8 +125,8 @@ def test_without_masks() -> None:
     assert has_masks(mutating(IN_PLACE["a chain"], [torch.randn(7, 101)], [0]))
 
 
-def test_places_are_compared_as_bytes() -> None:
-    """A lane's number stands for its place: a vector of places would be eight times as long."""
+def test_indices_are_compared_as_bytes() -> None:
+    """A lane's number stands for its index: a vector of indices would be eight times as long."""
     llvm = CPU.explain(trace(torch.tril, [torch.randn(7, 128)])).llvm
     assert re.search(r"icmp slt <\d+ x i8>", llvm)
     for bound in (-(2**63), -5, 0, 3, 15, 16, 40, 126, 2**63 - 1):

@@ -31,7 +31,7 @@ def source_of(function: Any, dtype: torch.dtype) -> str:
         ("sigmoid", torch.sigmoid),
     ],
 )  # fmt: skip
-def test_what_is_rounded_to_bfloat16_at_once_is_shorter(name: str, function: Any) -> None:
+def test_functions_rounded_to_bfloat16_are_shorter(name: str, function: Any) -> None:
     assert f"fs.approximate_{name}(" in source_of(function, torch.bfloat16)
     for dtype in (torch.float16, torch.float32):
         assert "approximate" not in source_of(function, dtype)

@@ -113,7 +113,7 @@ def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:
     assert "last = tl.where" not in text("hidden by the scores")
 
 
-def test_what_is_not_attention_alone_stays_as_it_was() -> None:
+def test_matmuls_that_are_no_attention_are_not_fused() -> None:
     plain = Case(lambda s, h, i, j: s)
     assert not stages(plain, F32).plan.attentions  # matmuls of float32 are not rounded
     assert not stages(plain, torch.float64).plan.attentions
@@ -138,7 +138,7 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, added: torch.Ten
     return torch.softmax(q.float() @ k.float().transpose(-2, -1) + added, -1).to(q.dtype) @ v
 
 
-def test_what_scores_are_made_of_is_computed_before_though_a_later_call_reads_it_too() -> None:
+def test_operands_of_scores_are_computed_before_though_a_later_call_reads_them() -> None:
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         table = x.float().exp()
         means = attended(q, k, v, table)

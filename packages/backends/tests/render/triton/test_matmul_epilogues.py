@@ -231,7 +231,7 @@ def test_programs_that_go_over_several_tiles_are_measured(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "has"), [(2304, True), (16384, False)])
-def test_what_is_left_over_is_cut_where_processors_would_wait(rows: int, has: bool) -> None:
+def test_the_last_wave_is_split_where_processors_would_wait(rows: int, has: bool) -> None:
     found = candidates(fusable_of(((rows, 4096), (2048, 4096), (2048,))).matmul, CAPABILITY, GPU_PROCESSORS)
     assert any(tile.evenly for tile in found) == has
 
@@ -264,7 +264,7 @@ def test_equal_matmuls_are_measured_once() -> None:
     assert stages.matmuls.count("and its kernel") == 3
 
 
-def test_choices_are_kept() -> None:
+def test_choices_are_stored() -> None:
     first, *_ = tile_names()
     clock = StandInClock(**{first: 8e-6})
     compiled(clock)

@@ -101,7 +101,7 @@ def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", [TILE, TileShape(16, 16, 16, 4, 2, 2)])
 @pytest.mark.parametrize("name", COMPUTED)
-def test_what_is_computed_means_what_eager_mode_computes(name: str, tile: TileShape) -> None:
+def test_prologues_mean_what_eager_mode_computes(name: str, tile: TileShape) -> None:
     inputs = inputs_of(name, BF16)
     compare(name, run_by_meaning(compiled(name, inputs, tile), inputs), inputs, BF16)
 
@@ -148,7 +148,7 @@ def tiles_of(way: tuple[bool, bool]) -> list[TileShape]:
     return candidates(one.in_tiles(replace(one.matmul.tile, computed=way)), CAPABILITY, GPU_PROCESSORS)
 
 
-def test_what_computes_an_operand_stays_where_that_is_faster() -> None:
+def test_operands_stay_kernels_where_that_is_faster() -> None:
     first = tiles_of((False, False))[0].text()
     stages = stages_of(trace(linear, layer()), choose=Choices(StandInClock(**{first: 7e-6})))
     assert len(stages.plan.fused_matmuls) == 1 and len(stages.plan.kernels) == 1
@@ -174,7 +174,7 @@ def test_times_depend_on_what_computes_the_operand() -> None:
     assert len(clock.asked) == 2
 
 
-def test_what_the_graph_writes_to_is_not_read_later() -> None:
+def test_mutated_inputs_are_not_read_later() -> None:
     choose = forced()
     gm = mutating(lambda x, w: (w + 1, (x @ (w * 2)).relu()), [torch.randn(20, 64), torch.randn(64, 32)], [1])
     stages_of(gm, choose=choose)

@@ -46,7 +46,7 @@ def test_how_many_kernels_and_calls(program: Program) -> None:
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("program", PLAIN, ids=lambda p: p.name)
-def test_what_they_mean(program: Program) -> None:
+def test_the_meaning_of_scans(program: Program) -> None:
     inputs = program.inputs()
     gm = trace(program.function, inputs)
     low = lower_graph(gm, target=GPU)
@@ -111,7 +111,7 @@ def test_a_flip_before_and_behind_is_a_scan_in_reverse() -> None:
         (lambda x: (x > 0).cummax(0).values, (5, 6)),
     ],
 )
-def test_what_stays_with_aten(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+def test_scans_that_stay_with_aten(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
     stages = CUDA.explain(trace(function, [torch.randn(shape)]))
     assert any("scan" in note or "few long lines" in note for note in stages.lowering.notes.values())
 

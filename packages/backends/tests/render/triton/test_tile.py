@@ -1,4 +1,4 @@
-"""How threads are spread over tiles: as Triton's own layouts say."""
+"""The layout of threads in tiles: as Triton's own layouts say."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_lines_of_a_flat_tile_are_read_in_whole_vectors() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_thread_has_few_elements_where_they_lie_apart(dtype: torch.dtype) -> None:
+def test_a_thread_has_few_elements_where_they_are_strided(dtype: torch.dtype) -> None:
     from framesmith_backends.launch.cuda.triton_jit import compiled
 
     x = torch.randn(2, 4, 128, 128).to(dtype)
@@ -94,8 +94,8 @@ def test_rows_in_turn_are_on_their_way_as_far_as_a_launch_has_memory(columns: in
     assert "cp.async" in found.asm["ptx"]
 
 
-def embedded(places: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(places + patches.flatten(2).transpose(1, 2), (384,))
+def embedded(positions: torch.Tensor, patches: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(positions + patches.flatten(2).transpose(1, 2), (384,))
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.bfloat16, 16)], ids=str)
@@ -174,7 +174,7 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_what_lies_between_neighbouring_lanes_is_of_one_program(name: str) -> None:
+def test_elements_between_neighbouring_lanes_are_of_one_program(name: str) -> None:
     function, shape, count = BETWEEN[name]
     kernel = CudaBackend().explain(trace(function, [torch.randn(shape)])).plan.kernels[-1]
     tile = tile_of(kernel)

@@ -37,7 +37,7 @@ PROGRAMS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] =
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_what_lies_between_is_found_through_direct_users(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_between_are_found_through_direct_users(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both questions, asked whenever kernels are merged, have the answers that all nodes together give."""
     asked: list[bool] = []
 

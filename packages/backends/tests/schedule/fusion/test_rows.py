@@ -56,7 +56,7 @@ def test_residuals_lie_in_rows() -> None:
         (lambda x, rows, w: permuted(x, rows).exp(), True),
     ],
 )
-def test_what_others_see_or_read_in_columns_stays(function: Callable[..., Any], stays: bool) -> None:
+def test_tensors_that_others_read_in_columns_stay(function: Callable[..., Any], stays: bool) -> None:
     def wrapped(x: Tensor, rows: Tensor, w: Tensor) -> Any:
         return function(x, rows, w)
 

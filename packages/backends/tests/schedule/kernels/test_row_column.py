@@ -237,7 +237,7 @@ def test_text_marks_column_reductions() -> None:
     assert text.splitlines()[-1].startswith("      ") and ".part[" in text.splitlines()[-1]
 
 
-def test_what_was_tried_leaves_no_trace() -> None:
+def test_a_declined_fusion_leaves_no_trace() -> None:
     """Writes to inputs come after all that reads them, also where kernels were merged in vain."""
 
     def changing(dy: Tensor, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:

@@ -82,7 +82,7 @@ def test_the_bits_of_eager(name: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_is_left_to_aten(name: str) -> None:
+def test_matmuls_that_stay_with_aten(name: str) -> None:
     function, inputs, reason = LEFT[name]
     (found,) = reasons(function, inputs)
     assert reason in found

@@ -52,7 +52,7 @@ def test_a_small_one_goes_into_a_gap() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(spans())
-def test_no_two_of_a_shared_place_live_at_the_same_time(given_spans: list[Span[int]]) -> None:
+def test_no_two_of_a_shared_range_live_at_the_same_time(given_spans: list[Span[int]]) -> None:
     found = taken(given_spans, {})
     for one in given_spans:
         for other in given_spans:
@@ -85,7 +85,7 @@ def numbers_between(x: torch.Tensor) -> torch.Tensor:
     return (x.int() + counts[:, None]).sum(1, dtype=torch.int32)
 
 
-def test_on_gpus_a_buffer_takes_the_place_of_one_of_its_type() -> None:
+def test_on_gpus_a_buffer_reuses_one_of_its_type() -> None:
     """There tensors may be handed to what launches: integers put into one of floats would be other bits."""
     graph = trace_symbolic(lambda x: (numbers_between(x),), [torch.randn(300, 310)])
     lowering = lower_graph(graph, target=GPU)

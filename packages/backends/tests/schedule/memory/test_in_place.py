@@ -77,7 +77,7 @@ def test_an_input_is_read_elsewhere_before_it_is_written() -> None:
     check(lambda x, y: (x[:1] + y, x[0] * y), [X, Y], [0])
 
 
-def test_what_is_returned_is_no_input() -> None:
+def test_a_returned_tensor_is_no_input() -> None:
     def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         value = x * 2
         return value, value
@@ -134,7 +134,7 @@ def test_a_gpu_copies_each_type_by_one_call() -> None:
 
 
 @pytest.mark.parametrize("shown", [lambda y: y.t(), lambda y: y.reshape(5, 5), lambda y: y.view(25)])
-def test_what_is_copied_and_returned_as_a_view(shown: Callable[[Tensor], Tensor]) -> None:
+def test_copies_returned_as_views(shown: Callable[[Tensor], Tensor]) -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         x, y = x + 1, y * 2
         return x, y, shown(x), shown(y.t().contiguous()), torch.linalg.cholesky(x @ x.t() + 10 * torch.eye(5))

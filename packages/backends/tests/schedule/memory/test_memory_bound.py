@@ -63,12 +63,12 @@ def runs(count: int, size: int) -> list[Run]:
             if isinstance(step, Run)]  # fmt: skip
 
 
-def test_what_is_small_stays_whole() -> None:
+def test_small_runs_stay_whole() -> None:
     assert 16 * 16 * 64 * 4 < TRIFLE
     assert len(runs(16, 16)) == 1
 
 
-def test_what_is_a_tenth_of_a_mebibyte_too_much_is_cut() -> None:
+def test_a_tenth_of_a_mebibyte_too_much_is_split() -> None:
     assert len(runs(12, 64)) > 1  # 192 KiB are saved, as much is made
 
 

@@ -57,7 +57,7 @@ def images(count: int) -> list[Tensor]:
     return [torch.randn(4, 4, 3, 3) / 6, *(torch.randn(1, 4, 256, 256) for _ in range(count))]
 
 
-def test_what_is_computed_again_waits_for_its_reader() -> None:
+def test_recomputed_kernels_wait_for_their_reader() -> None:
     def backward(w: Tensor, grad: Tensor, *saved: Tensor) -> Tensor:
         again = [one.clamp(0.0, 6.0) for one in saved]
         for one, before in zip(again, saved, strict=True):
@@ -107,7 +107,7 @@ def test_a_result_that_is_viewed_lies_in_what_has_another_shape() -> None:
     assert made.reuse is not None and made.layout.shape == (4096, 64)
 
 
-def test_what_is_returned_or_read_again_is_not_written_over() -> None:
+def test_buffers_returned_or_read_again_are_not_written_over() -> None:
     def function(w: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         first, second = convolved(x, w), convolved(x + 1, w)
         return first, first.sin(), second.cos(), second.flip(3) + 1

@@ -42,12 +42,12 @@ LIBRARY: dict[str, Callable[..., Array]] = {
 }  # fmt: skip
 
 
-def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Doubles between 1/2 and 1 in size, or 0: their matmul in two parts."""
+def _exact_multiply(a: Array, b: Array) -> tuple[Array, Array]:
+    """Doubles between 1/2 and 1 in size, or 0: their product of elements in two parts, rounded and lost."""
     split = 134217729.0
     high_a, high_b = a * split - (a * split - a), b * split - (b * split - b)
-    low_a, low_b, matmul = a - high_a, b - high_b, a * b
-    return matmul, ((high_a * high_b - matmul) + high_a * low_b + low_a * high_b) + low_a * low_b
+    low_a, low_b, rounded = a - high_a, b - high_b, a * b
+    return rounded, ((high_a * high_b - rounded) + high_a * low_b + low_a * high_b) + low_a * low_b
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
@@ -59,7 +59,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     usual = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     a, b, c = (np.where(usual, x, 0.0) for x in np.broadcast_arrays(a, b, c))
     (one, of_a), (other, of_b) = np.frexp(a), np.frexp(b)
-    matmul, lost = _exact_product(one, other)
+    matmul, lost = _exact_multiply(one, other)
     power = of_a + of_b
     third = np.ldexp(c, np.clip(-power, -2200, 2200))
     total = matmul + third
@@ -136,7 +136,7 @@ class Interpreter:
         (a,) = operands(given, values)
         match = VECTOR.search(target)
         if match is None:
-            return a  # a mask of lanes, whose bits stay apart
+            return a  # a mask of lanes, whose bits stay separate
         kind = TYPES[match.group(2)]
         if op == "bitcast":
             found = a.view(kind)

@@ -108,7 +108,7 @@ CHOOSING: dict[str, Function] = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CHOOSING)
-def test_what_only_chooses_is_not_rounded(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_are_not_rounded(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
 
     def kept(*args: Any, **options: Any) -> Any:

@@ -1,6 +1,6 @@
 """Instructions of every elementary function for a vector, bounded for all kinds of processors; what they call.
 
-Compiled is for other processors than the one at hand, too: nothing is run. `python -m benchmarks instructions` tells
+Compiled is for other processors than the one at hand, too: nothing is run. `python -m benchmarks instructions` prints
 more of them, cycles by LLVM's models included.
 """
 
@@ -75,7 +75,7 @@ COUNTED: dict[tuple[str, str], tuple[int, int, int]] = {
 }
 #: By how much more a function may grow unnoticed; other versions of LLVM choose a little differently.
 MARGIN = 1.06
-#: What is called for lanes that straight-line code is not for, by functions of our own or by name.
+#: Functions that are called for lanes which straight-line code does not serve, own ones or by name.
 CALLED = {
     "sin": {"sinf", "sin"}, "cos": {"cosf", "cos"}, "tan": {"tanf"}, "fmod": {"fmodf"}, "floordiv": {"fmodf"},
 }  # fmt: skip
@@ -94,16 +94,16 @@ def test_no_function_grows_unnoticed(dtype: str, name: str) -> None:
         for processor in PROCESSORS.values()
     }
     bounds = {one.name: int(COUNTED[dtype, name][column(one)] * MARGIN) + 1 for one in PROCESSORS.values()}
-    assert {one: told.instructions for one, told in found.items() if told.instructions > bounds[one]} == {}
-    called = {call for told in found.values() for call in told.calls if not call.startswith("fs.")}
+    assert {one: counted.instructions for one, counted in found.items() if counted.instructions > bounds[one]} == {}
+    called = {call for counted in found.values() for call in counted.calls if not call.startswith("fs.")}
     assert called <= CALLED.get(name, set())
 
 
-def test_a_loop_is_found_and_its_kinds_are_told() -> None:
+def test_a_loop_is_found_and_its_kinds_are_counted() -> None:
     text = assembly(lambda b, x: b.div(b.intrinsic("sqrt", x), 3.0), 1, "float", PROCESSORS["haswell"])
-    told = counts(text)
-    assert (told.divisions, told.roots, told.conversions, told.calls) == (1, 1, 0, ())
-    assert told.instructions < 10
+    counted = counts(text)
+    assert (counted.divisions, counted.roots, counted.conversions, counted.calls) == (1, 1, 0, ())
+    assert counted.instructions < 10
     assert counts(assembly(lambda b, x: b.binary("frem", x, 3.0), 1, "float", PROCESSORS["znver4"])).calls == ("fmodf",)
 
 

@@ -1,7 +1,7 @@
 """No step of an elementary function gives a subnormal number, unless its result is one: Note [No subnormal steps].
 
-Steps are counted in the interpreter of their IR, in the forms of all processors. The processor tells by itself, too: of
-MXCSR the flags *denormal operand* and *underflow*, which stay set until they are cleared.
+Steps are counted in the interpreter of their IR, in the variants of all processors. The processor's own
+flags are read, too: of MXCSR the flags *denormal operand* and *underflow*, which stay set until they are cleared.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def test_no_step_is_subnormal(table: str, name: str, scalef: bool) -> None:
         asked &= ~((abs(x) < LEAST[x.dtype]) & (x != 0))
     asked &= ~np.isnan(found) | np.any([np.isnan(x) for x in inputs], axis=0)
     wrong = [
-        (step.text, *(float(x[place]) for x in inputs))
+        (step.text, *(float(x[lane]) for x in inputs))
         for step in steps
-        for place in np.flatnonzero(step.lanes & asked)[:1]
+        for lane in np.flatnonzero(step.lanes & asked)[:1]
     ]
     assert wrong == []
 
@@ -86,7 +86,7 @@ def test_steps_are_counted() -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, rows in TABLES.items() for name in rows])
-def test_both_forms_agree(table: str, name: str) -> None:
+def test_both_variants_agree(table: str, name: str) -> None:
     """That of processors with AVX-512 and that of others, of which a machine runs one."""
     inputs = arguments(name, np.float64 if table == "f64" else np.float32)
     one, other = (
@@ -95,9 +95,9 @@ def test_both_forms_agree(table: str, name: str) -> None:
     )
     unit = np.maximum(abs(np.spacing(one)), np.finfo(one.dtype).smallest_subnormal)
     with np.errstate(invalid="ignore"):
-        apart = np.where(one == other, 0.0, abs(one - other) / unit)
+        distance = np.where(one == other, 0.0, abs(one - other) / unit)
     assert np.array_equal(np.isnan(one), np.isnan(other))
-    assert np.nanmax(apart) <= 5
+    assert np.nanmax(distance) <= 5
 
 
 #: Bits of MXCSR: an operand was subnormal; a result was too small for a normal number, and rounded.
@@ -120,7 +120,7 @@ define void @fs.set_flags(i32 %flags) {
 }
 """
 
-#: What hidden scores and far arguments go through.
+#: Functions of hidden scores and far arguments.
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": torch.exp, "exp2": torch.exp2, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "erf": torch.erf,
     "log": torch.log, "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -162,7 +162,7 @@ def flags_of(flags: Flags, function: Callable[..., object], *inputs: torch.Tenso
 
 
 @on_x86
-def test_the_flags_tell(flags: Flags) -> None:
+def test_the_flags_are_read(flags: Flags) -> None:
     tiny = torch.full((64,), 1e-40)
     assert flags_of(flags, lambda x: x * 3.0, tiny) & DENORMAL
     assert flags_of(flags, lambda x: x * 1e-20, torch.full((64,), 1e-20)) & UNDERFLOW

@@ -113,8 +113,8 @@ def test_logarithms_of_sums_within_two_units(name: str) -> None:
     found, wanted = run(function, x, y), function(x, y)
     assert torch.equal(found.isnan(), wanted.isnan()) and torch.equal(found.isinf(), wanted.isinf())
     larger = torch.maximum(x, y).double()
-    apart = torch.where(x == y, 0.0, (x - y).abs().double())
-    rest = apart.neg().exp2().log1p() / math.log(2.0) if name == "logaddexp2" else apart.neg().exp().log1p()
+    distance = torch.where(x == y, 0.0, (x - y).abs().double())
+    rest = distance.neg().exp2().log1p() / math.log(2.0) if name == "logaddexp2" else distance.neg().exp().log1p()
     unit = 2.0**-23 if name == "logaddexp2" else 2.0**-24
     exact = larger + rest
     error = torch.where((larger < 0) & (larger > -2), (found.double() - exact).abs() / unit, errors(found, exact))
@@ -169,7 +169,7 @@ def test_float64_stays_atens() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_no_device_library_has_stays_atens_on_gpus(name: str) -> None:
+def test_functions_of_no_device_library_stay_with_aten_on_gpus(name: str) -> None:
     gm = trace(FUNCTIONS[name], [torch.rand(20)])
     with FakeTensorMode():
         for node in gm.graph.nodes:

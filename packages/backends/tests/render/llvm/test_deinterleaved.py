@@ -1,4 +1,4 @@
-"""Elements of bfloat16 at even and at odd places as lanes apart, and what is left out of rounding to it."""
+"""Deinterleaved lanes of bfloat16, elements of even and of odd index, and the rounding that is left out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 7, 16, 31, 32, 33, 64, 100, 1000])
-def test_elements_stay_in_their_places(register: int, size: int) -> None:
+def test_elements_keep_their_order(register: int, size: int) -> None:
     x, y = numbers(size), numbers(size).flip(0)
     for found, wanted in zip(compiled(chain, x, y), chain(x, y), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
@@ -84,29 +84,29 @@ def test_rows_and_columns_in_one_kernel(register: int, columns: int) -> None:
         torch.testing.assert_close(found.double(), one, rtol=0.05, atol=0.05 * one.abs().max().item())
 
 
-def test_what_else_differs_along_the_lanes_keeps_their_order(register: int) -> None:
+def test_other_values_along_the_lanes_keep_their_order(register: int) -> None:
     x, y = torch.randn(3, 128).bfloat16(), torch.randn(3, 128)
-    place = torch.randint(0, 128, (3, 128))
+    indices = torch.randint(0, 128, (3, 128))
 
     def others(a: Tensor, b: Tensor, i: Tensor) -> tuple[Tensor, ...]:
         counted = a * torch.arange(128, device=a.device)
         return a + b, counted, a.gather(1, i), a.flip(1) * 2, a[:, ::2] * 3, (a > 0), a.float() * 2, a.argmax(1)
 
-    for found, wanted in zip(compiled(others, x, y, place), others(x, y, place), strict=True):
+    for found, wanted in zip(compiled(others, x, y, indices), others(x, y, indices), strict=True):
         assert torch.equal(found, wanted)
 
 
-def test_rows_that_data_and_conditions_tell(register: int) -> None:
-    """Whole rows are picked or left out; sums of what takes long go down the columns in tiles."""
+def test_indirect_and_conditional_rows(register: int) -> None:
+    """Whole rows are gathered or left out; sums of what takes long go down the columns in tiles."""
     x, rows = torch.randn(9, 96).bfloat16(), torch.randint(0, 9, (20,))
 
-    def picked(a: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    def gathered(a: Tensor, i: Tensor) -> tuple[Tensor, ...]:
         long = a
         for k in range(1, 9):
             long = (long + 1) / k
         return a[i] * 2 - a[0], torch.nn.functional.pad(a, (0, 0, 2, 1)) * 3, long.amax(0)
 
-    for found, wanted in zip(compiled(picked, x, rows), picked(x, rows), strict=True):
+    for found, wanted in zip(compiled(gathered, x, rows), gathered(x, rows), strict=True):
         assert torch.equal(found, wanted)
 
 
@@ -120,7 +120,7 @@ def test_doubles_of_numbers_in_registers_are_widened_from_memory(register: int) 
 
 
 def test_no_element_is_widened_alone(register: int) -> None:
-    """Where registers have 32 bytes; NEON widens and narrows in one step each."""
+    """With registers of 32 bytes; NEON widens and narrows in one step each."""
     x, y = torch.randn(1 << 12).bfloat16(), torch.randn(1 << 12).bfloat16()
     rows = torch.randn(16, 1024).bfloat16()
     for found in (text(chain, x, y), text(lambda a: a / a.amax(1, keepdim=True), rows)):
@@ -183,12 +183,12 @@ def test_nans_of_sums_are_short() -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["float", "double"])
-@pytest.mark.parametrize("place", range(32))
-def test_a_condition_in_any_lane_is_seen(kind: str, place: int) -> None:
+@pytest.mark.parametrize("lane", range(32))
+def test_a_condition_in_any_lane_is_seen(kind: str, lane: int) -> None:
     dtype = {"float": torch.float32, "double": torch.float64}[kind]
     x, y = torch.full((32,), 7.5, dtype=dtype), torch.full((32,), 2.0, dtype=dtype)
-    x[place] = 1e30
-    assert torch.equal(compiled(torch.sin, x)[0][place], torch.sin(x)[place])
+    x[lane] = 1e30
+    assert torch.equal(compiled(torch.sin, x)[0][lane], torch.sin(x)[lane])
     if dtype == torch.float32:
         assert torch.equal(compiled(torch.floor_divide, x, y)[0], torch.floor_divide(x, y))
 
