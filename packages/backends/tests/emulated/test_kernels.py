@@ -61,7 +61,7 @@ def in_few_parts(function: Callable[..., Any], inputs: Sequence[Tensor]) -> Trit
 
 def fused(function: Callable[..., Any], inputs: Sequence[Tensor]) -> TritonStages:
     stages = stages_of(trace(function, inputs), choose=interpret_matmuls.forced(interpret_matmuls.TILE))
-    assert stages.plan.fused_products
+    assert stages.plan.fused_matmuls
     return stages
 
 

@@ -224,7 +224,7 @@ def candidates(name: str) -> None:
     stages_of(trace(CASES[name][0], inputs_of(name, BF16)), choose=Noting())
     ((trial, program),) = trials
     one = trial.experiment(program)
-    (launched,) = Interpreting(None)._forms([trial], [one])  # type: ignore[arg-type]
+    (launched,) = Interpreting(None)._candidates([trial], [one])  # type: ignore[arg-type]
     device, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
     buffers = {
         buffer: clock._made(layout, device, generator, one.bounds.get(buffer)) for buffer, layout in one.layouts.items()

@@ -24,7 +24,7 @@ from test_symbolic import PROGRAMS, compilations
 from torch import Tensor
 
 from framesmith_backends import CudaBackend, cuda
-from framesmith_backends.launch.cuda import triton_jit
+from framesmith_backends.launch.cuda import kernel_runs
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.target import GPU
 
@@ -43,7 +43,7 @@ def symbolic() -> int:
     tile_rules.LEAST_BLOCK, tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LANE_BLOCK = 4, 16, 16, 64
     tile_rules.LARGEST_BLOCK = 16
     tile_rules.LONGER_ROWS.clear()
-    triton_jit.MOST_PROGRAMS = 3
+    kernel_runs.MOST_PROGRAMS = 3
     failures = 0
     for program in a_part(PROGRAMS, PROGRAMS_PART):
         try:
