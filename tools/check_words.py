@@ -163,8 +163,8 @@ def _spellings(phrase: str) -> Iterator[str]:
 
 
 @functools.cache
-def _pattern(row: Row) -> re.Pattern[str]:
-    return re.compile("|".join([*(one for phrase in row.words for one in _spellings(phrase)), *row.exact]))
+def _pattern(phrases: tuple[str, ...], exact: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join([*(one for phrase in phrases for one in _spellings(phrase)), *exact]))
 
 
 @functools.cache
@@ -194,11 +194,14 @@ class Finding:
         return f'{self.path}:{self.line}: "{self.word}" -> say "{self.say}"'
 
 
-def _found(text: str, row: Row) -> Iterator[tuple[int, str]]:
-    """Lines and words."""
+def _found(text: str, row: Row, phrases: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Lines and words, of those phrases of the row and of its expressions."""
+    pattern = _pattern(phrases, row.exact)
+    if pattern.search(text) is None:
+        return  # most often; blanking contexts takes longer
     if (contexts := _contexts(row)) is not None:
         text = contexts.sub(_blank, text)
-    for match in _pattern(row).finditer(text):
+    for match in pattern.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split())
 
 
@@ -210,10 +213,11 @@ def findings(path: str, text: str) -> list[Finding]:
     for row in ROWS:
         if not _matches(path, row.scope) or _matches(path, row.beside):
             continue
-        if not row.exact and not any(phrase.split()[0] in lowered for phrase in row.words):
+        phrases = tuple(phrase for phrase in row.words if all(word in lowered for word in phrase.split()))
+        if not phrases and not row.exact:
             continue  # searching every file for every row takes a minute
-        found += [Finding(path, 0, word, row.say) for _, word in _found(f"/{path}", row)]
-        found += [Finding(path, line, word, row.say) for line, word in _found(text, row)]
+        found += [Finding(path, 0, word, row.say) for _, word in _found(f"/{path}", row, phrases)]
+        found += [Finding(path, line, word, row.say) for line, word in _found(text, row, phrases)]
     return sorted(found)
 
 
