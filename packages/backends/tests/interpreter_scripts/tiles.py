@@ -51,7 +51,7 @@ def make_blocks_small() -> None:
     tile_rules.SCAN_BLOCK, tile_rules.WHOLE_SCAN = 32, 64
     tile_candidates.LEAST_ELEMENTS = 4
     tile_candidates.ROW_BLOCK, tile_candidates.LARGEST_BLOCK = 32, 64
-    choosing_tiles.LEAST_BYTES, choosing_tiles.MOST_TIMED = 0, 1000
+    choosing_tiles.LEAST_BYTES, TileChoices.MOST = 0, 1000
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Case]]]:

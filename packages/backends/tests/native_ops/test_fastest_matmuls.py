@@ -133,7 +133,7 @@ def test_a_measurement_is_of_real_tensors_whatever_is_around() -> None:
     assert all(seconds > 0 for runs in found.values() for seconds in runs)
 
 
-def test_what_a_busy_machine_says_is_believed_where_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_of_a_busy_machine_count_where_they_are_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = class_of("nt", 512, 1024, 1024, True), class_of("nt", 512, 512, 1024, True)
     asked: list[int] = []
 
