@@ -1,4 +1,4 @@
-"""Sources and guards; guard sets compiled to fast checks."""
+"""Sources and guards; guard sets compiled to fast checks; the functions that several packages above share."""
 
 from framesmith_guards.__about__ import __version__
 from framesmith_guards.calling import called_from

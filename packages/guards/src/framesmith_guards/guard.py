@@ -1,10 +1,8 @@
-"""Guards, and sets of them; a guard row is one property of one source's value that must hold at every later call."""
+"""Guards, and sets of them; a guard is one condition on one source's value that must hold at every later call."""
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -22,21 +20,13 @@ from framesmith_guards.values.refs import describe
 
 @dataclass
 class ExportInfo:
-    """The texts of a guard's checks, made on demand, and weak handles to the guarded value."""
+    """The texts of a guard's checks; filled when the text of a program with the guard is rendered."""
 
     code: list[str] = field(default_factory=list)
-    guarded_class: weakref.ref[type] | None = None
-    guarded_object: weakref.ref[object] | None = None
 
-    def record(self, code: str, value: object = None) -> None:
-        """Store a check's text and, where there is one, the guarded value."""
+    def record(self, code: str) -> None:
         if code not in self.code:
             self.code.append(code)
-        if value is None:
-            return
-        self.guarded_class = weakref.ref(type(value))
-        with contextlib.suppress(TypeError):
-            self.guarded_object = weakref.ref(value)
 
 
 def _key_of(expected: object) -> Hashable:
@@ -47,7 +37,7 @@ def _key_of(expected: object) -> Hashable:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Guard:
-    """A row of the kinds table applied to a source; two guards are equal if they check the same.
+    """A kind applied to a source; two guards are equal if they check the same.
 
     `expected` is snapshotted on construction (see freezing.py); GuardError if it cannot be checked soundly. `location`
     is the guard's line in the user's program, `stack` that in the compiler; `export` serves those who export guards.
@@ -72,19 +62,19 @@ class Guard:
     ) -> None:
         if not isinstance(source, Source):
             raise GuardError(f"a guard is about a Source, not {describe(source)}")
-        row = kind_named(kind)
+        kind = kind_named(kind)
         try:
-            frozen = row.freeze(expected)
+            frozen = kind.freeze(expected)
         except GuardError as error:
-            raise GuardError(f"{row.name} on {source.name}: {error}") from None
+            raise GuardError(f"{kind.name} on {source.name}: {error}") from None
         set_field = object.__setattr__
         set_field(self, "source", source)
-        set_field(self, "kind", row)
+        set_field(self, "kind", kind)
         set_field(self, "expected", frozen)
         set_field(self, "location", location)
         set_field(self, "stack", stack)
         set_field(self, "export", ExportInfo())
-        set_field(self, "_key", (source, row.name, _key_of(frozen)))
+        set_field(self, "_key", (source, kind.name, _key_of(frozen)))
 
     def note_origin(self, location: Location | None, compiler: traceback.StackSummary | None) -> None:
         """Set the guard's location and stack, unless they are known already."""
@@ -110,7 +100,7 @@ class Guard:
 
     def explain(self, args: Mapping[str, object], function: FunctionType) -> str | None:
         """Return why the guard misses for this call, by the reference predicates; None if it holds."""
-        if self.kind.name in BY_KIND:
+        if self.kind.about_state:
             return self._explain(args, function)
         with unstable.DisableTorchFunction():
             return self._explain(args, function)
@@ -188,9 +178,8 @@ def state_guards(kinds: Iterable[str] = USUAL_KINDS) -> list[Guard]:
     """Return guards that torch's state stays as it is now. GuardError for a kind that is not about state."""
     source = GlobalStateSource()
     found = []
-    for kind in kinds:
-        row = kind_named(kind)
-        if row.name not in BY_KIND:
-            raise GuardError(f"{row.name} is not about global state")
-        found.append(Guard(source, row, BY_KIND[row.name].read()))
+    for kind in map(kind_named, kinds):
+        if not kind.about_state:
+            raise GuardError(f"{kind.name} is not about global state")
+        found.append(Guard(source, kind, BY_KIND[kind.name].read()))
     return found

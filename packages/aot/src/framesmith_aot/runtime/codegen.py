@@ -16,13 +16,11 @@ from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import Constant, GraphMeta, InputView, Repeat, SameInput, Slot, SlotView
 from framesmith_aot.trace.views import NumberAt, Restride, Steps, ViewStep
 from framesmith_aten.operators import op_name
+from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import aten
 
 _LITERALS = (int, float, bool, str, type(None))
 _serial = itertools.count()
-
-#: Globals of generated code. They have no `__name__`, by which torch.compile would import the module.
-OWNER = {"__package__": "framesmith_aot"}
 
 #: The dispatch key under which autograd tracks views and versions; None where torch lacks it and nothing compiles.
 VIEW_TRACKING: Any = None
@@ -35,7 +33,7 @@ class FunctionText:
 
     def __init__(self, name: str, parameters: Sequence[str]) -> None:
         self.lines = [f"def {name}({', '.join(parameters)}):"]
-        self.names: dict[str, Any] = dict(OWNER)
+        self.names: dict[str, Any] = generated_namespace("framesmith_aot")
         self.name = name
 
     def line(self, text: str, depth: int = 1) -> None:

@@ -26,10 +26,11 @@ from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbol
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
 from framesmith_backends.torch_adapter import unstable
+from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import OpOverload, aten
 
-#: In the globals of generated code: whose its frames are. It has no `__name__`, by which torch.compile would import it.
-OWNER = {"__package__": "framesmith_backends"}
+#: In the globals of generated code: whose its frames are.
+OWNER = generated_namespace("framesmith_backends")
 #: Copies several tensors onto others.
 COPY_ALL = aten._foreach_copy_.default
 

@@ -18,6 +18,7 @@ from framesmith_dynamo.admission.owners import (
     part_of_torch,
 )
 from framesmith_dynamo.torch_switches.decorators import WRAPPED
+from framesmith_guards.generated import is_generated
 
 #: Packages of the interest filter: a call that reaches none of their objects is not compiled.
 INTEREST_PACKAGES = ("torch",)
@@ -154,7 +155,7 @@ def skips_callees(code: CodeType, names: Mapping[str, object]) -> bool:
     """
     module = module_of(code, names)
     if is_own(module):
-        return "__name__" not in names
+        return is_generated(names)
     part = part_of_torch(module)
     return part is not None and (part in COMPILES_FRAMES or (part, code.co_qualname) == ENGINE)
 

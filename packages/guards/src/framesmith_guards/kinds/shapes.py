@@ -15,6 +15,7 @@ from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from framesmith_guards.errors import GuardError
+from framesmith_guards.generated import generated_namespace
 from framesmith_guards.sources import Source
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def gives(call: sympy.Basic, kind: type) -> sympy.Basic:
 
 
 HELPERS: Final[dict[str, object]] = {
-    "__package__": "framesmith_guards",
+    **generated_namespace("framesmith_guards"),
     **EXACT,
     **dict(_GIVING.values()),
     "ceil": math.ceil,

@@ -50,7 +50,11 @@ def describe_expected(expected: object) -> str:
 
 @dataclass(frozen=True, eq=False)
 class GuardKind:
-    """One row: `holds` is the meaning, `text` the same as Python; `cost` orders checks, cheap ones first."""
+    """One row: `holds` is the meaning, `text` the same as Python; `cost` orders checks, cheap ones first.
+
+    reads_value: it uses Python's protocols on the value, which may be a tensor. only_relates: it is about its operands;
+    its own source has no value. about_state: it is about torch's state (`state.BY_KIND` reads it), not about a value.
+    """
 
     name: str
     cost: int
@@ -59,6 +63,14 @@ class GuardKind:
     text: Text
     explain: Callable[..., str] = _explain
     operands: Callable[[Any], tuple[Source, ...]] = _no_operands
+    reads_value: bool = False
+    only_relates: bool = False
+    about_state: bool = False
+
+    @property
+    def takes_one_source(self) -> bool:
+        """Whether the expectation is a single source."""
+        return self.freeze is freezing.a_source
 
     def __repr__(self) -> str:
         return self.name
@@ -165,10 +177,12 @@ def _state_kind(field: StateField) -> GuardKind:
         reader = program.bind(field.read, field.kind.lower())
         return f"{reader}() == {program.bind(expected, 'expected')}"
 
-    return GuardKind(field.kind, 0, freezing.state, lambda _, e: bool(field.read() == e), text, explain)
+    return GuardKind(
+        field.kind, 0, freezing.state, lambda _, e: bool(field.read() == e), text, explain, about_state=True
+    )
 
 
-_ROWS: Final = (
+_KINDS: Final = (
     GuardKind("TYPE_MATCH", 1, freezing.a_type, predicates.has_type, _reference("type({x})")),
     GuardKind("ID_MATCH", 1, freezing.identity, predicates.same_ref, _reference("{x}")),
     GuardKind("NONE_MATCH", 1, freezing.nothing, lambda v, e: v is None, _template("{x} is None")),
@@ -189,6 +203,7 @@ _ROWS: Final = (
         predicates.has_length,
         _template("{length_of}({x}) == {e}", predicates.length_of),
         lambda v, e: f"expected length {e}, found {predicates.length_of(v)}",
+        reads_value=True,
     ),
     GuardKind(
         "DICT_KEYS",
@@ -205,6 +220,7 @@ _ROWS: Final = (
         predicates.has_key,
         _template("{has_key}({x}, {e})", predicates.has_key),
         lambda v, e: f"expected the key {describe_expected(e)}, which is not there",
+        reads_value=True,
     ),
     GuardKind(
         "DICT_NOT_CONTAINS",
@@ -213,6 +229,7 @@ _ROWS: Final = (
         lambda v, e: not predicates.has_key(v, e),
         _template("not {has_key}({x}, {e})", predicates.has_key),
         lambda v, e: f"expected no key {describe_expected(e)}, which is there",
+        reads_value=True,
     ),
     GuardKind(
         "CLASS_LAYOUT",
@@ -237,6 +254,7 @@ _ROWS: Final = (
         lambda v, e: hasattr(v, e),
         _template("hasattr({x}, {e})"),
         lambda v, e: f"expected an attribute {e!r}, which is not there",
+        reads_value=True,
     ),
     GuardKind(
         "NO_HASATTR",
@@ -245,6 +263,7 @@ _ROWS: Final = (
         lambda v, e: not hasattr(v, e),
         _template("not hasattr({x}, {e})"),
         lambda v, e: f"expected no attribute {e!r}, which is there",
+        reads_value=True,
     ),
     GuardKind(
         "TENSOR_MATCH",
@@ -253,6 +272,7 @@ _ROWS: Final = (
         lambda v, e: first_difference(v, e) is None,
         _tensor_text,
         _explain_tensor,
+        reads_value=True,
     ),
     GuardKind(
         "DISPATCH_KEYS",
@@ -261,6 +281,7 @@ _ROWS: Final = (
         lambda v, e: dispatch_keys(v) == e,
         _template("{dispatch_keys}({x}) == {e}", dispatch_keys),
         lambda v, e: f"expected dispatch keys {_key_names(e)}, found {_key_names(dispatch_keys(v))}",
+        reads_value=True,
     ),
     GuardKind(
         "SUBCLASS_METADATA",
@@ -269,6 +290,7 @@ _ROWS: Final = (
         predicates.same_metadata,
         _template("{same_metadata}({x}, {e})", predicates.same_metadata),
         lambda v, e: f"expected inner tensors and context {e}, found {predicates.flatten_metadata(v)}",
+        reads_value=True,
     ),
     GuardKind("FUNCTION_CODE", 2, freezing.code, predicates.has_code, _reference("{code_of}({x})", predicates.code_of)),
     GuardKind(
@@ -330,6 +352,7 @@ _ROWS: Final = (
         _template("{storage_id}({x}) == {storage_id}({o})", storages.storage_id),
         lambda v, e, other: f"expected a view of the same storage as {e.name}, found another storage",
         lambda e: (e,),
+        reads_value=True,
     ),
     GuardKind(
         "NO_OVERLAP",
@@ -339,6 +362,7 @@ _ROWS: Final = (
         _memory_text(storages.no_overlap),
         _explain_overlap,
         lambda e: e,
+        reads_value=True,
     ),
     GuardKind(
         "ALL_DISJOINT",
@@ -348,6 +372,7 @@ _ROWS: Final = (
         _memory_text(storages.all_disjoint),
         lambda *_: "expected memory apart from each other's, found tensors that overlap",
         lambda e: e,
+        reads_value=True,
     ),
     GuardKind(
         "SHAPE",
@@ -357,17 +382,19 @@ _ROWS: Final = (
         _shape_text,
         _explain_shape,
         lambda e: e.sources,
+        reads_value=True,
+        only_relates=True,
     ),
     *map(_state_kind, STATE_FIELDS),
 )
 
-KINDS: Final[dict[str, GuardKind]] = {row.name: row for row in _ROWS}
+KINDS: Final[dict[str, GuardKind]] = {kind.name: kind for kind in _KINDS}
 """Every guard kind, by name."""
 
 
 def kind_named(kind: str | GuardKind) -> GuardKind:
-    """Return the row of a kind. GuardError, with the nearest name, if there is none."""
-    row = kind if isinstance(kind, GuardKind) else KINDS.get(kind)
-    if row is None:
+    """Return a kind by its name. GuardError, with the nearest name, if there is none."""
+    found = kind if isinstance(kind, GuardKind) else KINDS.get(kind)
+    if found is None:
         raise GuardError(f"no guard kind {kind!r}: {nearest(str(kind), KINDS)}")
-    return row
+    return found

@@ -13,9 +13,11 @@ from framesmith_guards import sources
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.shapes import ShapeExpr
+from framesmith_guards.kinds.table import kind_named
 from framesmith_guards.portable.shapes import decode_expr, encode_expr
 from framesmith_guards.portable.values import decode, encode
 from framesmith_guards.sources import Source
+from framesmith_guards.sources.base import Step
 from framesmith_guards.sources.caches import CachedCall
 from framesmith_guards.values.classes import ClassLayout
 from framesmith_guards.values.tensors import TensorSpec
@@ -41,7 +43,8 @@ class _Writer:
         known = self._index.get(source)
         if known is not None:
             return known
-        values = [self.source(f) if isinstance(f, Source) else encode(f) for f in source.fields()]
+        base = () if source.base is None else (self.source(source.base),)
+        values = [*base, *map(encode, source.fields()[len(base) :])]
         self.rows.append([type(source).__name__, *values])
         self._index[source] = len(self.rows) - 1
         return self._index[source]
@@ -84,9 +87,8 @@ def _read_sources(rows: list[list[Any]]) -> list[Source]:
         cls = _SOURCES.get(name)
         if cls is None:
             raise GuardError(f"no source kind {name!r}: {nearest(str(name), _SOURCES)}")
-        names = [field.name for field in fields(cls)]
-        made = [known[v] if n == "base" else decode(v) for n, v in zip(names, values, strict=True)]
-        known.append(cls(*made))
+        base = (known[values.pop(0)],) if issubclass(cls, Step) else ()
+        known.append(cls(*base, *map(decode, values)))
     return known
 
 
@@ -101,13 +103,11 @@ _EXPECTED: Final[dict[str, Callable[[list[Any], list[Source]], Any]]] = {
 }
 
 
-_ONE_SOURCE: Final = ("DUPLICATE_INPUT", "SAME_STORAGE")
-
-
 def _read_guard(row: list[Any], known: list[Source]) -> Guard:
-    kind, source, (tag, *parts) = row
+    name, source, (tag, *parts) = row
+    kind = kind_named(name)
     expected = _EXPECTED[tag](parts, known)
-    return Guard(known[source], kind, expected[0] if kind in _ONE_SOURCE else expected)
+    return Guard(known[source], kind, expected[0] if kind.takes_one_source else expected)
 
 
 def loads(text: str) -> list[Guard]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from framesmith_guards.guard import Guard
-from framesmith_guards.kinds.state import BY_KIND
 from framesmith_guards.sources import LocalSource, Source
 
 _FAR = 4  # the price of a step away from the arguments, in units of a kind's cost
@@ -67,13 +66,13 @@ class Plan:
 def plan(guards: Iterable[Guard], extracted: Iterable[Source] = ()) -> Plan:
     """Order `guards`, and the loading of `extracted` sources, into one walk."""
     wanted = dict.fromkeys(guards)
-    state = tuple(guard for guard in wanted if guard.kind.name in BY_KIND)
+    state = tuple(guard for guard in wanted if guard.kind.about_state)
     nodes: dict[Source, Node] = {}
     relations: list[Relation] = []
     for guard in wanted:
-        if guard.kind.name in BY_KIND:
+        if guard.kind.about_state:
             continue
-        sources = dict.fromkeys(guard.operands if _only_relates(guard) else (guard.source, *guard.operands))
+        sources = dict.fromkeys(guard.operands if guard.kind.only_relates else (guard.source, *guard.operands))
         owners = [_node(source, nodes) for source in sources]
         if guard.operands or not owners:
             relation = Relation(guard, len(owners))
@@ -85,11 +84,6 @@ def plan(guards: Iterable[Guard], extracted: Iterable[Source] = ()) -> Plan:
     for source in extracted:
         _node(source, nodes).extracted = True
     return Plan(state, tuple(_walk(nodes, relations)))
-
-
-def _only_relates(guard: Guard) -> bool:
-    """Whether the guard's own source stands for no value (the shape environment)."""
-    return guard.kind.name == "SHAPE"
 
 
 def _node(source: Source, nodes: dict[Source, Node]) -> Node:

@@ -21,24 +21,8 @@ from framesmith_guards.values.refs import Ref
 from framesmith_guards.values.tensors import TensorSpec
 
 _LITERALS: Final = frozenset({int, str, bytes, bool, type(None)})
-_READING_KINDS: Final = frozenset(
-    {
-        "LENGTH",
-        "DICT_CONTAINS",
-        "DICT_NOT_CONTAINS",
-        "HASATTR",
-        "NO_HASATTR",
-        "TENSOR_MATCH",
-        "DISPATCH_KEYS",
-        "SUBCLASS_METADATA",
-        "SAME_STORAGE",
-        "NO_OVERLAP",
-        "ALL_DISJOINT",
-        "SHAPE",
-    }
-)
 _READING_STEPS: Final = (AttrSource, ItemSource, TensorPropertySource)
-"""Kinds that use Python's protocols on a value, which may be a tensor."""
+"""Sources whose step uses Python's protocols on a value, which may be a tensor."""
 
 
 def is_literal(value: object) -> bool:
@@ -154,7 +138,7 @@ def may_run_torch_function(guards: Sequence[Guard]) -> bool:
 
 
 def _reads(guard: Guard) -> bool:
-    return guard.kind.name in _READING_KINDS or any(
+    return guard.kind.reads_value or any(
         isinstance(step, _READING_STEPS) for source in (guard.source, *guard.operands) for step in source.chain()
     )
 

@@ -71,7 +71,7 @@ def layout() -> Layout | None:
         first, second = (next(at for at, found in enumerate(linked) if found == key) for key in keys)
         results = [linked[first + 1], linked[second + 1], *map(plain[entries].get, keys)]
         fits = results[:2] == [("first", 1), ("second", 1)] and set(linked[entries]) == set(keys)
-        fits = fits and all(("first", plain[mark], "by", 1) in found[entries] for found in (plain,))
+        fits = fits and ("first", plain[mark], "by", 1) in plain[entries]
         return Layout(entries, mark, first, second - first) if fits else None
     except (ValueError, StopIteration, TypeError, IndexError):
         return None

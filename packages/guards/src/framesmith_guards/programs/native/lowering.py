@@ -188,7 +188,7 @@ class Lowering:
         return None if block is None else block.instructions
 
     def _operands(self, guard: Guard) -> tuple[int, ...]:
-        own = -1 if guard.kind.name == "SHAPE" else self.register(guard.source)
+        own = -1 if guard.kind.only_relates else self.register(guard.source)
         return (own, *map(self.register, guard.operands))
 
     def _emit(self, target: list[Instruction], operation: Operation, *, dst: int, a: int) -> None:
