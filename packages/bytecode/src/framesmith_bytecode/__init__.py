@@ -17,14 +17,16 @@ from framesmith_bytecode.continuations.continuation import (
     Continuation,
     ContinuationError,
     Parameter,
+    is_continuation,
     make_continuation,
+    resumed_function,
     why_no_continuation,
 )
 from framesmith_bytecode.continuations.handover import hand_over
 from framesmith_bytecode.continuations.split import Split, split
 from framesmith_bytecode.cpython.running import NULL_FIRST
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
-from framesmith_bytecode.model.ops import OPS, CallShape, Op, SuperShape, pops, pushes
+from framesmith_bytecode.model.ops import FUNCTION_PARTS, OPS, CallShape, Op, SuperShape, pops, pushes
 from framesmith_bytecode.reading.decode import decode
 from framesmith_bytecode.reading.readers import DecodeError
 from framesmith_bytecode.text.printer import format_bytecode
@@ -32,6 +34,7 @@ from framesmith_bytecode.text.rendering import format_python
 from framesmith_bytecode.writing.encode import encode
 
 __all__ = [
+    "FUNCTION_PARTS",
     "NULL_FIRST",
     "OPS",
     "UNBOUND",
@@ -60,10 +63,12 @@ __all__ = [
     "format_bytecode",
     "format_python",
     "hand_over",
+    "is_continuation",
     "make_continuation",
     "pops",
     "problems",
     "pushes",
+    "resumed_function",
     "split",
     "verify",
     "why_no_continuation",

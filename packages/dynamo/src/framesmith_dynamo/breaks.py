@@ -8,7 +8,9 @@ instruction of the outermost frame that was running.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from framesmith_bytecode import resumed_function
 
 if TYPE_CHECKING:
     from framesmith_guards import Location, Source
@@ -28,9 +30,6 @@ BREAKS: dict[str, BreakKind] = {}
 
 #: The identity of a break: its kind and its instruction.
 Site = tuple[object, ...]
-
-#: The part of a continuation's name that follows the name of the original function.
-RESUMED: Final = ".<resumed at line "
 
 
 def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
@@ -73,7 +72,7 @@ class GraphBreak(Exception):
             return self.site_of_cause
         if at is None:
             return (self.kind.id,)
-        return self.kind.id, at.filename, at.function.partition(RESUMED)[0], at.lineno, at.column
+        return self.kind.id, at.filename, resumed_function(at.function), at.lineno, at.column
 
     def explain(self) -> str:
         """Return the reason, the cause and the remedy as text for the user."""

@@ -53,9 +53,12 @@ def check_types(bytecode: Bytecode) -> None:
 
 def check_header(bytecode: Bytecode) -> None:
     """Raise `BytecodeError` if parameters and variables are inconsistent."""
-    wanted = bytecode.argcount + bytecode.kwonlyargcount + bool(bytecode.flags & 4) + bool(bytecode.flags & 8)
     counts = (bytecode.argcount, bytecode.posonlyargcount, bytecode.kwonlyargcount)
-    if min(counts) < 0 or len(bytecode.argument_names) != wanted or bytecode.posonlyargcount > bytecode.argcount:
+    if (
+        min(counts) < 0
+        or len(bytecode.argument_names) != bytecode.parameter_count
+        or bytecode.posonlyargcount > bytecode.argcount
+    ):
         raise BytecodeError(
             f"{bytecode.name}: {bytecode.argcount} positional ({bytecode.posonlyargcount} positional-only) and "
             f"{bytecode.kwonlyargcount} keyword-only parameters, flags {bytecode.flags:#x}, "

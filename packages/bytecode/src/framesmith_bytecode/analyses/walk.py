@@ -6,6 +6,7 @@ CPython trusts its compiler and reads invalid memory if a slot holds another kin
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import cached_property
 from types import CodeType
@@ -45,7 +46,16 @@ from framesmith_bytecode.analyses.slots import (
 from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices, region_spans
 from framesmith_bytecode.analyses.stack import NOWHERE, Depths
 from framesmith_bytecode.cpython.running import TABLE
-from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Region, expect_bytecode, plain_name
+from framesmith_bytecode.model.bytecode import (
+    GENERATOR_FLAGS,
+    Bytecode,
+    Instr,
+    Item,
+    Label,
+    Region,
+    expect_bytecode,
+    plain_name,
+)
 from framesmith_bytecode.model.ops import OPS, pops, pushes, required_depth
 
 # Ordinary operations that go on to the next instruction: name -> (slots popped, net effect).
@@ -71,8 +81,6 @@ _SILENT: Final = frozenset(
     ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
 )
 _CHANGES_BELOW: Final = frozenset(("LIST_APPEND", "LIST_EXTEND"))
-_GENERATOR_FLAGS: Final = 0x20 | 0x80 | 0x200
-_OPTIMIZED: Final = 0x01
 
 
 class _NeedsStringKinds(Exception):
@@ -127,7 +135,7 @@ class _Walk:
     def check_start(self) -> None:
         """RETURN_GENERATOR must be the first instruction of generators, and of them alone."""
         first = next((item for item in self.items if isinstance(item, Instr)), None)
-        generator = bool(self.bytecode.flags & _GENERATOR_FLAGS)
+        generator = bool(self.bytecode.flags & GENERATOR_FLAGS)
         if generator != (first is not None and first.op == "RETURN_GENERATOR"):
             raise BytecodeError(
                 f"{self.bytecode.name}: flags {self.bytecode.flags:#x} say {'' if generator else 'no '}generator or "
@@ -141,7 +149,7 @@ class _Walk:
             if index in self.span_at or any(isinstance(i, Instr) for i in self.items[:index]) or depth:
                 raise self.fail(index, "makes the generator, and so must be the first instruction, outside all regions")
         elif op == "YIELD_VALUE":
-            if not flags & _GENERATOR_FLAGS:
+            if not flags & GENERATOR_FLAGS:
                 raise self.fail(index, "yields in a function that is no generator")
             if TABLE.yield_index == 0 and arg and (arg != 1 or not self.only_after(index, "SEND")):
                 raise self.fail(index, "says that it yields for another generator, and is not only after a SEND")
@@ -149,9 +157,9 @@ class _Walk:
             if arg is not None and arg & 3 >= 2:
                 self.check_resume(index, depth, others)
         elif op == "ASYNC_GEN_WRAP":
-            if not flags & 0x200:
+            if not flags & inspect.CO_ASYNC_GENERATOR:
                 raise self.fail(index, "wraps a value in a function that is no asynchronous generator")
-        elif flags & _OPTIMIZED:  # LOAD_LOCALS, IMPORT_STAR
+        elif flags & inspect.CO_OPTIMIZED:  # LOAD_LOCALS, IMPORT_STAR
             raise self.fail(index, "needs a local namespace; this function keeps its variables in slots")
 
     def only_after(self, index: int, *ops: str) -> bool:

@@ -5,7 +5,8 @@ made of `code` (its closure: the cells named by `freevars`, in that order), then
 `("stack", i)` the i-th slot of the value stack (0 is the bottom), `("local", name)` the local, `("contents", name)`
 what the cell holds, and calls it with that many positional arguments. Slots that certainly hold NULL are no
 parameters. Where a parameter is marked `maybe_missing`, `UNBOUND` stands for a NULL slot or an unbound local. A stack
-slot that holds a cell, saved by a comprehension, has a parameter too; it is passed as the cell.
+slot that holds a cell, saved by a comprehension, has a parameter too; it is passed as the cell. The name of a stack
+slot's parameter says its kind to the verifier (`slots.carrier_name`, `variable_kind`): `.handled_0`, `.tuple3_1`.
 
 Note [RESUME comes last]: the interpreter serves signals at RESUME, so a KeyboardInterrupt may arise there. The frame
 must be complete by then, and the exception must go to the handler of the resume point, or a `with` block would not be
@@ -14,6 +15,7 @@ exited. So RESUME follows the instructions that rebuild the frame, in a region o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -36,6 +38,7 @@ from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import (
+    GENERATOR_FLAGS,
     Bytecode,
     Instr,
     Item,
@@ -47,8 +50,10 @@ from framesmith_bytecode.model.bytecode import (
 )
 from framesmith_bytecode.writing.encode import encode
 
-_VARARGS, _VARKEYWORDS, _GENERATORS, _FUNCTION = 0x04, 0x08, 0x20 | 0x80 | 0x200, 0x03
-_HAS_DOCSTRING: Final = 0x4000000
+_FUNCTION: Final = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+_HAS_DOCSTRING: Final = 0x4000000  # CO_HAS_DOCSTRING, of 3.13
+#: The part of a continuation's qualified name that follows the name of the original function.
+_RESUMED: Final = ".<resumed at line "
 _CAN_PUSH_RAW: Final = "LOAD_FAST_AND_CLEAR" in TABLE.opcodes
 
 
@@ -71,7 +76,7 @@ class ContinuationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of a continuation: the value that the caller passes, and its name inside."""
+    """One argument of a continuation: the value that the caller passes, and its name inside, which says its kind."""
 
     kind: Literal["stack", "local", "contents"]
     source: int | str
@@ -101,7 +106,7 @@ def _why_not(known: Analyses, index: int, own_cells: bool) -> str | None:
     if not 0 <= index < len(bytecode.instructions):
         count = len(bytecode.instructions)
         return f"index {index} is outside the {count} items; a continuation starts at one of 0 to {count - 1}"
-    if bytecode.flags & _GENERATORS:
+    if bytecode.flags & GENERATOR_FLAGS:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"
@@ -375,16 +380,26 @@ def _assemble(plan: _Plan, name: str | None) -> Continuation:
         name or bytecode.name,
         entry.out + body,
         regions,
-        name or f"{bytecode.qualname or bytecode.name}.<resumed at line {line}>",
+        name or f"{bytecode.qualname or bytecode.name}{_RESUMED}{line}>",
         bytecode.filename,
         bytecode.firstlineno,
         argcount=len(names),
-        flags=bytecode.flags & ~(_VARARGS | _VARKEYWORDS | _HAS_DOCSTRING),
+        flags=bytecode.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | _HAS_DOCSTRING),
         varnames=names + locals_left + entry.temporaries,
         cellvars=list(plan.cells.own),
         freevars=plan.cells.freevars,
     )
     return Continuation(encode(result), result, plan.index, tuple(plan.parameters), plan.cells.free)
+
+
+def is_continuation(code: CodeType) -> bool:
+    """Whether this is the code of a continuation that was given no other name."""
+    return _RESUMED in code.co_qualname
+
+
+def resumed_function(name: str) -> str:
+    """Return the qualified name of the function that a continuation of this name resumes; another name unchanged."""
+    return name.partition(_RESUMED)[0]
 
 
 def make_continuation(

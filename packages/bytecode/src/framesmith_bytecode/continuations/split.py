@@ -62,7 +62,7 @@ class _Handover:
         self.codegen = Codegen.like(known.bytecode)
         self.spilled = [self.codegen.new_temp(f"slot_{slot}") for slot in range(len(kinds))]
         self.handled: str | None = None
-        if HANDLED in kinds:  # a name of its kind
+        if HANDLED in kinds:  # named by its kind: see Note [How a continuation is called]
             slot = kinds.index(HANDLED)
             self.handled = self.spilled[slot] = carrier_name(HANDLED, slot, self.codegen.varnames)
 

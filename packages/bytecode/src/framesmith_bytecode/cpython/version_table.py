@@ -13,13 +13,14 @@ class VersionTable:
 
     `null_first`: the NULL of a call is under the callable (else above it).
     `jumps`: canonical jump -> (forward opcode, backward opcode or None).
-    `inverse_jumps`: canonical conditional jump -> the one that jumps on the opposite condition.
     `for_exit`: opcodes at the target of FOR_ITER, skipped when the iterator is exhausted.
     `explicit_end_send`: SEND leaves the receiver on the stack, END_SEND drops it.
     `calls`: encoding of keyword names of CALL. `strings`: encoding of f-strings.
     `compare_shift`, `compare_bool_bit`: position of COMPARE_OP's operator, and the bit that converts to bool.
+    `compare_masks`: the low bits of COMPARE_OP's operand are the outcomes (less, greater, equal) that it accepts.
     `attr_method_bit`: LOAD_METHOD is LOAD_ATTR with the low bit set.
     `intrinsics_1`, `intrinsics_2`: canonical operation or helper name -> number.
+    `return_const`: LOAD_CONST, RETURN_VALUE are one RETURN_CONST.
     `bool_jumps`: conditional jumps and UNARY_NOT require an exact bool on the stack.
     `unchecked_fast`: LOAD_FAST does not check that the local is bound.
     `function_attributes`: MAKE_FUNCTION takes code only, SET_FUNCTION_ATTRIBUTE adds the parts.

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from framesmith_bytecode.model.ops import OPS, OTHER_COMPARISONS, SPELT_HERE, CallShape, Op, Operand, SuperShape
+from framesmith_bytecode.model.ops import (
+    FUNCTION_PARTS,
+    OPS,
+    OTHER_COMPARISONS,
+    SPELT_HERE,
+    CallShape,
+    Op,
+    Operand,
+    SuperShape,
+)
 
 
 class Position(NamedTuple):
@@ -31,6 +41,8 @@ class Label:
         return f"<Label {self.hint or hex(id(self))}>"
 
 
+#: The flags of generators, coroutines and asynchronous generators.
+GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: Upper bound of numbers that the interpreter stores in C ints.
 INT_LIMIT = 1 << 31
 
@@ -66,7 +78,7 @@ def _is_unpack_ex(arg: object) -> bool:
 
 
 def _is_function(arg: object) -> bool:
-    return isinstance(arg, frozenset) and arg <= {"defaults", "kwdefaults", "annotations", "closure"}
+    return isinstance(arg, frozenset) and arg <= frozenset(FUNCTION_PARTS)
 
 
 #: Most targets of one UNPACK_EX, which counts those after the list in the upper 24 bits.
@@ -265,10 +277,15 @@ class Bytecode:
     names: tuple[str, ...] = ()
 
     @property
+    def parameter_count(self) -> int:
+        """The number of parameters, *args and **kwargs included."""
+        variadic = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)
+        return self.argcount + self.kwonlyargcount + sum(bool(self.flags & flag) for flag in variadic)
+
+    @property
     def argument_names(self) -> list[str]:
         """All parameters in frame order, *args and **kwargs included."""
-        count = self.argcount + self.kwonlyargcount + bool(self.flags & 0x04) + bool(self.flags & 0x08)
-        return self.varnames[:count]
+        return self.varnames[: self.parameter_count]
 
 
 def expect_bytecode(value: object, taker: str, wanted: str = "a Bytecode") -> None:

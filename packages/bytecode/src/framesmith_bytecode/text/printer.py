@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Final
 
 from framesmith_bytecode.analyses.spans import BytecodeError
@@ -10,9 +11,7 @@ from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_by
 from framesmith_bytecode.model.ops import CallShape
 from framesmith_bytecode.text.constant_text import constant_text
 
-_NEW_LOCALS: Final = 0x02
-_VARARGS: Final = 0x04
-_ASYNC: Final = 0x80 | 0x200
+_ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def label_names(bytecode: Bytecode) -> dict[Label, str]:
@@ -48,7 +47,7 @@ def signature(bytecode: Bytecode) -> str:
     shown = names[:positional]
     if bytecode.posonlyargcount:
         shown.insert(bytecode.posonlyargcount, "/")
-    if bytecode.flags & _VARARGS:
+    if bytecode.flags & inspect.CO_VARARGS:
         shown.append("*" + rest.pop(0))
     elif bytecode.kwonlyargcount:
         shown.append("*")
@@ -58,7 +57,7 @@ def signature(bytecode: Bytecode) -> str:
 def headline(bytecode: Bytecode) -> str:
     """`def name(parameters)`, or the kind of code that is no function body."""
     name = bytecode.qualname or bytecode.name
-    if not bytecode.flags & _NEW_LOCALS:
+    if not bytecode.flags & inspect.CO_NEWLOCALS:
         return f"body {name}"
     return f"{'async ' if bytecode.flags & _ASYNC else ''}def {name}({signature(bytecode)})"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypeVar
 
-from framesmith_dynamo.residual.continuations import is_continuation
+from framesmith_bytecode import is_continuation
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_frames import Entry
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import CodeType
 
 from framesmith_bytecode import Continuation, ContinuationError, make_continuation
-from framesmith_dynamo.breaks import RESUMED, GraphBreak, register_break
+from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_frames import always_offer, skip
 
@@ -40,10 +39,6 @@ def continuation_at(
         always_offer(known.code)
         decoded(known.code).broken_at = code.broken_at | {here}
     return known
-
-
-def is_continuation(code: CodeType) -> bool:
-    return RESUMED in code.co_qualname
 
 
 def _make(code: DecodedCode, index: int, nulls: frozenset[int], bound: frozenset[str]) -> Continuation:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from types import CodeType
 
-from framesmith_bytecode import Bytecode, Codegen, Instr, Label, encode
+from framesmith_bytecode import Bytecode, Codegen, Instr, Label, encode, is_continuation
 from framesmith_dynamo.interpreter.decoded import decoded
-from framesmith_dynamo.residual.continuations import is_continuation
 from framesmith_frames import Entry
 
 

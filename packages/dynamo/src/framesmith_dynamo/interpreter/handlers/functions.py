@@ -5,21 +5,18 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from framesmith_bytecode import Instr
+from framesmith_bytecode import FUNCTION_PARTS, Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue
-
-#: The order of the parts of a function on the stack.
-PARTS = ("defaults", "kwdefaults", "annotations", "closure")
 
 
 @handler("MAKE_FUNCTION")
 def make_function(frame: Frame, instr: Instr) -> None:
     """Pop the code and the parts under it; push the function."""
     code: CodeType = frame.pop().as_constant()
-    parts = {name: frame.pop() for name in reversed(PARTS) if name in instr.arg}
+    parts = {name: frame.pop() for name in reversed(FUNCTION_PARTS) if name in instr.arg}
     arguments = {name: READERS[name](frame, part) for name, part in parts.items()}
     made = FunctionValue.make(frame, code, frame.globals, qualname=code.co_qualname, **_renamed(arguments))
     frame.push(made)
