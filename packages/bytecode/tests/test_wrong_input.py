@@ -27,7 +27,7 @@ from framesmith_bytecode import (
 )
 from framesmith_bytecode.analyses.cfg import control_flow
 from framesmith_bytecode.analyses.liveness import liveness
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.model.ops import SPELT_HERE
 
 
@@ -43,7 +43,7 @@ NO_ITEM = Bytecode("f", ["NOP"])
 LOST = Bytecode("f", [Instr("JUMP", Label())])
 
 TAKE_BYTECODE = [
-    encode, verify, problems, stack_depths, liveness, control_flow, Analyses,
+    encode, verify, problems, stack_states, liveness, control_flow, Analyses,
     format_bytecode, format_python,
 ]  # fmt: skip
 TAKE_AN_INDEX = [split, make_continuation, why_no_continuation]
@@ -98,7 +98,7 @@ UNSOUND = [
 ]
 
 
-@pytest.mark.parametrize("taker", [encode, verify, stack_depths, liveness, Liveness, control_flow])
+@pytest.mark.parametrize("taker", [encode, verify, stack_states, liveness, Liveness, control_flow])
 @pytest.mark.parametrize(("bytecode", "message"), UNSOUND)
 def test_what_cannot_be_read_is_named(taker, bytecode, message):
     with pytest.raises(BytecodeError, match=message):

@@ -6,7 +6,7 @@ from framesmith_bytecode.analyses.cfg import control_flow, reachable
 from framesmith_bytecode.analyses.liveness import liveness, observes_locals
 from framesmith_bytecode.analyses.slots import NULL, OBJECT
 from framesmith_bytecode.analyses.spans import Span, innermost
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import read_exception_table, write_exception_table
 
 
@@ -87,14 +87,14 @@ def sometimes(flag):
 
 def test_unbound_locals():
     bytecode = decode(sometimes.__code__)
-    depths = stack_depths(bytecode)
+    states = stack_states(bytecode)
     end = index_of(bytecode, "RETURN_VALUE")
-    analysis = BoundAnalysis(bytecode, depths)
+    analysis = BoundAnalysis(bytecode, states)
     assert analysis.before(0) == {"x", "y"}
     assert analysis.before(end) == {"y"}
     assert analysis.before(index_of(bytecode, "DELETE_FAST")) == {"x"}
     plain = decode(loop.__code__)
-    assert possibly_unbound(plain, stack_depths(plain)) == set()
+    assert possibly_unbound(plain, stack_states(plain)) == set()
 
 
 def test_nulls_on_the_stack():
@@ -102,7 +102,7 @@ def test_nulls_on_the_stack():
         return f(x.method(1), [x, f(2)])
 
     bytecode = decode(calls.__code__)
-    kinds = stack_depths(bytecode).kinds
+    kinds = stack_states(bytecode).kinds
     assert kinds(index_of(bytecode, "LOAD_CONST", 2)).count(NULL) == 2
     assert kinds(index_of(bytecode, "RETURN_VALUE")) == [OBJECT]
     assert NULL | OBJECT in kinds(index_of(bytecode, "LOAD_CONST", 1))
@@ -167,7 +167,7 @@ def test_a_saved_cell_that_is_put_back_is_a_cell_again():
         Instr("BUILD_TUPLE", 2), Instr("RETURN_VALUE"),
     ]  # fmt: skip
     bytecode = Bytecode("f", items, varnames=["c"], cellvars=["c"])
-    assert [bool(raw) for raw in stack_depths(bytecode).raw] == [False] * 2 + [True] * 5 + [False] * 3
+    assert list(map(bool, stack_states(bytecode).displaced_cells)) == [False] * 2 + [True] * 5 + [False] * 3
     assert problems(bytecode) == []
     items[5] = Instr("NOP")  # now the variable is put back, and the cell lost
     assert "item 7 (LOAD_DEREF 'c'): a comprehension's variable stands where" in problems(bytecode)[0]
@@ -184,6 +184,6 @@ def test_cells_that_may_be_empty():
             x += 1
 
     bytecode = decode(late.__code__)
-    found = cells_bound(bytecode, stack_depths(bytecode)).found
+    found = cells_bound(bytecode, stack_states(bytecode)).found
     loads = [i for i, item in enumerate(bytecode.instructions) if isinstance(item, Instr) and item.op == "LOAD_DEREF"]
     assert found == {loads[0]} < set(loads)

@@ -16,7 +16,7 @@ from framesmith_bytecode import (
     problems,
     verify,
 )
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 
 A, B, C = Label("A"), Label("B"), Label("C")
 NONE, RETURN = Instr("LOAD_CONST", None), Instr("RETURN_VALUE")
@@ -263,16 +263,16 @@ def test_sound_function_has_no_problems():
 
 def test_depths():
     bytecode = function(A, NONE, Instr("POP_JUMP_IF_NONE", A), NONE, RETURN, NONE)
-    depths = stack_depths(bytecode)
-    assert depths.before == [0, 0, 1, 0, 1, None]
-    assert depths.deepest == 1
+    states = stack_states(bytecode)
+    assert states.before == [0, 0, 1, 0, 1, None]
+    assert states.deepest == 1
 
 
 def test_depth_of_regions_is_found():
     bytecode = function(NONE, A, Instr("NOP"), B, RETURN, C, Instr("RERAISE", 0), regions=[Region(A, B, C, None, True)])
-    depths = stack_depths(bytecode)
-    assert depths.regions == {0: 1}
-    assert depths.before[6] == 3
+    states = stack_states(bytecode)
+    assert states.regions == {0: 1}
+    assert states.before[6] == 3
 
 
 def test_inner_region_is_in_force():

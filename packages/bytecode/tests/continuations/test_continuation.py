@@ -18,7 +18,7 @@ from framesmith_bytecode import (
     why_no_continuation,
 )
 from framesmith_bytecode.analyses.slots import HANDLED
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 
 LOG = []
 
@@ -253,7 +253,7 @@ def test_cut_at_every_place(function, runs):
     bytecode = decode(function.__code__)
     expected = [outcome(function, arguments) for arguments in runs]
     cuts = 0
-    for index, depth in enumerate(stack_depths(bytecode).before):
+    for index, depth in enumerate(stack_states(bytecode).before):
         if depth is None or why_no_continuation(bytecode, index, own_cells=True):
             continue
         prefix, continuation = split(bytecode, index)
@@ -270,7 +270,7 @@ def test_cut_at_every_place(function, runs):
 @pytest.mark.parametrize("function", [shadowed, shadowed_while_empty, Derived.replaced], ids=lambda f: f.__name__)
 def test_no_place_is_refused(function):
     known = Analyses(decode(function.__code__))
-    reached = [index for index, depth in enumerate(known.depths.before) if depth is not None]
+    reached = [index for index, depth in enumerate(known.stack_states.before) if depth is not None]
     assert [why_no_continuation(known, index, own_cells=True) for index in reached] == [None] * len(reached)
 
 
@@ -380,11 +380,11 @@ def test_continuations_of_continuations_of_shadowed_cells():
     expected = shadowed([2, 1])
     refused = set()
     for index in range(0, len(known.bytecode.instructions), 3):
-        if known.depths.before[index] is None:
+        if known.stack_states.before[index] is None:
             continue
         first = split(known, index)
         again = Analyses(decode(first.continuation.code))
-        reached = [i for i, depth in enumerate(again.depths.before) if depth is not None]
+        reached = [i for i, depth in enumerate(again.stack_states.before) if depth is not None]
         for second in reached[:: len(reached) // 7]:
             refused.add(why_no_continuation(again, second, own_cells=True))
             if why_no_continuation(again, second, own_cells=True) is None:
@@ -493,7 +493,8 @@ def test_handled_exceptions_are_restored_when_the_continuation_cannot_be_called(
     """At the recursion limit the call of a continuation fails inside an except block that is left by it."""
     whole = recurses.__code__
     known = Analyses(decode(whole))
-    caught = [i for i, kinds in enumerate(map(known.depths.kinds, range(len(known.depths.before)))) if HANDLED in kinds]
+    states = known.stack_states
+    caught = [i for i, kinds in enumerate(map(states.kinds, range(len(states.before)))) if HANDLED in kinds]
     assert len(caught) > 5
     try:
         for index in caught:
@@ -543,7 +544,7 @@ def test_many_slots_that_may_be_null_are_restored_without_branches():
     exec(f"def many(xs):\n    return [({names}) for {names} in xs]", namespace)
     known = Analyses(decode(namespace["many"].__code__))
     rows = [tuple(range(60)), tuple(range(60, 120))]
-    deep = [index for index, depth in enumerate(known.depths.before) if depth is not None and depth >= 60]
+    deep = [index for index, depth in enumerate(known.stack_states.before) if depth is not None and depth >= 60]
     for index in deep[::40]:
         prefix, continuation = split(known, index)
         assert FunctionType(prefix, {})(rows) == rows

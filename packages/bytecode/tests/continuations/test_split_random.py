@@ -33,7 +33,7 @@ def last_deaths_sorted(effects):
 
 def keeps_a_cell(known, index):
     """Whether a comprehension with a cell for its variable is running at the item: both halves keep that cell."""
-    return any(kind & CELL for kind in known.depths.kinds(index))
+    return any(kind & CELL for kind in known.stack_states.kinds(index))
 
 
 def agree(found, expected, *, deaths=True):
@@ -51,7 +51,7 @@ def agree(found, expected, *, deaths=True):
 def split_again(prefix, code, chance):
     """The prefix with its continuation split as well, and whether that keeps a cell."""
     known = Analyses(decode(code))
-    index = chance.choice([index for index, depth in enumerate(known.depths.before) if depth is not None])
+    index = chance.choice([index for index, depth in enumerate(known.stack_states.before) if depth is not None])
     reason = why_no_continuation(known, index, own_cells=True)
     SPLIT_AGAIN[reason or "split"] += 1
     if reason is not None:
@@ -66,7 +66,7 @@ def check_splits(source: str, chance: random.Random, most: int) -> int:
     bytecode = decode(function.__code__)
     known = Analyses(bytecode)
     expected = outcome(function)
-    reached = known.depths.before
+    reached = known.stack_states.before
     indices = [index for index, depth in enumerate(reached) if depth is not None]
     done = 0
     for index in chance.sample(indices, min(most, len(indices))):

@@ -51,7 +51,7 @@ class Splitter:
         from framesmith_bytecode import Analyses, decode, split, why_no_continuation
 
         known = Analyses(decode(code))
-        indices = [index for index, depth in enumerate(known.depths.before) if depth is not None]
+        indices = [index for index, depth in enumerate(known.stack_states.before) if depth is not None]
         chosen = zlib.crc32(f"{self.seed} {code.co_qualname} {code.co_firstlineno}".encode()) % len(indices)
         reason = why_no_continuation(known, indices[chosen], own_cells=True)
         self.counts[reason or "cut"] += 1

@@ -151,7 +151,7 @@ def split_everywhere(function, runs, *, step=1, again=0):
     known = Analyses(decode(function.__code__))
     expected = [observe(function, arguments) for arguments in runs]
     refused = {}
-    for index, depth in enumerate(known.depths.before):
+    for index, depth in enumerate(known.stack_states.before):
         if depth is None or index % step:
             continue
         reason = why_no_continuation(known, index, own_cells=True)
@@ -170,7 +170,7 @@ def split_everywhere(function, runs, *, step=1, again=0):
 def split_twice(function, runs, expected, prefix, code, step):
     """Split the continuation of a prefix as well, at every `again`-th item."""
     known = Analyses(decode(code))
-    for index, depth in enumerate(known.depths.before):
+    for index, depth in enumerate(known.stack_states.before):
         if depth is None or index % step or why_no_continuation(known, index, own_cells=True):
             continue
         second = split(known, index).prefix

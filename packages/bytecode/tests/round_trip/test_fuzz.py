@@ -26,7 +26,7 @@ from framesmith_bytecode import (
     encode,
     format_bytecode,
 )
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.corpus.compare import difference
 from framesmith_bytecode.model.ops import pops, pushes, required_depth
 
@@ -203,7 +203,7 @@ def attempt(chance, generate):
         return "refused"
     assert isinstance(code, CodeType)
     again = decode(code)
-    if None not in stack_depths(again).before:  # unreachable items may change, for example run off the end
+    if None not in stack_states(again).before:  # unreachable items may change, for example run off the end
         assert difference(again, decode(encode(again))) is None
     if chance.random() < 0.05:
         assert format_bytecode(again)

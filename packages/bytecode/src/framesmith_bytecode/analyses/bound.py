@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label
 from framesmith_bytecode.model.ops import OPS
 
@@ -45,12 +45,12 @@ class BoundAnalysis:
     The mask is joined into a region's handler at labels and after unbinding; in between it only shrinks.
     """
 
-    def __init__(self, bytecode: Bytecode, depths: Depths, family: _Family = _FAST) -> None:
+    def __init__(self, bytecode: Bytecode, states: StackStates, family: _Family = _FAST) -> None:
         unbindable = {
             item[1]
             for index, item in enumerate(bytecode.instructions)
             if isinstance(item, Instr)
-            and (item[0] in family.unbind or (item[0] == "STORE_FAST" and depths.stores_null(index)))
+            and (item[0] in family.unbind or (item[0] == "STORE_FAST" and states.stores_null(index)))
         }
         cells = {*bytecode.cellvars, *bytecode.freevars}
         bound = set(bytecode.argument_names)
@@ -61,18 +61,18 @@ class BoundAnalysis:
         suspects = [name for name in names if name not in bound or name in unbindable]
         self.bits = {name: 1 << i for i, name in enumerate(suspects)}
         self.entry = sum(bit for name, bit in self.bits.items() if name not in bound)
-        self.labels = depths.labels
+        self.labels = states.labels
         self.at_label: dict[Label, int] = {}
         self.changed = True
-        self.events = self._events(bytecode, depths, family) if suspects else []
+        self.events = self._events(bytecode, states, family) if suspects else []
         self.found = self._settle()
 
-    def _events(self, bytecode: Bytecode, depths: Depths, family: _Family) -> list[Event]:
+    def _events(self, bytecode: Bytecode, states: StackStates, family: _Family) -> list[Event]:
         load, unbind, ops = family
         handlers = {
-            index: bytecode.regions[span.key].handler for span in depths.spans for index in range(span.start, span.end)
+            index: bytecode.regions[span.key].handler for span in states.spans for index in range(span.start, span.end)
         }
-        bits, before = self.bits, depths.before
+        bits, before = self.bits, states.before
         events: list[Event] = []
         for index, item in enumerate(bytecode.instructions):
             if before[index] is None:
@@ -87,7 +87,7 @@ class BoundAnalysis:
                 bit = bits.get(item[1], 0)
                 if op == "DELETE_DEREF" and bit:
                     events.append((_LOAD, index, bit, None))
-                if op in unbind or (op == "STORE_FAST" and depths.stores_null(index)):
+                if op in unbind or (op == "STORE_FAST" and states.stores_null(index)):
                     events.append((_UNBOUND, index, bit, handlers.get(index)))
                 elif bit:
                     events.append((_LOAD if op == load else _BIND, index, bit, None))
@@ -139,14 +139,14 @@ class BoundAnalysis:
         return {name for name, bit in self.bits.items() if mask & bit}
 
 
-def possibly_unbound(bytecode: Bytecode, depths: Depths) -> set[int]:
+def possibly_unbound(bytecode: Bytecode, states: StackStates) -> set[int]:
     """Indices of the LOAD_FAST items whose local some path leaves unbound."""
-    return BoundAnalysis(bytecode, depths).found
+    return BoundAnalysis(bytecode, states).found
 
 
-def cells_bound(bytecode: Bytecode, depths: Depths) -> BoundAnalysis:
+def cells_bound(bytecode: Bytecode, states: StackStates) -> BoundAnalysis:
     """The same for the function's own cells: `found` are the items that read or delete a cell which may be empty.
 
     Other functions that share a cell may empty it too; they are not considered.
     """
-    return BoundAnalysis(bytecode, depths, _CELLS)
+    return BoundAnalysis(bytecode, states, _CELLS)

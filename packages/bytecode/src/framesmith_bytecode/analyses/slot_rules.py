@@ -34,7 +34,7 @@ from framesmith_bytecode.analyses.slots import (
     TUPLE,
     VALUE,
     Kind,
-    Others,
+    NonObjectSlots,
     bits,
     in_words,
     number_of,
@@ -256,7 +256,7 @@ _INTRINSICS_2: Final[Mapping[str, tuple[Kind, Kind, Kind]]] = {
     "SET_FUNCTION_TYPE_PARAMS": (FUNCTION, TUPLE, FUNCTION),
 }
 # Intrinsics that assume a string, or an object made from one.
-USES_TEXTS: Final = frozenset(
+USES_STRINGS: Final = frozenset(
     name for name, row in {**_INTRINSICS_1, **_INTRINSICS_2}.items() if row[0] in (TEXT, ALIAS)
 )
 
@@ -338,22 +338,22 @@ ORDINARY: Final = frozenset(OPS) - set(TAKES) - set(GIVES) - set(KEEPS) - set(RU
 # The most common of the other operations, where all slots are objects but for the NULL of a call, and none below
 # `floor` is popped. Each returns the depth and the other slots afterwards, or None where the full rule is needed.
 
-Quick: TypeAlias = Callable[[Any, int, Others, int], "tuple[int, Others] | None"]
+Quick: TypeAlias = Callable[[Any, int, NonObjectSlots, int], "tuple[int, NonObjectSlots] | None"]
 _NULL_ABOVE: Final = 0 if NULL_FIRST else 1
 
 
-def _quick_push_null(arg: None, depth: int, others: Others, floor: int) -> tuple[int, Others] | None:
+def _quick_push_null(arg: None, depth: int, others: NonObjectSlots, floor: int) -> tuple[int, NonObjectSlots] | None:
     return depth + 1, (depth, NULL, others)
 
 
-def _quick_load_method(arg: str, depth: int, others: Others, floor: int) -> tuple[int, Others] | None:
+def _quick_load_method(arg: str, depth: int, others: NonObjectSlots, floor: int) -> tuple[int, NonObjectSlots] | None:
     base = depth - 1
     if base < floor or (others is not None and others[0] >= base):
         return None
     return depth + 1, (base + _NULL_ABOVE, NULL | OBJECT, others)
 
 
-def _quick_call(shape: CallShape, depth: int, others: Others, floor: int) -> tuple[int, Others] | None:
+def _quick_call(shape: CallShape, depth: int, others: NonObjectSlots, floor: int) -> tuple[int, NonObjectSlots] | None:
     base = depth - shape[0] - 2
     if base < floor or others is None or others[0] != base + _NULL_ABOVE or not others[1] & NULL:
         return None

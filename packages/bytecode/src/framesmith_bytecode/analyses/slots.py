@@ -2,7 +2,7 @@
 
 A `Kind` is a set of bits (joins are unions) and, for some, a number: how many free variables a code object has, how
 many cells or items a tuple holds. `OBJECT` is any Python object and the kind of most slots, so a stack is represented
-by its depth and a linked list of the slots of other kinds (`Others`), top first.
+by its depth and a linked list of the slots of other kinds (`NonObjectSlots`), top first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 Kind: TypeAlias = int
 # (slot index, its kind, the others below) or None
-Others: TypeAlias = "tuple[int, Kind, Others] | None"
+NonObjectSlots: TypeAlias = "tuple[int, Kind, NonObjectSlots] | None"
 
 NULL: Final = 1
 OBJECT: Final = 1 << 1
@@ -116,19 +116,19 @@ def constant_kind(value: object) -> Kind:
 # ---- lists of slots ----
 
 
-def push(others: Others, index: int, kind: Kind) -> Others:
+def push(others: NonObjectSlots, index: int, kind: Kind) -> NonObjectSlots:
     """The list with one more slot on top."""
     return others if kind == OBJECT else (index, kind, others)
 
 
-def cut(others: Others, depth: int) -> Others:
+def cut(others: NonObjectSlots, depth: int) -> NonObjectSlots:
     """The list of the lowest `depth` slots."""
     while others is not None and others[0] >= depth:
         others = others[2]
     return others
 
 
-def slots(others: Others, base: int, depth: int) -> list[Kind]:
+def slots(others: NonObjectSlots, base: int, depth: int) -> list[Kind]:
     """Kinds of the slots from `base` up to `depth`, bottom first."""
     found = [OBJECT] * (depth - base)
     while others is not None and others[0] >= base:
@@ -138,7 +138,7 @@ def slots(others: Others, base: int, depth: int) -> list[Kind]:
     return found
 
 
-def push_all(others: Others, base: int, kinds: list[Kind]) -> Others:
+def push_all(others: NonObjectSlots, base: int, kinds: list[Kind]) -> NonObjectSlots:
     """The list with several more slots on top, bottom first; the first is slot `base`."""
     for index, kind in enumerate(kinds, base):
         if kind != OBJECT:
@@ -146,12 +146,12 @@ def push_all(others: Others, base: int, kinds: list[Kind]) -> Others:
     return others
 
 
-def join_others(left: Others, right: Others) -> Others:
+def join_slots(left: NonObjectSlots, right: NonObjectSlots) -> NonObjectSlots:
     """The join of two stacks of the same depth; `left` itself if the join equals it."""
     if left is right or left == right:
         return left
     mine, theirs = dict(_pairs(left)), dict(_pairs(right))
-    joined: Others = None
+    joined: NonObjectSlots = None
     changed = False
     for index in sorted({*mine, *theirs}):
         kind = join(mine.get(index, OBJECT), theirs.get(index, OBJECT))
@@ -160,7 +160,7 @@ def join_others(left: Others, right: Others) -> Others:
     return joined if changed else left
 
 
-def _pairs(others: Others) -> list[tuple[int, Kind]]:
+def _pairs(others: NonObjectSlots) -> list[tuple[int, Kind]]:
     out = []
     while others is not None:
         out.append((others[0], others[1]))

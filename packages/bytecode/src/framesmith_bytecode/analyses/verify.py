@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from framesmith_bytecode.analyses.header import check_header, check_types
 from framesmith_bytecode.analyses.slots import CELL, NULL
 from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices
-from framesmith_bytecode.analyses.stack import Depths
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.stack import StackStates
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, expect_bytecode, why_not_instruction
 from framesmith_bytecode.model.ops import OPS
 
@@ -57,27 +57,27 @@ def _variable_problems(bytecode: Bytecode) -> Iterator[str]:
             yield _problem(bytecode, index, f"{item.arg!r} is no variable of this function{_nearest(item.arg, known)}")
 
 
-def _cell_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
+def _cell_problems(bytecode: Bytecode, states: StackStates) -> Iterator[str]:
     """A cell variable's slot must hold its cell at each instruction that uses it."""
     cells = {*bytecode.cellvars, *bytecode.freevars}
     if not cells:
         return
     for index, item in enumerate(bytecode.instructions):
-        if depths.before[index] is None or not isinstance(item, Instr):
+        if states.before[index] is None or not isinstance(item, Instr):
             continue
-        if item.arg.__class__ is not str or item.arg not in cells or item.arg in depths.raw_at(index):
+        if item.arg.__class__ is not str or item.arg not in cells or item.arg in states.displaced_cells_at(index):
             continue
-        if item.op == "STORE_FAST" and not depths.kinds(index)[-1] & (CELL | NULL):
+        if item.op == "STORE_FAST" and not states.kinds(index)[-1] & (CELL | NULL):
             yield _problem(bytecode, index, "would put a plain value where the cell belongs; use STORE_DEREF")
         elif item.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST"):
             yield _problem(bytecode, index, "reaches past the cell; use the _DEREF operation")
 
 
-def _send_problems(bytecode: Bytecode, depths: Depths) -> Iterator[str]:
+def _send_problems(bytecode: Bytecode, states: StackStates) -> Iterator[str]:
     items: list[Item] = bytecode.instructions
     for index, item in enumerate(items):
         if isinstance(item, Instr) and item.op == "SEND":
-            target = depths.labels[item.arg]
+            target = states.labels[item.arg]
             following = next((i for i in items[target:] if isinstance(i, Instr)), None)
             if following is None or following.op != "END_SEND":
                 yield _problem(bytecode, index, "its label must stand before an END_SEND")
@@ -99,10 +99,10 @@ def problems(bytecode: Bytecode) -> list[str]:
             return found
     try:
         check_header(bytecode)
-        depths = stack_depths(bytecode)
+        states = stack_states(bytecode)
     except BytecodeError as error:
         return [str(error)]
-    return [*_cell_problems(bytecode, depths), *_send_problems(bytecode, depths)]
+    return [*_cell_problems(bytecode, states), *_send_problems(bytecode, states)]
 
 
 def verify(bytecode: Bytecode) -> None:

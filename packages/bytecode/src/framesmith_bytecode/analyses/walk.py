@@ -1,4 +1,4 @@
-"""Abstract interpretation of the value stack over all paths: `stack_depths`.
+"""Abstract interpretation of the value stack over all paths: `stack_states`.
 
 It computes the depth of the stack and the kinds of slots that are not objects. Without it `encode` would be unsafe:
 CPython trusts its compiler and reads invalid memory if a slot holds another kind.
@@ -18,7 +18,7 @@ from framesmith_bytecode.analyses.slot_rules import (
     KEEPS,
     ORDINARY,
     QUICK,
-    USES_TEXTS,
+    USES_STRINGS,
     SlotError,
     apply_rule,
     demand,
@@ -34,17 +34,17 @@ from framesmith_bytecode.analyses.slots import (
     TEXT,
     VALUE,
     Kind,
-    Others,
+    NonObjectSlots,
     constant_kind,
     cut,
-    join_others,
+    join_slots,
     push,
     push_all,
     slots,
     variable_kind,
 )
 from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices, region_spans
-from framesmith_bytecode.analyses.stack import NOWHERE, Depths
+from framesmith_bytecode.analyses.stack import NOWHERE, StackStates
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import (
     GENERATOR_FLAGS,
@@ -75,9 +75,9 @@ _STORES: Final = dict.fromkeys(("STORE_FAST", "STORE_DEREF"), (1, -1))
 _STRAIGHT_VARIABLES: Final = {**_STRAIGHT, **_LOADS, **_STORES, "DELETE_FAST": (0, 0), "DELETE_DEREF": (0, 0)}
 _SLOT_OPS: Final = frozenset(name for name, row in OPS.items() if row.operand == "local") | {"MAKE_CELL"}
 _TRACKED: Final = frozenset((tuple, CodeType))
-_TRACKED_WITH_TEXTS: Final = _TRACKED | {str, type(None)}
+_TRACKED_WITH_STRINGS: Final = _TRACKED | {str, type(None)}
 # A comprehension saves and restores a cell's slot, outside of the region that cleans up, with these alone.
-_SILENT: Final = frozenset(
+_COMPREHENSION_MOVES: Final = frozenset(
     ("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "STORE_FAST", "POP_TOP", "NOP", "LOAD_CONST", "PUSH_NULL")
 )
 _CHANGES_BELOW: Final = frozenset(("LIST_APPEND", "LIST_EXTEND"))
@@ -88,23 +88,23 @@ class _NeedsStringKinds(Exception):
 
 
 # Depth, other slots, cell variables whose slot may hold another object than their cell.
-_State: TypeAlias = tuple[int, Others, frozenset[str]]
+_State: TypeAlias = tuple[int, NonObjectSlots, frozenset[str]]
 
 
 class _Walk:
-    def __init__(self, bytecode: Bytecode, texts: bool) -> None:
+    def __init__(self, bytecode: Bytecode, track_strings: bool) -> None:
         self.bytecode = bytecode
         self.items = bytecode.instructions
         self.labels = label_indices(bytecode)
         self.spans = region_spans(bytecode, self.labels)
         self.before: list[int | None] = [None] * len(self.items)
-        self.others: list[Others] = [None] * len(self.items)
+        self.non_object_slots: list[NonObjectSlots] = [None] * len(self.items)
         self.states: dict[int, _State] = {}
         self.deepest = 0
         self.pending: list[tuple[int, _State]] = [(0, (0, None, NOWHERE))]
         self.regions: dict[int, int] = {}
-        self.raised: dict[int, tuple[Others, frozenset[str]]] = {}
-        self.silent: list[tuple[int, int, int, Others]] = []
+        self.raised: dict[int, tuple[NonObjectSlots, frozenset[str]]] = {}
+        self.cannot_raise_sites: list[tuple[int, int, int, NonObjectSlots]] = []
         self.span_at: dict[int, int] = {}
         for span in self.spans:
             for index in range(span.start, span.end):
@@ -114,8 +114,8 @@ class _Walk:
         self.cells = frozenset((*bytecode.cellvars, *bytecode.freevars))
         moved = bool(self.cells) and self.moves_cells()
         self.straight = _STRAIGHT if self.special_kinds or moved else _STRAIGHT_VARIABLES
-        self.raw = [NOWHERE] * len(self.items) if moved else []
-        self.constants = _TRACKED_WITH_TEXTS if texts else _TRACKED
+        self.displaced_cells = [NOWHERE] * len(self.items) if moved else []
+        self.constants = _TRACKED_WITH_STRINGS if track_strings else _TRACKED
 
     def moves_cells(self) -> bool:
         """Whether an instruction uses the slot of a cell variable itself."""
@@ -142,7 +142,7 @@ class _Walk:
                 f"coroutine, the instructions {'do not ' if generator else ''}start with RETURN_GENERATOR"
             )
 
-    def check_context(self, index: int, item: Instr, depth: int, others: Others) -> None:
+    def check_context(self, index: int, item: Instr, depth: int, others: NonObjectSlots) -> None:
         """Check operations that are sound only in some functions, or after certain others."""
         op, arg, flags = item.op, item.arg, self.bytecode.flags
         if op == "RETURN_GENERATOR":
@@ -181,7 +181,7 @@ class _Walk:
         operands = (item.arg for item in self.items if isinstance(item, Instr))
         return frozenset(operand for operand in operands if isinstance(operand, Label))
 
-    def check_resume(self, index: int, depth: int, others: Others) -> None:
+    def check_resume(self, index: int, depth: int, others: NonObjectSlots) -> None:
         """While a generator awaits another, the interpreter expects the latter under the yielded value."""
         if not self.only_after(index, "SEND", "YIELD_VALUE"):
             raise self.fail(index, "resumes a wait for another generator, and is not only after SEND, YIELD_VALUE")
@@ -211,19 +211,19 @@ class _Walk:
             raise self.fail(index, f"stack depth {depth} inside a region whose handler wants {floor}")
         return floor
 
-    def enter_region(self, index: int, key: int, depth: int, others: Others, raw: frozenset[str]) -> int:
+    def enter_region(self, index: int, key: int, depth: int, others: NonObjectSlots, displaced: frozenset[str]) -> int:
         """Add the path from an instruction that may raise; returns the depth at its handler."""
         floor = self.floor(index, key, depth)
         kept = cut(others, floor)
         seen = self.raised.get(key)
         if seen is not None:
-            kept, raw = join_others(seen[0], kept), seen[1] | raw
-            if kept is seen[0] and raw == seen[1]:
+            kept, displaced = join_slots(seen[0], kept), seen[1] | displaced
+            if kept is seen[0] and displaced == seen[1]:
                 return floor
-        self.raised[key] = (kept, raw)
+        self.raised[key] = (kept, displaced)
         region = self.bytecode.regions[key]
         entered = [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION]
-        state = (floor + len(entered), push_all(kept, floor, entered), raw)
+        state = (floor + len(entered), push_all(kept, floor, entered), displaced)
         self.send(self.labels[region.handler], state, index)
         return floor
 
@@ -236,10 +236,10 @@ class _Walk:
                 raise self.fail(index, f"reached with stack depths {known} and {state[0]}")
             self.follow(index, state)
 
-    def visit_silent(self) -> None:
+    def check_cannot_raise_sites(self) -> None:
         """Check handlers of regions whose instructions cannot raise; their depth must be consistent as well."""
-        while self.silent:
-            index, key, depth, others = self.silent.pop()
+        while self.cannot_raise_sites:
+            index, key, depth, others = self.cannot_raise_sites.pop()
             region = self.bytecode.regions[key]
             handler = self.labels[region.handler]
             known, entry = self.before[handler], self.regions[key] + region.lasti + 1
@@ -251,33 +251,36 @@ class _Walk:
 
     def follow(self, index: int, state: _State) -> None:
         """Follow straight-line code from `index` until the path ends or adds nothing."""
-        depth, others, raw = state
-        items, before, kinds, span_at, straight = self.items, self.before, self.others, self.span_at, self.straight
+        depth, others, displaced = state
+        items, before, kinds = self.items, self.before, self.non_object_slots
+        span_at, straight = self.span_at, self.straight
         floor, last, size = 0, None, len(items)
         while index < size:
             item = items[index]
             if item.__class__ is Label:
-                joined = self.arrive(index, (depth, others, raw))
+                joined = self.arrive(index, (depth, others, displaced))
                 if joined is None:
                     return
-                _, others, raw = joined
+                _, others, displaced = joined
                 index += 1
                 continue
             before[index] = depth
             kinds[index] = others
-            if self.raw:
-                self.raw[index] = raw
+            if self.displaced_cells:
+                self.displaced_cells[index] = displaced
             if span_at:
                 key = span_at.get(index)
                 if key is None:
                     floor = 0
-                elif last is None or last[0] != key or last[1] is not others or last[2] is not raw or depth < floor:
+                elif (
+                    last is None or last[0] != key or last[1] is not others or last[2] is not displaced or depth < floor
+                ):
                     if cannot_raise(item, index, self.labels):  # type: ignore[arg-type]
-                        self.silent.append((index, key, depth, others))
+                        self.cannot_raise_sites.append((index, key, depth, others))
                         floor = self.floor(index, key, depth)
                     else:
-                        floor = self.enter_region(index, key, depth, others, raw)
-                        last = (key, others, raw)
+                        floor = self.enter_region(index, key, depth, others, displaced)
+                        last = (key, others, displaced)
             op, arg, _ = item  # type: ignore[misc]
             effect = straight.get(op)
             if effect is not None and depth - effect[0] >= floor and (others is None or others[0] < depth - effect[0]):
@@ -288,12 +291,12 @@ class _Walk:
                 depth, others = quick
             elif op in _TESTS and depth > floor and (others is None or others[0] < depth - 2):
                 depth -= 1
-                self.send(self.target(index, arg), (depth, others, raw), index)
+                self.send(self.target(index, arg), (depth, others, displaced), index)
             else:
-                after = self.step(index, item, (depth, others, raw), floor)  # type: ignore[arg-type]
+                after = self.step(index, item, (depth, others, displaced), floor)  # type: ignore[arg-type]
                 if after is None:
                     return
-                depth, others, raw = after
+                depth, others, displaced = after
             if depth > self.deepest:
                 self.deepest = depth
             index += 1
@@ -305,20 +308,20 @@ class _Walk:
         if known is not None:
             if known[0] != state[0]:
                 raise self.fail(index, f"reached with stack depths {known[0]} and {state[0]}")
-            others, raw = join_others(known[1], state[1]), known[2] | state[2]
-            if others is known[1] and raw == known[2]:
+            others, displaced = join_slots(known[1], state[1]), known[2] | state[2]
+            if others is known[1] and displaced == known[2]:
                 return None
-            state = (known[0], others, raw)
+            state = (known[0], others, displaced)
         self.states[index] = state
-        self.before[index], self.others[index], raw = state
-        if self.raw:
-            self.raw[index] = raw
+        self.before[index], self.non_object_slots[index], displaced = state
+        if self.displaced_cells:
+            self.displaced_cells[index] = displaced
         return state
 
     def step(self, index: int, item: Instr, state: _State, floor: int) -> _State | None:
         """State after the instruction if control goes on to the next one, else None."""
         op, arg, _ = item
-        depth, others, raw = state
+        depth, others, displaced = state
         needed = required_depth(op, arg)
         if depth < needed:
             raise self.fail(index, f"needs {needed} values on the stack, there are {depth}")
@@ -326,14 +329,14 @@ class _Walk:
         taken = pops(op, arg) - KEEPS.get(op, 0)
         if depth - taken < floor and op not in CANNOT_RAISE:
             raise self.fail(index, f"takes a value of which its handler wants to find {floor} on the stack")
-        if op in _INTRINSICS and arg in USES_TEXTS and self.constants is _TRACKED:
+        if op in _INTRINSICS and arg in USES_STRINGS and self.constants is _TRACKED:
             raise _NeedsStringKinds
         if op in _CONTEXT_DEPENDENT:
             self.check_context(index, item, depth, others)
         found = slots(others, base, depth)
         try:
             if OPS[op].operand in ("local", "deref"):
-                after, raw = self.variable(op, arg, found, raw)
+                after, displaced = self.variable(op, arg, found, displaced)
             else:
                 after = [self.constant(arg)] if op == "LOAD_CONST" else apply_rule(op, arg, found)
         except SlotError as error:
@@ -343,10 +346,10 @@ class _Walk:
         if flow == "next":
             others = push_all(rest, base, after)
             if op in _CHANGES_BELOW and index in self.span_at:
-                self.enter_region(index, self.span_at[index], depth, others, raw)
-            return base + len(after), others, raw
+                self.enter_region(index, self.span_at[index], depth, others, displaced)
+            return base + len(after), others, displaced
         if flow == "branch":
-            return self.branch(index, item, (base, rest, raw), after)
+            return self.branch(index, item, (base, rest, displaced), after)
         if flow == "jump":
             self.send(self.target(index, arg), state, index)
         return None
@@ -357,38 +360,41 @@ class _Walk:
             return NONE if value is None else TEXT
         return constant_kind(value)
 
-    def variable(self, op: str, name: str, found: list[Kind], raw: frozenset[str]) -> tuple[list[Kind], frozenset[str]]:
+    def variable(
+        self, op: str, name: str, found: list[Kind], displaced: frozenset[str]
+    ) -> tuple[list[Kind], frozenset[str]]:
         """The effect of an operation on a variable, on the slots that it needs, and on cells outside their slots."""
         kind = self.special_kinds.get(name, OBJECT)
         is_cell = name in self.cells
-        if OPS[op].operand == "deref" and name in raw and op != "MAKE_CELL":
+        if OPS[op].operand == "deref" and name in displaced and op != "MAKE_CELL":
             raise SlotError("a comprehension's variable stands where the cell belongs")
         if op == "STORE_FAST":
             demand(found[0], ANYTHING if kind == OBJECT else kind | NULL)
             if is_cell:
-                raw = raw - {name} if found[0] == CELL else raw | {name}
-            return [], raw
+                displaced = displaced - {name} if found[0] == CELL else displaced | {name}
+            return [], displaced
         if op == "STORE_DEREF":
             demand(found[0], VALUE if kind == OBJECT else kind)
-            return [], raw
+            return [], displaced
         if op == "LOAD_FAST_AND_CLEAR":
-            return [CELL if is_cell and name not in raw else NULL | kind], raw | {name} if is_cell else raw
+            kind = CELL if is_cell and name not in displaced else NULL | kind
+            return [kind], displaced | {name} if is_cell else displaced
         if op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
-            return [CELL if is_cell and name not in raw else kind], raw
+            return [CELL if is_cell and name not in displaced else kind], displaced
         if op in ("LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"):
             for slot in found:
                 demand(slot, VALUE)
-            return [kind], raw
+            return [kind], displaced
         if op == "MAKE_CELL" and kind != OBJECT:
             raise SlotError("would put a cell where the variable's name promises something else")
         if op in ("MAKE_CELL", "DELETE_FAST") and is_cell:
-            return [], raw - {name} if op == "MAKE_CELL" else raw | {name}
-        return apply_rule(op, name, found), raw
+            return [], displaced - {name} if op == "MAKE_CELL" else displaced | {name}
+        return apply_rule(op, name, found), displaced
 
     def branch(self, index: int, item: Instr, state: _State, after: list[Kind]) -> _State:
         """Add the path of the taken branch; returns the state of the other one."""
         op = item.op
-        base, rest, raw = state
+        base, rest, displaced = state
         stays = push_all(rest, base, after)
         taken = rest
         if op in _NONE_TESTS and index and is_copy_of_top(self.items[index - 1]) and base:
@@ -397,8 +403,8 @@ class _Walk:
             if top & NONE and top != NONE:
                 none, other = push(below, base - 1, NONE), push(below, base - 1, top & ~NONE)
                 taken, stays = (none, other) if op == "POP_JUMP_IF_NONE" else (other, none)
-        self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, raw), index)
-        return base + len(after), stays, raw
+        self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, displaced), index)
+        return base + len(after), stays, displaced
 
 
 _CONTEXT_DEPENDENT: Final = frozenset(
@@ -411,7 +417,7 @@ _NONE_TESTS: Final = frozenset(("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"))
 
 def cannot_raise(item: Instr, index: int, labels: Mapping[Label, int]) -> bool:
     """Whether item `index` cannot raise. Backward jumps can: they serve signals."""
-    return item.op in _SILENT or (item.op == "JUMP" and labels.get(item.arg, 0) > index)
+    return item.op in _COMPREHENSION_MOVES or (item.op == "JUMP" and labels.get(item.arg, 0) > index)
 
 
 def is_none_test(item: Item) -> bool:
@@ -424,27 +430,29 @@ def is_copy_of_top(item: Item) -> bool:
     return isinstance(item, Instr) and item.op == "COPY" and item.arg == 1
 
 
-def stack_depths(bytecode: Bytecode) -> Depths:
-    """Depths and kinds of slots of the whole function.
+def stack_states(bytecode: Bytecode) -> StackStates:
+    """Depths of the stack and kinds of its slots in the whole function.
 
     Raises `BytecodeError` for a missing label, an underflow, paths of different depths, control that runs off the end,
     and slots or cells of another kind than the interpreter assumes.
     """
-    expect_bytecode(bytecode, "stack_depths")
+    expect_bytecode(bytecode, "stack_states")
     if not bytecode.instructions:
         raise BytecodeError(f"{bytecode.name}: {describe(bytecode.instructions, 0)}: control runs off the end")
     try:
-        return _walk(bytecode, texts=False)
+        return _walk(bytecode, track_strings=False)
     except _NeedsStringKinds:
-        return _walk(bytecode, texts=True)
+        return _walk(bytecode, track_strings=True)
     except (AttributeError, LookupError, TypeError):
         check_types(bytecode)  # not an Instr, not a list: few callers have not checked it
         raise
 
 
-def _walk(bytecode: Bytecode, *, texts: bool) -> Depths:
-    walk = _Walk(bytecode, texts)
+def _walk(bytecode: Bytecode, *, track_strings: bool) -> StackStates:
+    walk = _Walk(bytecode, track_strings)
     walk.check_start()
     walk.run()
-    walk.visit_silent()
-    return Depths(walk.before, walk.deepest, walk.regions, walk.labels, walk.spans, walk.others, walk.raw)
+    walk.check_cannot_raise_sites()
+    return StackStates(
+        walk.before, walk.deepest, walk.regions, walk.labels, walk.spans, walk.non_object_slots, walk.displaced_cells
+    )

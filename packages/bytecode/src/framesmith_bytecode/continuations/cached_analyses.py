@@ -9,8 +9,8 @@ from typing import Final
 from framesmith_bytecode.analyses.bound import BoundAnalysis, cells_bound
 from framesmith_bytecode.analyses.cfg import Block, control_flow, reachable
 from framesmith_bytecode.analyses.liveness import Liveness, liveness, observes_locals
-from framesmith_bytecode.analyses.stack import Depths
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.stack import StackStates
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, expect_bytecode, plain_name
 from framesmith_bytecode.model.ops import OPS
@@ -31,9 +31,9 @@ class Analyses:
         self.bytecode = bytecode
 
     @cached_property
-    def depths(self) -> Depths:
-        """Stack depths, labels and regions."""
-        return stack_depths(self.bytecode)
+    def stack_states(self) -> StackStates:
+        """Stack states, labels and regions."""
+        return stack_states(self.bytecode)
 
     @cached_property
     def live(self) -> Liveness:
@@ -43,12 +43,12 @@ class Analyses:
     @cached_property
     def locals_bound(self) -> BoundAnalysis:
         """Locals that may be unbound."""
-        return BoundAnalysis(self.bytecode, self.depths)
+        return BoundAnalysis(self.bytecode, self.stack_states)
 
     @cached_property
     def cells_bound(self) -> BoundAnalysis:
         """Cells of the function's own that may be empty."""
-        return cells_bound(self.bytecode, self.depths)
+        return cells_bound(self.bytecode, self.stack_states)
 
     @cached_property
     def observes_locals(self) -> bool:
@@ -81,9 +81,9 @@ class Analyses:
                         found.update(plain_name(i.arg) for i in ops if i.op == "DELETE_DEREF")
         return found
 
-    def raw_cells(self, index: int) -> frozenset[str]:
+    def displaced_cells(self, index: int) -> frozenset[str]:
         """Cells and free variables whose slot a comprehension may use at item `index`."""
-        return self.depths.raw_at(index)
+        return self.stack_states.displaced_cells_at(index)
 
     def kept_items(self, index: int) -> set[int]:
         """Items that can run when control starts at `index`."""

@@ -29,7 +29,7 @@ from framesmith_bytecode.analyses.slots import (
     Kind,
     carrier_name,
     cut,
-    join_others,
+    join_slots,
     push_all,
 )
 from framesmith_bytecode.analyses.spans import describe
@@ -110,7 +110,7 @@ def _why_not(known: Analyses, index: int, own_cells: bool) -> str | None:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"
-    if known.depths.before[index] is None:
+    if known.stack_states.before[index] is None:
         return f"{describe(bytecode.instructions, index)}: no path leads here"
     if not bytecode.cellvars and not bytecode.freevars:
         return None
@@ -136,7 +136,7 @@ def resume_index(items: Sequence[Item], index: int) -> int:
 
 
 def _kinds_at(known: Analyses, index: int, null_slots: Collection[int] | None) -> list[Kind]:
-    kinds = known.depths.kinds(index)
+    kinds = known.stack_states.kinds(index)
     if null_slots is None:
         return kinds
     given: object = null_slots
@@ -177,14 +177,14 @@ def _stack_parameters(kinds: list[Kind], taken: Collection[str]) -> Iterator[Par
 def _local_parameters(
     known: Analyses, index: int, bound: Collection[str] | None, taken: Collection[str], all_locals: bool
 ) -> Iterator[Parameter]:
-    bytecode, raw = known.bytecode, known.raw_cells(index)
+    bytecode, displaced = known.bytecode, known.displaced_cells(index)
     live = bytecode.varnames if all_locals or known.observes_locals else known.live.before(index)
     missing = known.locals_bound.before(index) if bound is None else set()
     cells = {*bytecode.cellvars, *bytecode.freevars}
-    for name in [*bytecode.varnames, *sorted(raw.difference(bytecode.varnames))]:
+    for name in [*bytecode.varnames, *sorted(displaced.difference(bytecode.varnames))]:
         if bound is not None and name not in bound:
             continue
-        if name in raw:
+        if name in displaced:
             yield Parameter("local", name, _fresh(f"__slot_{name}", taken), name in missing)
         elif name in live and name not in cells:
             yield Parameter("local", name, name, name in missing)
@@ -232,10 +232,10 @@ class _Entry:
 
     def fill_slots(self) -> None:
         """Store comprehensions' variables into slots of cells that are on the stack now."""
-        raw = self.plan.known.raw_cells(self.plan.index)
+        displaced = self.plan.known.displaced_cells(self.plan.index)
         passed = {p.source: p for p in self.plan.parameters if p.kind == "local"}
         for cell in self.plan.cells.own:
-            if cell in raw:
+            if cell in displaced:
                 self.fill_slot(cell, passed.get(cell))
 
     def fill_slot(self, cell: str, parameter: Parameter | None) -> None:
@@ -318,7 +318,7 @@ def _entry(plan: _Plan, start: Label, resume: Label, position: Position | None) 
 def _may_raise(plan: _Plan, items: range) -> bool:
     """Whether any of the kept items among these can raise."""
     found = ((plan.known.bytecode.instructions[index], index) for index in items if index in plan.kept)
-    labels = plan.known.depths.labels
+    labels = plan.known.stack_states.labels
     return any(isinstance(item, Instr) and not cannot_raise(item, index, labels) for item, index in found)
 
 
@@ -328,22 +328,23 @@ def _region_of_resume(plan: _Plan) -> tuple[int, Region] | None:
     None if the state there differs from that of the region's other exceptions: the instruction cannot raise. This
     happens while a comprehension saves and restores the slot of a cell.
     """
-    items, depths = plan.known.bytecode.instructions, plan.known.depths
+    items, states = plan.known.bytecode.instructions, plan.known.stack_states
     first = next(i for i in range(plan.index, len(items)) if isinstance(items[i], Instr))
-    key = next((span.key for span in depths.spans if span.start <= first < span.end), None)
+    key = next((span.key for span in states.spans if span.start <= first < span.end), None)
     if key is None:
         return None
     region = plan.known.bytecode.regions[key]
-    handler, floor = depths.labels[region.handler], depths.regions[key]
-    found = push_all(cut(depths.others[first], floor), floor, [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION])
-    known = depths.others[handler]
-    fits = join_others(known, found) is known and plan.known.raw_cells(first) <= plan.known.raw_cells(handler)
+    handler, floor = states.labels[region.handler], states.regions[key]
+    entered = [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION]
+    found = push_all(cut(states.non_object_slots[first], floor), floor, entered)
+    known = states.non_object_slots[handler]
+    fits = states.displaced_cells_at(first) <= states.displaced_cells_at(handler) and join_slots(known, found) is known
     return (key, region) if fits else None
 
 
 def _body(plan: _Plan, start: Label, resume: Label) -> tuple[list[Item], list[Region]]:
     """The reachable instructions, with regions limited to them (see Note [RESUME comes last])."""
-    bytecode, kept, depths = plan.known.bytecode, plan.kept, plan.known.depths
+    bytecode, kept, states = plan.known.bytecode, plan.kept, plan.known.stack_states
     end = Label("resumed")
     out: list[Item] = [end]
     for index, item in enumerate(bytecode.instructions):
@@ -352,17 +353,17 @@ def _body(plan: _Plan, start: Label, resume: Label) -> tuple[list[Item], list[Re
         if isinstance(item, Label) or index in kept:
             out.append(item)
     around = _region_of_resume(plan)
-    live = {bytecode.regions[span.key].handler for span in depths.spans if _may_raise(plan, range(*span[:2]))}
+    live = {bytecode.regions[span.key].handler for span in states.spans if _may_raise(plan, range(*span[:2]))}
     if around is not None:
         live.add(around[1].handler)
     regions = [
-        Region(r.start, r.end, r.handler, depths.regions.get(key, r.depth), r.lasti)
+        Region(r.start, r.end, r.handler, states.regions.get(key, r.depth), r.lasti)
         for key, r in enumerate(bytecode.regions)
         if r.handler in live
     ]
     if around is not None:
         key, r = around
-        regions.append(Region(start, end, r.handler, depths.regions[key], r.lasti))
+        regions.append(Region(start, end, r.handler, states.regions[key], r.lasti))
     return out, regions
 
 
@@ -373,7 +374,7 @@ def _assemble(plan: _Plan, name: str | None) -> Continuation:
     body, regions = _body(plan, start, resume)
     entry = _entry(plan, start, resume, position)
     names = [parameter.name for parameter in plan.parameters]
-    others = {*names, *bytecode.cellvars, *bytecode.freevars} - plan.known.raw_cells(plan.index)
+    others = {*names, *bytecode.cellvars, *bytecode.freevars} - plan.known.displaced_cells(plan.index)
     locals_left = [var for var in bytecode.varnames if var not in others]
     line = position[0] if position is not None and position[0] is not None else bytecode.firstlineno
     result = Bytecode(

@@ -64,25 +64,25 @@ def _found_empty(known: Analyses, kept: Collection[int]) -> set[str]:
 
 def plan_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bool) -> CellPlan:
     """The cells of the continuation at item `index` in which the `kept` items can run."""
-    bytecode, raw = known.bytecode, known.raw_cells(index)
+    bytecode, displaced = known.bytecode, known.displaced_cells(index)
     used = _used(known, kept)
     if not own_cells or not bytecode.cellvars:
         return CellPlan((), {}, tuple(used))
-    wanted = {super_argument(bytecode), *raw, *_slots_used(known, kept), *_found_empty(known, kept)}
-    own = tuple(cell for cell in bytecode.cellvars if cell in wanted and (cell in used or cell in raw))
-    brought = {cell: cell + FREE_MARK for cell in own if cell not in raw}
-    return CellPlan(own, brought, tuple(cell for cell in used if cell not in raw))
+    wanted = {super_argument(bytecode), *displaced, *_slots_used(known, kept), *_found_empty(known, kept)}
+    own = tuple(cell for cell in bytecode.cellvars if cell in wanted and (cell in used or cell in displaced))
+    brought = {cell: cell + FREE_MARK for cell in own if cell not in displaced}
+    return CellPlan(own, brought, tuple(cell for cell in used if cell not in displaced))
 
 
 def why_no_cells(known: Analyses, index: int, kept: Collection[int], own_cells: bool) -> str | None:
     """The reason why a continuation at `index` could not have the cells it needs, or None."""
-    bytecode, raw = known.bytecode, known.raw_cells(index)
-    stuck = sorted(raw - set(bytecode.cellvars) if own_cells else raw)
+    bytecode, displaced = known.bytecode, known.displaced_cells(index)
+    stuck = sorted(displaced - set(bytecode.cellvars) if own_cells else displaced)
     if stuck:
         return f"a comprehension's variable stands where the cell of {stuck[0]!r} belongs"
     used = _used(known, kept)
     for cell in bytecode.cellvars:
-        if cell in used and cell not in raw and cell + FREE_MARK in used:
+        if cell in used and cell not in displaced and cell + FREE_MARK in used:
             return f"{cell!r} is both a cell and a free variable of the function"
     empty = [] if own_cells else sorted(_found_empty(known, kept))
     if empty:
@@ -95,7 +95,7 @@ def _why_no_super(known: Analyses, index: int, own_cells: bool) -> str | None:
     first = super_argument(bytecode)
     if first is None or first not in bytecode.cellvars:
         return None
-    if first in known.raw_cells(index):
+    if first in known.displaced_cells(index):
         return f"super() may be called and a comprehension's variable stands where its argument {first!r} belongs"
     if first in known.cells_bound.before(index) | known.emptied_inside:
         return f"super() may be called and the cell of its argument {first!r} may be empty"

@@ -56,7 +56,7 @@ class _Handover:
     """Emits instructions that move the stack into temporaries, call the continuation and return its result."""
 
     def __init__(self, known: Analyses, continuation: Continuation) -> None:
-        kinds = known.depths.kinds(continuation.index)
+        kinds = known.stack_states.kinds(continuation.index)
         self.continuation = continuation
         self.unbound = _never_bound(known, continuation.index)
         self.codegen = Codegen.like(known.bytecode)

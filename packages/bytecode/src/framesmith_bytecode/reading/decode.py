@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Final
 
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import Entry, read_exception_table
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Position, Region
@@ -171,10 +171,10 @@ def _separate_locals_from_cells(bytecode: Bytecode) -> None:
     doubtful = [k for k, i in enumerate(items) if isinstance(i, Instr) and i.op in loads and i.arg in moved]
     for index in doubtful:
         _rename(items, index, "LOAD_FAST")
-    depths = stack_depths(bytecode)
+    states = stack_states(bytecode)
     for index in doubtful:
         item = items[index]
-        if isinstance(item, Instr) and item.arg not in depths.raw_at(index):
+        if isinstance(item, Instr) and item.arg not in states.displaced_cells_at(index):
             _rename(items, index, "LOAD_CLOSURE")
 
 

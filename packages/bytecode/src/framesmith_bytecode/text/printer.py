@@ -6,7 +6,7 @@ import inspect
 from typing import Final
 
 from framesmith_bytecode.analyses.spans import BytecodeError
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode
 from framesmith_bytecode.model.ops import CallShape
 from framesmith_bytecode.text.constant_text import constant_text
@@ -76,7 +76,7 @@ def _depths(bytecode: Bytecode) -> list[int | None]:
     if not all(isinstance(item, Instr | Label) for item in bytecode.instructions):
         return unknown
     try:
-        return stack_depths(bytecode).before
+        return stack_states(bytecode).before
     except BytecodeError:  # listings are most useful for unsound code
         return unknown
 

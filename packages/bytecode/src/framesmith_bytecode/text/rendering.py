@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from framesmith_bytecode.analyses.bound import possibly_unbound
 from framesmith_bytecode.analyses.slots import NULL as NULL_KIND
-from framesmith_bytecode.analyses.stack import Depths
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.stack import StackStates
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, expect_bytecode
 from framesmith_bytecode.model.ops import OPS
 from framesmith_bytecode.text.expressions import NULL, Text
@@ -32,16 +32,16 @@ class _MixedSlots(Exception):
 class _Rendering:
     """One pass over the instructions; at labels, all slots that are not NULL have been written out into `$n`."""
 
-    def __init__(self, bytecode: Bytecode, depths: Depths, *, methods_in_full: bool) -> None:
+    def __init__(self, bytecode: Bytecode, states: StackStates, *, methods_in_full: bool) -> None:
         self.bytecode = bytecode
-        self.depths = depths
+        self.stack_states = states
         self.in_full = methods_in_full
         self.lines: list[_Line] = []
         self.region: int | None = None
         self.nulls: dict[int, frozenset[int]] = {}  # item of a label -> slots that hold NULL there in the rendering
-        self.region_of = {index: span.key for span in depths.spans for index in range(span.start, span.end)}
+        self.region_of = {index: span.key for span in states.spans for index in range(span.start, span.end)}
         self.names = label_names(bytecode)
-        regions = [bytecode.regions[key] for key in depths.regions]
+        regions = [bytecode.regions[key] for key in states.regions]
         jumps = [item.arg for item in bytecode.instructions if isinstance(item, Instr) and isinstance(item.arg, Label)]
         self.targets = {*jumps, *[region.handler for region in regions]}
         self.writer = Statements(
@@ -50,8 +50,8 @@ class _Rendering:
             self.names,
             lambda text: self.lines.append(_Line(text, self.region)),
             self.leave,
-            depths.kinds,
-            possibly_unbound(bytecode, depths),
+            states.kinds,
+            possibly_unbound(bytecode, states),
             methods_in_full=methods_in_full,
         )
 
@@ -59,7 +59,7 @@ class _Rendering:
         """All lines."""
         falls = True
         for index, item in enumerate(self.bytecode.instructions):
-            depth = self.depths.before[index]
+            depth = self.stack_states.before[index]
             if depth is None:
                 falls = False
             elif isinstance(item, Label):
@@ -88,17 +88,17 @@ class _Rendering:
 
     def slots_at(self, index: int, depth: int) -> list[Text]:
         """The slots at a label: named, or NULL."""
-        certain = frozenset(i for i, kind in enumerate(self.depths.kinds(index)) if kind == NULL_KIND)
+        certain = frozenset(i for i, kind in enumerate(self.stack_states.kinds(index)) if kind == NULL_KIND)
         nulls = self.nulls.setdefault(index, certain)
         return [NULL if i in nulls else slot_text(i) for i in range(depth)]
 
     def leave(self, label: Label, depth: int) -> None:
         """Add a path to a label with this many slots: all paths must have NULL in the same ones."""
-        index = self.depths.labels[label]
+        index = self.stack_states.labels[label]
         slots = self.writer.pending.slots[:depth]
         nulls = frozenset(i for i, text in enumerate(slots) if text is NULL)
         if self.in_full:  # only slots that are NULL on every path
-            kinds = self.depths.kinds(index)
+            kinds = self.stack_states.kinds(index)
             for i in sorted(nulls):
                 if kinds[i] != NULL_KIND:
                     self.writer.say(f"{slot_name(i)} = NULL")
@@ -108,7 +108,7 @@ class _Rendering:
     def protect(self, index: int, op: str) -> None:
         """Before an instruction in a region: name the lowest slots, which its handler uses."""
         region = self.region = self.region_of.get(index)
-        floor = 0 if region is None else self.depths.regions.get(region, 0)
+        floor = 0 if region is None else self.stack_states.regions.get(region, 0)
         if region is not None and floor:
             self.writer.pending.name_all(floor)
             self.leave(self.bytecode.regions[region].handler, floor)
@@ -121,7 +121,7 @@ class _Rendering:
     def ending(self, key: int) -> str:
         """The end of a region: the target of exceptions, and the slots that they push."""
         region = self.bytecode.regions[key]
-        floor = self.depths.regions[key]
+        floor = self.stack_states.regions[key]
         slot = slot_name(floor + region.lasti)
         pushed = f"{slot_name(floor)}, {slot} = offset, exception" if region.lasti else f"{slot} = exception"
         return f"except: {pushed}; goto {self.names[region.handler]}"
@@ -148,12 +148,12 @@ class _Rendering:
         return out
 
 
-def _rendering(bytecode: Bytecode, depths: Depths) -> _Rendering:
+def _rendering(bytecode: Bytecode, states: StackStates) -> _Rendering:
     try:
-        rendering = _Rendering(bytecode, depths, methods_in_full=False)
+        rendering = _Rendering(bytecode, states, methods_in_full=False)
         rendering.run()
     except _MixedSlots:
-        rendering = _Rendering(bytecode, depths, methods_in_full=True)
+        rendering = _Rendering(bytecode, states, methods_in_full=True)
         rendering.run()
     return rendering
 
@@ -174,11 +174,11 @@ def format_python(bytecode: Bytecode) -> str:
     (`format_bytecode` lists any), `TypeError` for other values.
     """
     expect_bytecode(bytecode, "format_python")
-    depths = stack_depths(bytecode)
-    lines = [headline(bytecode) + ":", *_rendering(bytecode, depths).laid_out()]
+    states = stack_states(bytecode)
+    lines = [headline(bytecode) + ":", *_rendering(bytecode, states).laid_out()]
     dead = sum(
         isinstance(item, Instr) and depth is None
-        for item, depth in zip(bytecode.instructions, depths.before, strict=True)
+        for item, depth in zip(bytecode.instructions, states.before, strict=True)
     )
     if dead:
         lines.append(f"    # not shown: {dead} instruction{'s' if dead > 1 else ''} that no path leads to")

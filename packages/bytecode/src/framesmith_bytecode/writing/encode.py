@@ -8,8 +8,8 @@ from typing import Final
 
 from framesmith_bytecode.analyses.header import check_header, check_types
 from framesmith_bytecode.analyses.spans import BytecodeError, describe
-from framesmith_bytecode.analyses.stack import Depths
-from framesmith_bytecode.analyses.walk import stack_depths
+from framesmith_bytecode.analyses.stack import StackStates
+from framesmith_bytecode.analyses.walk import stack_states
 from framesmith_bytecode.cpython.exception_table import Entry, write_exception_table
 from framesmith_bytecode.cpython.positions import write_line_table
 from framesmith_bytecode.cpython.running import TABLE
@@ -45,7 +45,7 @@ def _settle(low: Lowered) -> tuple[list[int], list[int], list[int]]:
             sizes[index] += _prefixes(arg)
     try:
         jumps = [(i, opcode, labels[arg]) for i, (opcode, arg, _) in enumerate(units) if isinstance(arg, Label)]
-    except KeyError:  # in unreachable code, or stack_depths would have raised
+    except KeyError:  # in unreachable code, or stack_states would have raised
         items = low.bytecode.instructions
         lost = next(i for i, item in enumerate(items) if isinstance(item, Instr) and _is_lost(item.arg, low))
         raise BytecodeError(
@@ -97,12 +97,12 @@ def _position_runs(units: list[Unit], sizes: list[int]) -> list[tuple[Position |
     return runs
 
 
-def _exception_entries(low: Lowered, depths: Depths, offsets: list[int]) -> list[Entry]:
-    at = {index: low.labels[label] for label, index in depths.labels.items()}
+def _exception_entries(low: Lowered, states: StackStates, offsets: list[int]) -> list[Entry]:
+    at = {index: low.labels[label] for label, index in states.labels.items()}
     entries = []
-    for span in depths.spans:
+    for span in states.spans:
         region = low.bytecode.regions[span.key]
-        depth = depths.regions.get(span.key, region.depth)
+        depth = states.regions.get(span.key, region.depth)
         if depth is None:  # no path enters the region, and it has no depth
             continue
         start, end = offsets[at[span.start]], offsets[at[span.end]]
@@ -120,8 +120,8 @@ def encode(bytecode: Bytecode) -> CodeType:
     expect_bytecode(bytecode, "encode")
     check_types(bytecode)
     check_header(bytecode)
-    depths = stack_depths(bytecode)
-    low = lower(bytecode, depths)
+    states = stack_states(bytecode)
+    low = lower(bytecode, states)
     args, sizes, offsets = _settle(low)
     grown = len(low.consts.values) > len(bytecode.consts)
     consts = tuple(low.consts.values) if grown else bytecode.consts  # functions may share it
@@ -141,7 +141,7 @@ def encode(bytecode: Bytecode) -> CodeType:
         bytecode.qualname or bytecode.name,
         bytecode.firstlineno,
         write_line_table(_position_runs(low.units, sizes), bytecode.firstlineno),
-        write_exception_table(_exception_entries(low, depths, offsets)) if depths.spans else b"",
+        write_exception_table(_exception_entries(low, states, offsets)) if states.spans else b"",
         tuple(map(plain_name, bytecode.freevars)),
         tuple(bytecode.cellvars),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Label, Position
 from framesmith_bytecode.model.ops import OPS
@@ -107,9 +107,9 @@ def _lower_items(low: Lowered) -> None:
         _place_run(low)
 
 
-def lower(bytecode: Bytecode, depths: Depths) -> Lowered:
+def lower(bytecode: Bytecode, states: StackStates) -> Lowered:
     """Translate all instructions; raises `BytecodeError` for instructions that the running CPython cannot express."""
-    low = Lowered(bytecode, depths)
+    low = Lowered(bytecode, states)
     _prologue(low)
     _lower_items(low)
     for through, label, position in low.tail:

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from framesmith_bytecode.analyses.bound import possibly_unbound
 from framesmith_bytecode.analyses.spans import BytecodeError, describe
-from framesmith_bytecode.analyses.stack import Depths
+from framesmith_bytecode.analyses.stack import StackStates
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import Bytecode, Instr, Label, Position
 from framesmith_bytecode.writing.constants import ConstantPool
@@ -26,9 +26,9 @@ class Lowered:
     that leave backward, written at the end.
     """
 
-    def __init__(self, bytecode: Bytecode, depths: Depths) -> None:
+    def __init__(self, bytecode: Bytecode, states: StackStates) -> None:
         self.bytecode = bytecode
-        self.depths = depths
+        self.stack_states = states
         self.units: list[Unit] = []
         self.labels: dict[Label, int] = {}
         self.consts = ConstantPool(bytecode.consts)
@@ -36,8 +36,8 @@ class Lowered:
         self.name_indices = {name: i for i, name in reversed(list(enumerate(bytecode.names)))}
         self.slots = slot_indices(bytecode)
         self.cells = {name: self.slots[name] for name in (*bytecode.cellvars, *bytecode.freevars)}
-        self.unbound = possibly_unbound(bytecode, depths) if TABLE.unchecked_fast else set()
-        self.deepest = depths.deepest
+        self.unbound = possibly_unbound(bytecode, states) if TABLE.unchecked_fast else set()
+        self.deepest = states.deepest
         self.barrier = 0
         self.last_op = ""
         self.index = 0

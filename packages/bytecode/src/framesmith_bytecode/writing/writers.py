@@ -42,7 +42,7 @@ def _load_fast(low: Lowered, name: str, position: Position | None) -> None:
 
 
 def _store_fast(low: Lowered, name: str, position: Position | None) -> None:
-    if TABLE.pairs and not low.depths.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
+    if TABLE.pairs and not low.stack_states.restores(low.index) and _fuse_pair(low, "STORE_FAST", name, position):
         return
     low.put("STORE_FAST", low.slot(name), position)
 
@@ -242,7 +242,7 @@ def _flag(op: str) -> Writer:
 
 def _names_position(low: Lowered, shape: Any, position: Position | None) -> Position | None:
     """The position of a call's keyword names: the method's name if it is on the same line, as in the compiler."""
-    before, items = low.depths.before, low.bytecode.instructions
+    before, items = low.stack_states.before, low.bytecode.instructions
     depth = before[low.index]
     if depth is None or position is None:
         return position
@@ -265,7 +265,7 @@ def _call(low: Lowered, shape: Any, position: Position | None) -> None:
             return
         low.put("LOAD_CONST", low.consts.index(shape.kwnames), _names_position(low, shape, position))
         low.put("CALL_KW", shape.argc, position)
-        depth = low.depths.before[low.index]
+        depth = low.stack_states.before[low.index]
         low.deepest = max(low.deepest, (depth or 0) + 1)
         return
     if shape.kwnames:

@@ -73,7 +73,7 @@ def written_names(code: DecodedCode, start: int = 0, stack: Sequence[str] = ()) 
 
     `stack` names the stack slots there, which count as variables.
     """
-    depths, behind = code.analyses.depths.before, code.analyses.kept_items(code.items[start])
+    depths, behind = code.analyses.stack_states.before, code.analyses.kept_items(code.items[start])
     if not any(_may_write(instr) for item, instr in zip(code.items, code.instrs, strict=True) if item in behind):
         return set()
     reading = _Interpreter()
