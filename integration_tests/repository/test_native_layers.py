@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tools.check_native_layers import LAYERS, check, public_names, units
+from tools.check_native_layers import LAYERS, NOT_CODE, check, public_names, units
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,17 @@ def test_the_headers_are_read():
     assert {"Entry_Type", "entry_check"} <= public_names(found["data/records"][".h"])
     found = units(ROOT / "packages/guards/src/framesmith_guards/_native")
     assert {"requires_grad_of", "shim"} <= public_names(found["tensors/torch_shim"][".h"])
-    assert {"run_instruction", "shield_enter"} <= public_names(found["run/instructions"][".h"])
+    assert {"run_instruction", "enter_no_torch_function"} <= public_names(found["run/instructions"][".h"])
+
+
+def test_both_packages_have_one_check_struct():
+    texts = (
+        (ROOT / "packages" / package / "src" / f"framesmith_{package}" / "_native" / path).read_text()
+        for package, path in (("frames", "check_abi.h"), ("guards", "api/module.c"))
+    )
+    structs = [re.search(r"typedef struct \{([^}]*)\} framesmith_check_v1;", NOT_CODE.sub("", text)) for text in texts]
+    frames, guards = (struct[1].split() for struct in structs)
+    assert frames == guards
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import torch
 
 OPCODES: dict[str, int]
 SHAPE_OPERATORS: dict[str, int]
+PROPERTIES: dict[str, int]
 
 class Program:
     @property

@@ -6,6 +6,7 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* The loads come first: OP_FIRST_CHECK is the first instruction that loads nothing. */
 #define FOR_EACH_OPCODE(X)                                                                                            \
     X(LOAD_ARG)      /* dst = args[n] */                                                                              \
     X(LOAD_CONSTANT) /* dst = obj */                                                                                  \
@@ -34,12 +35,12 @@
     X(HAS_ATTR)      /* hasattr(a, obj) */                                                                            \
     X(HAS_NO_ATTR)   /* not hasattr(a, obj) */                                                                        \
     X(HAS_CODE)      /* a.__code__ is the object at address */                                                        \
-    X(IS_TENSOR)     /* a matches tensor leaf n */                                                                    \
+    X(IS_TENSOR)     /* a matches tensor spec n */                                                                    \
     X(IS_SAME)       /* a is b */                                                                                     \
     X(ARE_DISTINCT)  /* the registers in `operands` hold n distinct objects */                                        \
-    X(SHARE_STORAGE) /* a and b, both checked by leaves, are views of one storage */                                  \
-    X(ARE_DISJOINT)  /* the first of `operands`, all checked by leaves, shares no bytes with the others */            \
-    X(ARE_ALL_DISJOINT) /* no two of `operands`, all checked by leaves, share bytes */                                \
+    X(SHARE_STORAGE) /* a and b, both checked by specs, are views of one storage */                                   \
+    X(ARE_DISJOINT)  /* the first of `operands`, all checked by specs, shares no bytes with the others */             \
+    X(ARE_ALL_DISJOINT) /* no two of `operands`, all checked by specs, share bytes */                                 \
     X(HAS_SHAPE)     /* shape condition n holds */                                                                    \
     X(CALL_CHECK)    /* obj(register..., ) over `operands` is true */                                                 \
     X(RUN_BLOCK)     /* all of block n, or the proof that nothing in it changed */
@@ -48,7 +49,8 @@ typedef enum {
 #define X(name) OP_##name,
     FOR_EACH_OPCODE(X)
 #undef X
-        OP_COUNT
+        OP_COUNT,
+    OP_FIRST_CHECK = OP_IS_TYPE
 } Opcode;
 
 typedef struct {
@@ -58,7 +60,8 @@ typedef struct {
     uintptr_t address;   /* identity checks compare addresses; the program is killed before one can be reused */
     PyObject *obj;       /* owned: a constant, a name or a callable; never a user object */
     int *operands;       /* n registers, for checks over several values */
-    uint64_t *version;   /* of HAS_LAYOUT, NOT_SUBCLASS: the number of the state last compared, 0 at first; of whose */
+    uint64_t *version;   /* when obj(a) was last true, 0 at first. HAS_LAYOUT: the version of class a; NOT_SUBCLASS: the
+                            count of registrations, and the version of class a */
 } Instruction;
 
 #endif

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import sympy
@@ -34,6 +35,7 @@ from framesmith_guards import (
 from framesmith_guards.programs.native import probing
 from framesmith_guards.programs.native import program as native_module
 from framesmith_guards.programs.native.probing import extension, mode_reader, why_no_tensors
+from framesmith_guards.programs.native.rows import BLOCK_KINDS
 
 pytestmark = pytest.mark.skipif(extension()[0] is None, reason=str(extension()[1]))
 
@@ -235,6 +237,32 @@ def test_changes_without_meaning_keep_holding():
     assert agreed(program, (model,)) and program.blocks[0][1] == 2
     other, _ = layers(3)
     assert agreed(program, (other,)) and agreed(program, (model,))
+
+
+PROVABLE = {
+    "TYPE_MATCH": ([1], list),
+    "ID_MATCH": (len, len),
+    "NONE_MATCH": (None, None),
+    "NOT_NONE": (5, None),
+    "BOOL_MATCH": (True, True),
+    "LENGTH": ([1], 1),
+    "DICT_KEYS": ({"a": 1}, {"a": 1}),
+    "DICT_CONTAINS": ({"a": 1}, "a"),
+    "DICT_NOT_CONTAINS": ({"a": 1}, "b"),
+    "FUNCTION_CODE": (f, f),
+    "EQUALS_MATCH": (5, 5),
+    "TENSOR_MATCH": (torch.ones(2), torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BLOCK_KINDS))
+def test_the_extension_proves_each_kind_that_lowering_puts_into_blocks(kind):
+    value, expected = PROVABLE[kind]
+    holder = SimpleNamespace(value=value)
+    guard = Guard(ItemSource(InstanceDictSource(X), "value"), kind, expected)
+    program = native([Guard(X, "TYPE_MATCH", SimpleNamespace), guard])
+    assert program((holder,), f) and program((holder,), f)
+    assert program.blocks == ((1, 1, True),)
 
 
 def test_a_tree_that_always_changes_is_not_recorded_for_ever():

@@ -98,7 +98,7 @@ static int64_t size_of(PyObject *value)
 }
 
 /* (type, keys, dtype, device type, device index, requires_grad, sizes, strides) */
-static int assemble_leaf(TensorLeaf *out, PyObject *description)
+static int assemble_spec(TensorSpec *out, PyObject *description)
 {
     unsigned long long keys;
     PyObject *sizes, *strides;
@@ -124,20 +124,20 @@ static int assemble_leaf(TensorLeaf *out, PyObject *description)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int assemble_leaves(Program *program, PyObject *tuple)
+static int assemble_specs(Program *program, PyObject *tuple)
 {
     if (PyTuple_GET_SIZE(tuple) > 0 && !tensors_ready()) {
         PyErr_SetString(PyExc_RuntimeError, "the tensor layout of this torch is not known");
         return -1;
     }
-    program->leaves = PyMem_Calloc((size_t)PyTuple_GET_SIZE(tuple) + 1, sizeof *program->leaves);
-    if (program->leaves == NULL) {
+    program->specs = PyMem_Calloc((size_t)PyTuple_GET_SIZE(tuple) + 1, sizeof *program->specs);
+    if (program->specs == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tuple); k++) {
-        program->leaf_count = k + 1;
-        if (assemble_leaf(program->leaves + k, PyTuple_GET_ITEM(tuple, k)) < 0) {
+        program->spec_count = k + 1;
+        if (assemble_spec(program->specs + k, PyTuple_GET_ITEM(tuple, k)) < 0) {
             return -1;
         }
     }
@@ -211,18 +211,19 @@ static int assemble_state(Program *program, PyObject *description)
     return 0;
 }
 
-/* (registers, instructions, leaves, shapes, blocks, state, inputs, same_constant, same_keys, shield or None) */
+/* (registers, instructions, specs, shapes, blocks, state, inputs, same_constant, same_keys, no_torch_function or None)
+ */
 int program_assemble(Program *program, PyObject *description)
 {
-    PyObject *instructions, *leaves, *shapes, *blocks, *state, *inputs, *same_constant, *same_keys, *shield;
+    PyObject *instructions, *specs, *shapes, *blocks, *state, *inputs, *same_constant, *same_keys, *no_torch_function;
     if (!PyArg_ParseTuple(description, "iO!O!O!O!OO!OOO", &program->registers, &PyTuple_Type, &instructions,
-                          &PyTuple_Type, &leaves, &PyTuple_Type, &shapes, &PyTuple_Type, &blocks, &state,
-                          &PyTuple_Type, &inputs, &same_constant, &same_keys, &shield)) {
+                          &PyTuple_Type, &specs, &PyTuple_Type, &shapes, &PyTuple_Type, &blocks, &state,
+                          &PyTuple_Type, &inputs, &same_constant, &same_keys, &no_torch_function)) {
         return -1;
     }
     program->same_constant = Py_NewRef(same_constant);
     program->same_keys = Py_NewRef(same_keys);
-    program->shield = shield == Py_None ? NULL : Py_NewRef(shield);
+    program->no_torch_function = no_torch_function == Py_None ? NULL : Py_NewRef(no_torch_function);
     program->input_count = PyTuple_GET_SIZE(inputs);
     program->inputs = numbers_of(inputs);
     if (program->inputs == NULL) {
@@ -232,7 +233,7 @@ int program_assemble(Program *program, PyObject *description)
     if (PyErr_Occurred()) {
         return -1;
     }
-    if (assemble_leaves(program, leaves) < 0 || assemble_shapes(program, shapes) < 0 ||
+    if (assemble_specs(program, specs) < 0 || assemble_shapes(program, shapes) < 0 ||
         assemble_blocks(program, blocks) < 0) {
         return -1;
     }
@@ -257,8 +258,8 @@ void program_clear(Program *program)
     clear_instructions(program->instructions, program->count);
     program->instructions = NULL;
     program->count = 0;
-    for (Py_ssize_t k = 0; k < program->leaf_count; k++) {
-        PyMem_Free(program->leaves[k].sizes);
+    for (Py_ssize_t k = 0; k < program->spec_count; k++) {
+        PyMem_Free(program->specs[k].sizes);
     }
     for (Py_ssize_t k = 0; k < program->shape_count; k++) {
         PyMem_Free(program->shapes[k].steps);
@@ -269,15 +270,15 @@ void program_clear(Program *program)
         clear_instructions(program->blocks[k].instructions, program->blocks[k].count);
         PyMem_Free(program->blocks[k].outputs);
     }
-    PyMem_Free(program->leaves);
+    PyMem_Free(program->specs);
     PyMem_Free(program->shapes);
     PyMem_Free(program->blocks);
     PyMem_Free(program->inputs);
-    program->leaves = NULL;
+    program->specs = NULL;
     program->shapes = NULL;
     program->blocks = NULL;
     program->inputs = NULL;
-    program->leaf_count = program->shape_count = program->block_count = program->input_count = 0;
+    program->spec_count = program->shape_count = program->block_count = program->input_count = 0;
     program->has_state = 0;
     Py_CLEAR(program->state.snapshot);
     Py_CLEAR(program->state.renew);
@@ -285,7 +286,7 @@ void program_clear(Program *program)
     Py_CLEAR(program->state.compare);
     Py_CLEAR(program->same_constant);
     Py_CLEAR(program->same_keys);
-    Py_CLEAR(program->shield);
+    Py_CLEAR(program->no_torch_function);
 }
 
 static int traverse_instructions(const Instruction *instructions, Py_ssize_t count, visitproc visit, void *arg)
@@ -314,6 +315,6 @@ int program_traverse(Program *program, visitproc visit, void *arg)
     Py_VISIT(program->state.compare);
     Py_VISIT(program->same_constant);
     Py_VISIT(program->same_keys);
-    Py_VISIT(program->shield);
+    Py_VISIT(program->no_torch_function);
     return 0;
 }

@@ -226,7 +226,7 @@ static PyType_Spec program_spec = {
 
 static PyMethodDef functions[] = {
     {"tensors_setup", tensors_setup, METH_VARARGS, "Find torch's shim and offsets; None, or why not."},
-    {"tensors_probe", tensors_probe, METH_O, "(dtype, device type, device index, keys, image) of a tensor."},
+    {"tensors_probe", tensors_probe, METH_O, "(dtype, device type, device index, keys, metadata) of a tensor."},
     {"tensors_device_type", tensors_device_type, METH_O, "The shim's number of a device type, or None."},
     {"tensors_watch_keys", tensors_watch_keys, METH_VARARGS, "Whether tensors_key_included can read these keys."},
     {"tensors_key_included", tensors_key_included, METH_NOARGS, "Whether this thread includes a key watched."},
@@ -238,20 +238,12 @@ static PyMethodDef functions[] = {
 
 static PyObject *opcodes(void)
 {
-    PyObject *names = PyDict_New();
-    int status = names == NULL ? -1 : 0;
-#define X(opname)                                                                                                     \
-    if (status == 0) {                                                                                                \
-        PyObject *number = PyLong_FromLong(OP_##opname);                                                              \
-        status = number == NULL ? -1 : PyDict_SetItemString(names, #opname, number);                                  \
-        Py_XDECREF(number);                                                                                           \
-    }
-    FOR_EACH_OPCODE(X)
+    static const char *const names[] = {
+#define X(name) #name,
+        FOR_EACH_OPCODE(X)
 #undef X
-    if (status < 0) {
-        Py_CLEAR(names);
-    }
-    return names;
+    };
+    return numbers_by_name(names, OP_COUNT);
 }
 
 static int add(PyObject *module, const char *name, PyObject *value)
@@ -273,7 +265,8 @@ PyMODINIT_FUNC PyInit__check(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || dict_tags_setup() < 0 || add(module, "Program", PyType_FromSpec(&program_spec)) < 0 ||
-        add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0) {
+        add(module, "OPCODES", opcodes()) < 0 || add(module, "SHAPE_OPERATORS", shape_operators()) < 0 ||
+        add(module, "PROPERTIES", tensor_properties()) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -1,7 +1,7 @@
-/* Classes that have not changed: CPython numbers the states of a class and its bases, and never uses a number twice.
+/* Classes that have not changed: CPython gives each state of a class and its bases a version, never the same twice.
  *
- * Any change of a class's entries or bases, or of those of one of its bases, takes the number away; the next attribute
- * lookup gives a new one. A class without a number (it changed too often) is compared in full each time.
+ * Any change of a class's entries or bases, or of those of one of its bases, takes the version away; the next attribute
+ * lookup gives a new one. A class without a version (it changed too often) is compared in full each time.
  */
 
 #include "facts/classes.h"
@@ -16,8 +16,10 @@ static uint32_t version_of(PyTypeObject *type)
     return type->tp_version_tag;
 }
 
-/* The number of a class, given one now if it has none; 0 if it gets none. */
-static uint32_t assigned_version(PyTypeObject *type)
+/* The version of a class, which will name its state and that of its bases for ever: given one now if it has none; 0 if
+ * it gets none.
+ */
+uint32_t class_version(PyTypeObject *type)
 {
     if (version_of(type) == 0) {
 #if PY_VERSION_HEX < 0x030C0000
@@ -35,25 +37,19 @@ static uint32_t assigned_version(PyTypeObject *type)
     return version_of(type);
 }
 
-/* The number of a class, which will name its state and that of its bases for ever; 0 if it gets none. */
-uint64_t class_version(PyTypeObject *type)
-{
-    return assigned_version(type);
-}
-
 int class_unchanged(PyTypeObject *type, uint64_t version)
 {
     return version_of(type) == version;
 }
 
-/* The number is read before the comparison and must still be there after it: other threads may change classes. */
+/* The version is read before the comparison and must still be there after it: other threads may change classes. */
 int class_holds(const Instruction *i, PyObject *value)
 {
     PyTypeObject *type = PyType_Check(value) ? (PyTypeObject *)value : NULL;
     if (type != NULL && *i->version != 0 && version_of(type) == *i->version) {
         return 1;
     }
-    uint32_t before = type == NULL ? 0 : assigned_version(type);
+    uint32_t before = type == NULL ? 0 : class_version(type);
     PyObject *answer = PyObject_CallOneArg(i->obj, value);
     int status = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
@@ -65,7 +61,7 @@ int class_holds(const Instruction *i, PyObject *value)
 
 /* ---- abstract classes: what they register changes which classes are their subclasses ---- */
 
-/* The number of classes that abstract classes have registered so far, plus one; 0 if unknown. */
+/* The count of classes that abstract classes have registered so far, plus one; 0 if unknown. */
 static uint64_t registrations(void)
 {
     static PyObject *token; /* _abc.get_cache_token: lives as long as the interpreter */
@@ -84,13 +80,13 @@ static uint64_t registrations(void)
     return found;
 }
 
-/* Known by the class's number, not its address: another class may come to be there. */
+/* Known by the class's version, not its address: another class may come to be there. */
 int registrations_hold(const Instruction *i, PyObject *value)
 {
     uint64_t before = registrations();
-    uint64_t state = PyType_Check(value) ? class_version((PyTypeObject *)value) : 0;
-    int known = before != 0 && state != 0;
-    if (known && i->version[0] == before && i->version[1] == state) {
+    uint64_t version = PyType_Check(value) ? class_version((PyTypeObject *)value) : 0;
+    int known = before != 0 && version != 0;
+    if (known && i->version[0] == before && i->version[1] == version) {
         return 1;
     }
     PyObject *answer = PyObject_CallOneArg(i->obj, value);
@@ -98,7 +94,7 @@ int registrations_hold(const Instruction *i, PyObject *value)
     Py_XDECREF(answer);
     if (status == 1 && known) {
         i->version[0] = before;
-        i->version[1] = state;
+        i->version[1] = version;
     }
     return status;
 }

@@ -4,7 +4,7 @@
 
 #include "instruction.h"
 
-uint64_t class_version(PyTypeObject *type);
+uint32_t class_version(PyTypeObject *type);
 int class_unchanged(PyTypeObject *type, uint64_t version);
 int class_holds(const Instruction *i, PyObject *value);
 int registrations_hold(const Instruction *i, PyObject *value);

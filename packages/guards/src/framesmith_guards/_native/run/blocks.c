@@ -25,13 +25,13 @@ typedef struct {
     union {
         PyTypeObject *type;
         PyObject **slot;
-        const TensorLeaf *leaf;
+        const TensorSpec *spec;
         const Instruction *instruction;
         InlineImage *values;
     } is;
     union {
         DictTag tag;    /* FACT_SLOT, FACT_DICT */
-        char *image;    /* FACT_TENSOR */
+        char *metadata; /* FACT_TENSOR */
         PyObject *dict; /* FACT_INLINE: over the inline values */
         uint64_t version; /* FACT_CLASS */
     } as;
@@ -43,7 +43,7 @@ struct Proof {
     Fact *facts;
     PyObject *kept;    /* owned: a list of constants whose identity is a fact */
     PyObject **values; /* of the block's outputs, in their order */
-    char *images, *next_image; /* one after the other, as they are compared */
+    char *metadata, *next_metadata; /* one after the other, as they are compared */
 };
 
 static void proof_free(Proof *proof)
@@ -62,7 +62,7 @@ static void proof_free(Proof *proof)
     Py_XDECREF(proof->kept);
     PyMem_Free(proof->facts);
     PyMem_Free(proof->values);
-    PyMem_Free(proof->images);
+    PyMem_Free(proof->metadata);
     PyMem_Free(proof);
 }
 
@@ -206,19 +206,20 @@ static int is_of_class(const Block *block, int reg, PyObject **registers)
     return 0;
 }
 
-static int prove_tensor(Proof *proof, const TensorLeaf *leaf, PyObject *tensor)
+static int prove_tensor(Proof *proof, const TensorSpec *spec, PyObject *tensor)
 {
     Fact *fact = new_fact(proof, FACT_TENSOR, tensor);
     if (fact == NULL) {
         return 0;
     }
-    fact->is.leaf = leaf;
-    fact->as.image = proof->next_image;
-    proof->next_image += tensor_image_size();
-    tensor_image(tensor, fact->as.image);
+    fact->is.spec = spec;
+    fact->as.metadata = proof->next_metadata;
+    proof->next_metadata += tensor_metadata_size();
+    copy_tensor_metadata(tensor, fact->as.metadata);
     return 1;
 }
 
+/* As `_is_atomic` of rows.py, whose BLOCK_KINDS says which guards are put into blocks. */
 static int is_atomic(PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
@@ -277,6 +278,7 @@ static int is_plain_sequence(PyObject *value)
     return PyTuple_CheckExact(value) || PyList_CheckExact(value) || PyUnicode_CheckExact(value);
 }
 
+/* Covers what lowering puts into blocks: checks by BLOCK_KINDS of rows.py, loads by `Lowering.block_root`. */
 static int prove(Program *program, Proof *proof, const Instruction *i, PyObject **registers, const Block *block)
 {
     PyObject *a = registers[i->a];
@@ -309,7 +311,7 @@ static int prove(Program *program, Proof *proof, const Instruction *i, PyObject 
     case OP_IS_CONSTANT:
         return !is_root && is_atomic(a);
     case OP_IS_TENSOR:
-        return prove_tensor(proof, program->leaves + i->n, a);
+        return prove_tensor(proof, program->specs + i->n, a);
     case OP_HAS_CODE:
         return PyFunction_Check(a) && prove_again(proof, i, a);
     default:
@@ -334,8 +336,8 @@ static void record(Program *program, Block *block, PyObject **registers)
     }
     proof->root = registers[block->root];
     proof->values = PyMem_Calloc((size_t)block->output_count + 1, sizeof *proof->values);
-    proof->images = proof->next_image = PyMem_Malloc(tensor_count(block) * tensor_image_size() + 1);
-    int proved = proof->values != NULL && proof->images != NULL;
+    proof->metadata = proof->next_metadata = PyMem_Malloc(tensor_count(block) * tensor_metadata_size() + 1);
+    int proved = proof->values != NULL && proof->metadata != NULL;
     for (Py_ssize_t k = 0; proved && k < block->count; k++) {
         proved = prove(program, proof, block->instructions + k, registers, block);
     }
@@ -376,7 +378,7 @@ static int fact_holds(Program *program, const Fact *fact, PyObject **registers)
     case FACT_DICT:
         return dict_unchanged(fact->as.tag, fact->object);
     case FACT_TENSOR:
-        return tensor_unchanged(fact->is.leaf, fact->object, fact->as.image);
+        return tensor_unchanged(fact->is.spec, fact->object, fact->as.metadata);
     case FACT_CLASS:
         return class_unchanged((PyTypeObject *)fact->object, fact->as.version);
     case FACT_RERUN:

@@ -365,7 +365,7 @@ static int run_check(Program *program, const Instruction *i, PyObject *a, PyObje
     case OP_HAS_CODE:
         return has_code(a, i->address);
     case OP_IS_TENSOR:
-        return tensor_matches(program->leaves + i->n, a);
+        return tensor_matches(program->specs + i->n, a);
     case OP_IS_SAME:
         return a == registers[i->b];
     case OP_ARE_DISTINCT:
@@ -389,15 +389,15 @@ static int run_bare(Program *program, const Instruction *i, PyObject *const *arg
                     PyObject *function, PyObject **registers)
 {
     PyObject *a = i->a < 0 ? NULL : registers[i->a];
-    if (i->op < OP_IS_TYPE) { /* the loads come first in the list of opcodes */
+    if (i->op < OP_FIRST_CHECK) {
         return run_load(i, args, nargs, function, a, registers + i->dst);
     }
     return run_check(program, i, a, registers);
 }
 
-PyObject *shield_enter(PyObject *shield)
+PyObject *enter_no_torch_function(PyObject *no_torch_function)
 {
-    PyObject *manager = PyObject_CallNoArgs(shield);
+    PyObject *manager = PyObject_CallNoArgs(no_torch_function);
     PyObject *entered = manager == NULL ? NULL : PyObject_CallMethod(manager, "__enter__", NULL);
     if (entered == NULL) {
         Py_CLEAR(manager);
@@ -406,7 +406,7 @@ PyObject *shield_enter(PyObject *shield)
     return manager;
 }
 
-int shield_leave(PyObject *manager, int status)
+int leave_no_torch_function(PyObject *manager, int status)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -427,9 +427,12 @@ int shield_leave(PyObject *manager, int status)
 int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
                     PyObject *function, PyObject **registers)
 {
-    if (program->shield != NULL && tensor_touched_by(i, registers)) {
-        PyObject *manager = shield_enter(program->shield);
-        return manager == NULL ? -1 : shield_leave(manager, run_bare(program, i, args, nargs, function, registers));
+    if (program->no_torch_function != NULL && tensor_touched_by(i, registers)) {
+        PyObject *manager = enter_no_torch_function(program->no_torch_function);
+        if (manager == NULL) {
+            return -1;
+        }
+        return leave_no_torch_function(manager, run_bare(program, i, args, nargs, function, registers));
     }
     return run_bare(program, i, args, nargs, function, registers);
 }

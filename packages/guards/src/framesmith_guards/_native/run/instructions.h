@@ -7,9 +7,9 @@
 int run_instruction(Program *program, const Instruction *i, PyObject *const *args, Py_ssize_t nargs,
                     PyObject *function, PyObject **registers);
 
-/* Disable torch functions as `with shield():` does: a new reference to the manager, or NULL with an exception. */
-PyObject *shield_enter(PyObject *shield);
+/* As `with no_torch_function():` begins: a new reference to the manager, or NULL with an exception. */
+PyObject *enter_no_torch_function(PyObject *no_torch_function);
 /* Leave that manager (steals it). Return `status`, or -1 if leaving failed. */
-int shield_leave(PyObject *manager, int status);
+int leave_no_torch_function(PyObject *manager, int status);
 
 #endif

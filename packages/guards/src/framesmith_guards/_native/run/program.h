@@ -33,8 +33,8 @@ typedef struct {
     int registers;
     Py_ssize_t count;
     Instruction *instructions;
-    Py_ssize_t leaf_count;
-    TensorLeaf *leaves;
+    Py_ssize_t spec_count;
+    TensorSpec *specs;
     Py_ssize_t shape_count;
     ShapeProgram *shapes;
     Py_ssize_t block_count;
@@ -42,7 +42,7 @@ typedef struct {
     Py_ssize_t input_count;
     int *inputs;
     PyObject *same_constant, *same_keys; /* owned: the reference predicates, for what is not done here */
-    PyObject *shield; /* owned: a context manager's class, for what might run torch-function code; NULL if nothing can */
+    PyObject *no_torch_function; /* owned: a context manager's class; NULL if nothing can run torch-function code */
 } Program;
 
 #endif

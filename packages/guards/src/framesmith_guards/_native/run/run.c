@@ -8,11 +8,11 @@
 static int run_block(Program *program, const Instruction *i, PyObject **registers)
 {
     Block *block = program->blocks + i->n;
-    if (program->shield == NULL || !tensor_touched_by(i, registers)) {
+    if (program->no_torch_function == NULL || !tensor_touched_by(i, registers)) {
         return block_holds(program, block, registers);
     }
-    PyObject *manager = shield_enter(program->shield);
-    return manager == NULL ? -1 : shield_leave(manager, block_holds(program, block, registers));
+    PyObject *manager = enter_no_torch_function(program->no_torch_function);
+    return manager == NULL ? -1 : leave_no_torch_function(manager, block_holds(program, block, registers));
 }
 
 int program_run(Program *program, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **registers)

@@ -6,7 +6,7 @@
 
 #define FOR_EACH_OPERATOR(X)                                                                                          \
     X(CONSTANT, 0)                                                                                                    \
-    X(LEAF, 0)                                                                                                        \
+    X(OPERAND, 0)                                                                                                     \
     X(Add, 2)                                                                                                         \
     X(Mul, 2)                                                                                                         \
     X(FloorDiv, 2)                                                                                                    \
@@ -39,7 +39,19 @@ static const int ARITY[] = {
 
 #define STACK_DEPTH 64
 
-/* {name: number} */
+PyObject *numbers_by_name(const char *const *names, int count)
+{
+    PyObject *numbers = PyDict_New();
+    for (int k = 0; numbers != NULL && k < count; k++) {
+        PyObject *number = PyLong_FromLong(k);
+        if (number == NULL || PyDict_SetItemString(numbers, names[k], number) < 0) {
+            Py_CLEAR(numbers);
+        }
+        Py_XDECREF(number);
+    }
+    return numbers;
+}
+
 PyObject *shape_operators(void)
 {
     static const char *const names[] = {
@@ -47,15 +59,17 @@ PyObject *shape_operators(void)
         FOR_EACH_OPERATOR(X)
 #undef X
     };
-    PyObject *operators = PyDict_New();
-    for (int k = 0; operators != NULL && k < SHAPE_COUNT; k++) {
-        PyObject *number = PyLong_FromLong(k);
-        if (number == NULL || PyDict_SetItemString(operators, names[k], number) < 0) {
-            Py_CLEAR(operators);
-        }
-        Py_XDECREF(number);
-    }
-    return operators;
+    return numbers_by_name(names, SHAPE_COUNT);
+}
+
+PyObject *tensor_properties(void)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        FOR_EACH_PROPERTY(X)
+#undef X
+    };
+    return numbers_by_name(names, PROPERTY_COUNT);
 }
 
 static int depth_of(const ShapeProgram *shape)
@@ -92,8 +106,8 @@ int shape_assemble(ShapeProgram *out, PyObject *description)
             return -1;
         }
         step->value = value;
-        if (step->op < 0 || step->op >= SHAPE_COUNT) {
-            PyErr_Format(PyExc_ValueError, "no shape operator %d", step->op);
+        if (step->op < 0 || step->op >= SHAPE_COUNT || step->property < 0 || step->property >= PROPERTY_COUNT) {
+            PyErr_Format(PyExc_ValueError, "no shape operator %d of property %d", step->op, step->property);
             return -1;
         }
     }
@@ -104,11 +118,11 @@ int shape_assemble(ShapeProgram *out, PyObject *description)
     return 0;
 }
 
-static int leaf_value(const ShapeStep *step, PyObject **registers, int64_t *out)
+static int operand_value(const ShapeStep *step, PyObject **registers, int64_t *out)
 {
     PyObject *value = registers[step->reg];
-    if (step->property < 3) {
-        return tensor_number(value, step->property, (Py_ssize_t)step->value, out);
+    if (step->property != PROPERTY_OWN_INT) {
+        return tensor_number(value, (TensorProperty)step->property, (Py_ssize_t)step->value, out);
     }
     int overflow = 0;
     if (!PyLong_CheckExact(value)) {
@@ -196,8 +210,8 @@ static int evaluate(const ShapeProgram *shape, PyObject **registers, int64_t *re
         int64_t value;
         if (step->op == SHAPE_CONSTANT) {
             value = step->value;
-        } else if (step->op == SHAPE_LEAF) {
-            if (!leaf_value(step, registers, &value)) {
+        } else if (step->op == SHAPE_OPERAND) {
+            if (!operand_value(step, registers, &value)) {
                 return 0;
             }
         } else {
@@ -213,12 +227,12 @@ static int evaluate(const ShapeProgram *shape, PyObject **registers, int64_t *re
     return 1;
 }
 
-/* `slow` gets, for every leaf in order, its register's value. */
+/* `slow` gets, for every operand in order, its register's value. */
 static int evaluate_slowly(const ShapeProgram *shape, PyObject **registers)
 {
     PyObject *values = PyList_New(0);
     for (Py_ssize_t k = 0; values != NULL && k < shape->count; k++) {
-        if (shape->steps[k].op == SHAPE_LEAF && PyList_Append(values, registers[shape->steps[k].reg]) < 0) {
+        if (shape->steps[k].op == SHAPE_OPERAND && PyList_Append(values, registers[shape->steps[k].reg]) < 0) {
             Py_CLEAR(values);
         }
     }

@@ -6,19 +6,21 @@
 
 typedef struct {
     int op;
-    int reg;      /* of a leaf */
-    int property; /* of a leaf: 0 size, 1 stride, 2 offset, 3 the register's own int */
+    int reg;      /* of an operand */
+    int property; /* of an operand: a TensorProperty */
     int64_t value;
 } ShapeStep;
 
 typedef struct {
     Py_ssize_t count;
     ShapeStep *steps;
-    PyObject *slow; /* owned: callable over the leaves' values, for what int64 cannot hold */
+    PyObject *slow; /* owned: callable over the operands' values, for what int64 cannot hold */
 } ShapeProgram;
 
 int shape_assemble(ShapeProgram *out, PyObject *description);
 int shape_holds(const ShapeProgram *shape, PyObject **registers);
+PyObject *numbers_by_name(const char *const *names, int count); /* {name: its index} */
 PyObject *shape_operators(void);
+PyObject *tensor_properties(void);
 
 #endif

@@ -20,47 +20,47 @@ static int same_numbers(const int64_t *found, const int64_t *expected, int64_t c
     return 1;
 }
 
-static int same_shape(const TensorLeaf *leaf, Handle handle)
+static int same_shape(const TensorSpec *spec, Handle handle)
 {
     int64_t dim, *sizes, *strides;
-    return shim.dim(handle, &dim) == 0 && dim == leaf->dim && shim.sizes(handle, &sizes) == 0 &&
-           same_numbers(sizes, leaf->sizes, dim) && shim.strides(handle, &strides) == 0 &&
-           same_numbers(strides, leaf->sizes + dim, dim);
+    return shim.dim(handle, &dim) == 0 && dim == spec->dim && shim.sizes(handle, &sizes) == 0 &&
+           same_numbers(sizes, spec->sizes, dim) && shim.strides(handle, &strides) == 0 &&
+           same_numbers(strides, spec->sizes + dim, dim);
 }
 
-int tensor_matches(const TensorLeaf *leaf, PyObject *tensor)
+int tensor_matches(const TensorSpec *spec, PyObject *tensor)
 {
     int32_t dtype, device_type, device_index;
-    if (Py_TYPE(tensor) != leaf->type || keys_of(tensor) != leaf->keys) {
+    if (Py_TYPE(tensor) != spec->type || keys_of(tensor) != spec->keys) {
         return 0;
     }
     Handle handle = handle_of(tensor);
-    if (shim.dtype(handle, &dtype) != 0 || dtype != leaf->dtype || !same_shape(leaf, handle) ||
-        shim.device_type(handle, &device_type) != 0 || device_type != leaf->device_type ||
-        shim.device_index(handle, &device_index) != 0 || device_index != leaf->device_index) {
+    if (shim.dtype(handle, &dtype) != 0 || dtype != spec->dtype || !same_shape(spec, handle) ||
+        shim.device_type(handle, &device_type) != 0 || device_type != spec->device_type ||
+        shim.device_index(handle, &device_index) != 0 || device_index != spec->device_index) {
         return 0;
     }
     int requires_grad = requires_grad_of(tensor);
-    return requires_grad < 0 ? -1 : requires_grad == leaf->requires_grad;
+    return requires_grad < 0 ? -1 : requires_grad == spec->requires_grad;
 }
 
-/* Only for tensors that a leaf has checked in the same run: strided, with sizes that are numbers. */
-int tensor_number(PyObject *tensor, int property, Py_ssize_t dim, int64_t *out)
+/* Only for tensors that a spec has checked in the same run: strided, with sizes that are numbers. */
+int tensor_number(PyObject *tensor, TensorProperty property, Py_ssize_t dim, int64_t *out)
 {
     Handle handle = handle_of(tensor);
     int64_t count, *numbers;
-    if (property == 2) {
+    if (property == PROPERTY_STORAGE_OFFSET) {
         return shim.storage_offset(handle, out) == 0;
     }
     if (shim.dim(handle, &count) != 0 || dim < 0 || dim >= count ||
-        (property == 0 ? shim.sizes : shim.strides)(handle, &numbers) != 0) {
+        (property == PROPERTY_SIZE ? shim.sizes : shim.strides)(handle, &numbers) != 0) {
         return 0;
     }
     *out = numbers[dim];
     return 1;
 }
 
-/* Only for tensors that leaves have checked in the same run: strided ones. */
+/* Only for tensors that specs have checked in the same run: strided ones. */
 int tensors_share_storage(PyObject *a, PyObject *b)
 {
     return word_at(impl_of(a), shim.storage_field) == word_at(impl_of(b), shim.storage_field);
@@ -201,33 +201,34 @@ static int same_words(const char *a, const char *b, size_t bytes)
     return difference == 0;
 }
 
-/* ---- images: a TensorImpl's bytes, equal only if nothing that a leaf compares (but requires_grad) changed ---- */
+/* ---- metadata bytes: a TensorImpl's, equal only if nothing that a spec compares (but requires_grad) changed ---- */
 
-static int images_usable;
+static int metadata_bytes_usable;
 
-void images_use(int usable)
+void metadata_bytes_use(int usable)
 {
-    images_usable = usable;
+    metadata_bytes_usable = usable;
 }
 
-size_t tensor_image_size(void)
+size_t tensor_metadata_size(void)
 {
-    return images_usable ? (size_t)(shim.keys_offset + 8 - IMAGE_START) : 0;
+    return metadata_bytes_usable ? (size_t)(shim.keys_offset + 8 - METADATA_START) : 0;
 }
 
-void tensor_image(PyObject *tensor, char *out)
+void copy_tensor_metadata(PyObject *tensor, char *out)
 {
-    memcpy(out, impl_of(tensor) + IMAGE_START, tensor_image_size());
+    memcpy(out, impl_of(tensor) + METADATA_START, tensor_metadata_size());
 }
 
-int tensor_unchanged(const TensorLeaf *leaf, PyObject *tensor, const char *image)
+int tensor_unchanged(const TensorSpec *spec, PyObject *tensor, const char *metadata)
 {
-    if (!images_usable || leaf->dim > INLINE_DIMS) {
-        return tensor_matches(leaf, tensor);
+    if (!metadata_bytes_usable || spec->dim > INLINE_DIMS) {
+        return tensor_matches(spec, tensor);
     }
-    if (Py_TYPE(tensor) != leaf->type || !same_words(impl_of(tensor) + IMAGE_START, image, tensor_image_size())) {
+    const char *found = impl_of(tensor) + METADATA_START;
+    if (Py_TYPE(tensor) != spec->type || !same_words(found, metadata, tensor_metadata_size())) {
         return 0;
     }
     int requires_grad = requires_grad_of(tensor);
-    return requires_grad < 0 ? -1 : requires_grad == leaf->requires_grad;
+    return requires_grad < 0 ? -1 : requires_grad == spec->requires_grad;
 }

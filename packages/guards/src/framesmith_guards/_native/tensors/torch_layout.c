@@ -134,7 +134,7 @@ static const char *why_not(const char *path, PyObject *probes)
     if (!shim_agrees(probes)) {
         return "torch's C shim and Python disagree about probed tensors";
     }
-    shim.keys_offset = find_in_impl(probes, 2, IMAGE_START);
+    shim.keys_offset = find_in_impl(probes, 2, METADATA_START);
     if (shim.keys_offset == 0) {
         return "the dispatch keys were not found at one place in all probed tensors";
     }
@@ -183,7 +183,7 @@ static int is_tensor(PyObject *value)
     return 1;
 }
 
-/* tensors_probe(tensor) -> (dtype, device type, device index, keys, image), as numbers of the shim, and bytes */
+/* tensors_probe(tensor) -> (dtype, device type, device index, keys, metadata), as numbers of the shim, and bytes */
 PyObject *tensors_probe(PyObject *module, PyObject *tensor)
 {
     int32_t dtype, device_type, device_index;
@@ -196,9 +196,9 @@ PyObject *tensors_probe(PyObject *module, PyObject *tensor)
         PyErr_SetString(PyExc_RuntimeError, "torch's C shim failed on a tensor");
         return NULL;
     }
-    const char *image = impl_of(tensor) + IMAGE_START;
+    const char *metadata = impl_of(tensor) + METADATA_START;
     return Py_BuildValue("iiiKy#", (int)dtype, (int)device_type, (int)device_index,
-                         (unsigned long long)keys_of(tensor), image, shim.keys_offset + 8 - IMAGE_START);
+                         (unsigned long long)keys_of(tensor), metadata, shim.keys_offset + 8 - METADATA_START);
 }
 
 /* tensors_find_grad(tensor...) -> whether torch's own method was found and says what the attribute says of these. */
@@ -230,10 +230,10 @@ PyObject *tensors_requires_grad(PyObject *module, PyObject *tensor)
     return value < 0 ? NULL : PyBool_FromLong(value);
 }
 
-/* use_images(bool): whether images were seen to change with everything that a leaf compares */
+/* tensors_use_bytes(bool): whether metadata bytes were seen to change with everything that a spec compares */
 PyObject *tensors_use_bytes(PyObject *module, PyObject *usable)
 {
-    images_use(shim.ready && usable == Py_True);
+    metadata_bytes_use(shim.ready && usable == Py_True);
     Py_RETURN_NONE;
 }
 

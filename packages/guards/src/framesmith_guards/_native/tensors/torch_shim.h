@@ -5,7 +5,7 @@
 #include "instruction.h"
 #include <string.h>
 
-#define IMAGE_START 24 /* past the vtable and the reference counts, which change */
+#define METADATA_START 24 /* past the vtable and the reference counts, which change */
 
 typedef void *Handle;
 typedef int32_t (*GetInt32)(Handle, int32_t *);

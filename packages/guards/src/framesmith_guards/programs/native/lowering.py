@@ -1,4 +1,4 @@
-"""Lowers a plan of guards to the description of a native program: registers, instructions, leaves, blocks.
+"""Lowers a plan of guards to the description of a native program: registers, instructions, tensor specs, blocks.
 
 Each source kind and each guard kind has a row (rows.py) with its native form; kinds without one, and single
 expectations that have none, call the reference.
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeGuard
 
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.predicates import same_keys
-from framesmith_guards.programs.native.probing import tensor_leaf
+from framesmith_guards.programs.native.probing import native_spec
 from framesmith_guards.programs.native.rows import (
     BLOCK_KINDS,
     CHECKS,
@@ -50,8 +50,6 @@ from framesmith_guards.values.constants import same_constant
 Instruction = tuple[int, int, int, int, int, int, Any, tuple[int, ...]]
 """(operator, dst, a, b, n, address, obj, operands); see `_native/instruction.h`."""
 
-_PROPERTIES: Final = {"size": 0, "stride": 1, "storage_offset": 2}
-_OWN_INT: Final = 3
 _IMPLIED: Final[dict[type[Source], Source]] = {
     GlobalSource: GlobalsDictSource(),
     ModuleSource: ModulesSource(),
@@ -76,6 +74,7 @@ class Lowering:
 
     opcodes: dict[str, int]
     shape_operators: dict[str, int]
+    properties: dict[str, int]
     argnames: Sequence[str]
     freevars: Sequence[str]
     guards: dict[Source, list[Guard]]
@@ -86,7 +85,7 @@ class Lowering:
     block_of: dict[int, Block] = field(default_factory=dict)
     roots: dict[Source, Source | None] = field(default_factory=dict)
     late_registers: set[int] = field(default_factory=set)
-    leaves: list[tuple[Any, ...]] = field(default_factory=list)
+    tensor_specs: list[tuple[Any, ...]] = field(default_factory=list)
     shapes: list[tuple[Any, ...]] = field(default_factory=list)
     native_tensors: set[Source] = field(default_factory=set)
 
@@ -196,13 +195,13 @@ class Lowering:
         target.append((number, dst, a, operation.b, operation.n, operation.address, operation.obj, operation.operands))
 
     def tensor(self, guard: Guard) -> int | None:
-        """Return the native leaf of a TENSOR_MATCH; None if it is checked in Python."""
-        leaf = tensor_leaf(guard.expected)
-        if leaf is None:
+        """Return the index of a TENSOR_MATCH's native spec; None if it is checked in Python."""
+        spec = native_spec(guard.expected)
+        if spec is None:
             return None
         self.native_tensors.add(guard.source)
-        self.leaves.append(leaf)
-        return len(self.leaves) - 1
+        self.tensor_specs.append(spec)
+        return len(self.tensor_specs) - 1
 
     def are_native(self, sources: Sequence[Source]) -> bool:
         """Whether all of these are tensors with native checks before this one."""
@@ -213,21 +212,21 @@ class Lowering:
         sources = dict(guard.expected.symbols)
         order: list[str] = []
 
-        def leaf(name: str) -> Step:
+        def operand(name: str) -> Step:
             order.append(name)
             source = sources[name]
-            operator = self.shape_operators["LEAF"]
+            operator = self.shape_operators["OPERAND"]
             if isinstance(source, TensorPropertySource) and source.base in self.native_tensors:
-                return (operator, self.register(source.base), _PROPERTIES[source.property], source.dim or 0)
-            return (operator, self.register(source), _OWN_INT, 0)
+                return (operator, self.register(source.base), self.properties[source.property.upper()], source.dim or 0)
+            return (operator, self.register(source), self.properties["OWN_INT"], 0)
 
         try:
-            steps = tuple(steps_of(guard.expected.expr, leaf, self.shape_operators))
+            steps = tuple(steps_of(guard.expected.expr, operand, self.shape_operators))
         except NotInteger:
             return None
         readers = {name: _reader(sources[name], self.native_tensors) for name in order}
         self.shapes.append((steps, slow_check(guard.expected, tuple(order), readers)))
-        return len(self.shapes) - 1, tuple(step[1] for step in steps if step[0] == self.shape_operators["LEAF"])
+        return len(self.shapes) - 1, tuple(step[1] for step in steps if step[0] == self.shape_operators["OPERAND"])
 
     def describe(self, plan: Plan, inputs: Sequence[Source]) -> tuple[Any, ...]:
         results = tuple(map(self.register, inputs))
@@ -240,7 +239,7 @@ class Lowering:
         return (
             len(self.registers),
             (*self.early, *self.late),
-            tuple(self.leaves),
+            tuple(self.tensor_specs),
             tuple(self.shapes),
             tuple(blocks),
             describe_state(plan.state),
@@ -255,11 +254,11 @@ def lower(
     plan: Plan,
     names: tuple[Sequence[str], Sequence[str]],
     inputs: Sequence[Source],
-    numbers: tuple[dict[str, int], dict[str, int]],
+    numbers: tuple[dict[str, int], dict[str, int], dict[str, int]],
 ) -> tuple[Any, ...]:
     """Return the description of a plan for a function with these (arguments, free variables) in order.
 
-    `numbers` are the extension's (opcodes, shape operators).
+    `numbers` are the extension's (opcodes, shape operators, properties).
     """
     guards: dict[Source, list[Guard]] = {}
     for guard in plan.guards:

@@ -187,7 +187,7 @@ def mode_reader() -> Callable[[], bool] | None:
 PLAIN_TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def tensor_leaf(spec: TensorSpec) -> tuple[Any, ...] | None:
+def native_spec(spec: TensorSpec) -> tuple[Any, ...] | None:
     """Return the native description of a spec; None if it has to be checked in Python."""
     if why_no_tensors() is not None or spec.sizes is None or spec.strides is None:
         return None

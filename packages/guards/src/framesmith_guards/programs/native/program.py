@@ -24,7 +24,7 @@ def why_not_native() -> str | None:
 def _native_class() -> type[CheckProgram]:
     native, _ = extension()
     assert native is not None
-    numbers = (native.OPCODES, native.SHAPE_OPERATORS)
+    numbers = (native.OPCODES, native.SHAPE_OPERATORS, native.PROPERTIES)
 
     def _prepare(self: Any, walk: Plan) -> None:
         why_no_tensors()  # finds torch's layout, once

@@ -56,7 +56,7 @@ class Target(Protocol):
     def register(self, source: Source) -> int: ...
 
     def tensor(self, guard: Guard) -> int | None:
-        """The leaf of a tensor guard, if it is native."""
+        """The index of a tensor guard's native spec, if it has one."""
 
     def are_native(self, sources: Sequence[Source]) -> bool:
         """Whether all of these are tensors with native checks before this one."""
@@ -141,8 +141,8 @@ def _equals(target: Target, guard: Guard) -> Operation:
 
 
 def _tensor(target: Target, guard: Guard) -> Operation | None:
-    leaf = target.tensor(guard)
-    return None if leaf is None else Operation("IS_TENSOR", a=target.register(guard.source), n=leaf)
+    spec = target.tensor(guard)
+    return None if spec is None else Operation("IS_TENSOR", a=target.register(guard.source), n=spec)
 
 
 def _shape(target: Target, guard: Guard) -> Operation | None:
@@ -208,6 +208,7 @@ CHECKS: Final[dict[str, Check]] = {
 
 
 def _is_atomic(value: object) -> bool:
+    """Whether `is_atomic` of blocks.c holds, or the value is another singleton, which is compared by identity."""
     if type(value) is tuple:
         return all(map(_is_atomic, value))
     return type(value) in (int, float, complex, str, bytes) or isinstance(value, _SINGLETONS)
@@ -234,4 +235,4 @@ BLOCK_KINDS: Final[dict[str, Belongs]] = {
     "EQUALS_MATCH": lambda guard, tensors: _is_atomic(guard.expected),
     "TENSOR_MATCH": lambda guard, tensors: guard.source in tensors,
 }
-"""The kinds that a block's proof can cover, and for which guards."""
+"""The kinds that a block's proof can cover, and for which guards: `prove` of blocks.c has their instructions."""

@@ -21,12 +21,12 @@ class NotInteger(Exception):
     """The condition needs an operation that the integer program does not have."""
 
 
-def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[str, int]) -> list[Step]:
-    """Return the postfix program of `expr`, with `leaf(symbol)` for its symbols. NotInteger if it has none."""
+def steps_of(expr: sympy.Basic, operand: Callable[[str], Step], operators: Mapping[str, int]) -> list[Step]:
+    """Return the postfix program of `expr`, with `operand(symbol)` for its symbols. NotInteger if it has none."""
     import sympy
 
     if isinstance(expr, sympy.Symbol):
-        return [leaf(expr.name)]
+        return [operand(expr.name)]
     if expr is sympy.true or expr is sympy.false:
         return [(operators["CONSTANT"], 0, 0, int(bool(expr)))]
     if isinstance(expr, sympy.Integer):
@@ -37,7 +37,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
     name = next((n for n in (_ALIASES.get(n, n) for n in names) if n in operators), None)
     if name is None or not expr.args:
         raise NotInteger(type(expr).__name__)
-    programs = [steps_of(arg, leaf, operators) for arg in expr.args]
+    programs = [steps_of(arg, operand, operators) for arg in expr.args]
     step = (operators[name], 0, 0, 0)
     if name not in _VARIADIC:
         return [step for program in programs for step in program] + [step]
@@ -48,7 +48,7 @@ def steps_of(expr: sympy.Basic, leaf: Callable[[str], Step], operators: Mapping[
 
 
 def slow_check(condition: ShapeExpr, order: tuple[str, ...], read: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """Return the condition by its Python text, over the values of the program's leaves in their order."""
+    """Return the condition by its Python text, over the values of the program's operands in their order."""
 
     def check(values: list[Any]) -> bool:
         numbers = {name: read[name](value) for name, value in zip(order, values, strict=True)}
