@@ -90,7 +90,7 @@ def test_escaping_values_new_values_and_parts() -> None:
     journal.store_attr(loose, "gone", part)
     journal.delete_attr(loose, "gone")
     assert list(journal.escaping()) == [held] and list(journal.made()) == [held, loose]
-    assert list(journal.parts(loose)) == [inner] and list(journal.parts(Tuple([part]))) == [part]
+    assert list(journal.held_values(loose)) == [inner] and list(journal.held_values(Tuple([part]))) == [part]
 
 
 def test_objects_of_the_trace_alone_change_nothing_that_exists() -> None:

@@ -82,7 +82,7 @@ class TraceState:
     policy: ShapePolicy
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     symbols: Symbols = field(init=False)
-    journal: Journal = field(default_factory=Journal)
+    journal: Journal[Value] = field(default_factory=Journal)
     guards: GuardsSet = field(default_factory=GuardsSet)
     memo: Memo = field(default_factory=Memo)
     by_source: dict[Source, Value] = field(default_factory=dict)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from framesmith_sideeffects.changes import AttributeChange, CallChange, Change, ContentsChange, GlobalChange
 from framesmith_sideeffects.difference import Difference, Key, NotRestorable, moved
-from framesmith_sideeffects.liveness import reachable
+from framesmith_sideeffects.liveness import parts, reachable
 from framesmith_sideeffects.mutations import Mutation, NotTracked, Origin, mutation_of
 from framesmith_sideeffects.presence import has_own_attribute
-from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue
+from framesmith_sideeffects.protocol import DELETED, Deleted, Restorable, TracedValue, is_new
 from framesmith_sideeffects.restriction import MutationRefused, NestedBody, NotMadeHere, described
 
 if TYPE_CHECKING:
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 CELL_CONTENTS = "cell_contents"
 
+V = TypeVar("V", bound=TracedValue)
 
-class Journal:
-    """Mutations in the order they were first made, each object and attribute once."""
+
+class Journal(Generic[V]):
+    """Mutations in the order they were first made, each object and attribute once. `V`: the tracer's values."""
 
     def __init__(self) -> None:
-        self._tracked: dict[int, TracedValue] = {}
-        self._objects: dict[int, tuple[object, TracedValue]] = {}
+        self._tracked: dict[int, V] = {}
+        self._objects: dict[int, tuple[object, V]] = {}
         self._real: dict[int, object] = {}
         self._changes: dict[Key, Change] = {}
-        self._attributes: dict[int, dict[str, TracedValue | Deleted]] = {}
+        self._attributes: dict[int, dict[str, V | Deleted]] = {}
         self._globals: dict[int, dict[str, Any]] = {}
         self._calls = 0
         self._live: tuple[TracedValue, ...] | None = None
@@ -42,7 +44,7 @@ class Journal:
 
     # Tracked values
 
-    def track_existing(self, value: TracedValue, obj: object) -> None:
+    def track_existing(self, value: V, obj: object) -> None:
         """Allow mutations of a value standing for an object older than the trace; keeps the object alive.
 
         Raises ValueError when another value stands for the same object: each would undo the other's mutations.
@@ -54,11 +56,11 @@ class Journal:
         self._real[id(value)] = obj
         self._track(value, Origin.EXISTING, type(obj))
 
-    def track_new(self, value: TracedValue, cls: type | None = None) -> None:
+    def track_new(self, value: V, cls: type | None = None) -> None:
         """Allow mutations of a value made in the trace; `cls` is its class when attributes of it can be written."""
         self._track(value, Origin.NEW, cls)
 
-    def _track(self, value: TracedValue, origin: Origin, cls: type | None) -> None:
+    def _track(self, value: V, origin: Origin, cls: type | None) -> None:
         if id(value) in self._tracked:
             raise ValueError("the value is tracked already")
         value.mutation = mutation_of(origin, cls)
@@ -76,7 +78,7 @@ class Journal:
         if id(value) in self._lent:
             raise NotMadeHere(self._lent[id(value)])
 
-    def value_of(self, obj: object) -> TracedValue | None:
+    def value_of(self, obj: object) -> V | None:
         """The value that stands for an existing tracked object."""
         known = self._objects.get(id(obj))
         return None if known is None else known[1]
@@ -126,7 +128,7 @@ class Journal:
         """Whether contents or attributes of a value changed since it was tracked."""
         return ("contents", id(value)) in self._changes or bool(self._attributes.get(id(value)))
 
-    def store_attr(self, value: TracedValue, name: str, new: TracedValue) -> None:
+    def store_attr(self, value: TracedValue, name: str, new: V) -> None:
         """Note `value.name = new`, bypassing properties and `__setattr__` of the class."""
         self._require(value)
         key = ("attribute", id(value), name)
@@ -146,18 +148,23 @@ class Journal:
             self._changes[key] = AttributeChange(value, name, DELETED, deletes=True)
         self._remember(value, name, DELETED)
 
-    def _remember(self, value: TracedValue, name: str, new: TracedValue | Deleted) -> None:
+    def _remember(self, value: TracedValue, name: str, new: V | Deleted) -> None:
         pending = self._attributes.setdefault(id(value), {})
         if new is DELETED or pending.get(name) is DELETED:  # a deleted attribute stored again is the last one
             pending.pop(name, None)
         pending[name] = new
 
-    def load_attr(self, value: TracedValue, name: str) -> Any:
-        """The pending value of an attribute, DELETED, or None when the trace has not touched it."""
+    def load_attr(self, value: TracedValue, name: str) -> V | Deleted | None:
+        """The pending value of an attribute, DELETED, or None when the trace has not touched it (or may not)."""
         pending = self._attributes.get(id(value))
         return None if pending is None else pending.get(name)
 
-    def pending_attrs(self, value: TracedValue) -> dict[str, Any]:
+    def stored_attr(self, value: TracedValue, name: str) -> V | None:
+        """The pending value of an attribute; None when it is deleted or not touched."""
+        pending = self.load_attr(value, name)
+        return None if isinstance(pending, Deleted) else pending
+
+    def pending_attrs(self, value: TracedValue) -> dict[str, V | Deleted]:
         """All pending attributes of a value, in the order of its `__dict__`; DELETED for deleted ones."""
         return dict(self._attributes.get(id(value), ()))
 
@@ -166,7 +173,7 @@ class Journal:
         change = self._changes.get(("attribute", id(value), name))
         return isinstance(change, AttributeChange) and change.deletes
 
-    def store_cell(self, cell: TracedValue, new: TracedValue) -> None:
+    def store_cell(self, cell: TracedValue, new: V) -> None:
         """Note a store to a closure cell."""
         self.store_attr(cell, CELL_CONTENTS, new)
 
@@ -174,11 +181,11 @@ class Journal:
         """Note that a closure cell is emptied."""
         self.delete_attr(cell, CELL_CONTENTS)
 
-    def load_cell(self, cell: TracedValue) -> Any:
+    def load_cell(self, cell: TracedValue) -> V | Deleted | None:
         """The pending contents of a cell, DELETED, or None when the trace has not touched it."""
         return self.load_attr(cell, CELL_CONTENTS)
 
-    def store_global(self, owner: dict[str, Any], name: str, new: TracedValue, source: Source | None = None) -> None:
+    def store_global(self, owner: dict[str, Any], name: str, new: V, source: Source | None = None) -> None:
         """Note a store to a global of `owner`, a real dict found at `source` (None: the compiled frame's own)."""
         self._set_global(owner, name, new, source)
 
@@ -190,7 +197,7 @@ class Journal:
             self._refuse_outside(f"the global {name!r}")
             self._changes.pop(("global", id(owner), name), None)
 
-    def _set_global(self, owner: dict[str, Any], name: str, new: TracedValue | Deleted, source: Source | None) -> None:
+    def _set_global(self, owner: dict[str, Any], name: str, new: V | Deleted, source: Source | None) -> None:
         self._refuse_outside(f"the global {name!r}")
         self._globals[id(owner)] = owner  # kept alive: the key is its id
         key = ("global", id(owner), name)
@@ -200,10 +207,10 @@ class Journal:
             del self._changes[key]  # a deleted global stored again is the last one
         self._changes[key] = GlobalChange(source, name, new, deletes and name in owner)
 
-    def load_global(self, owner: dict[str, Any], name: str) -> Any:
+    def load_global(self, owner: dict[str, Any], name: str) -> V | Deleted | None:
         """The pending value of a global, DELETED, or None when the trace has not touched it."""
         known = self._changes.get(("global", id(owner), name))
-        return known.new if isinstance(known, GlobalChange) else None
+        return cast("V | Deleted", known.new) if isinstance(known, GlobalChange) else None
 
     def pending_globals(self, owner: dict[str, Any]) -> dict[str, GlobalChange]:
         """All pending changes of a namespace, in the order of the entries that they add."""
@@ -229,7 +236,7 @@ class Journal:
     def reached(self) -> dict[int, TracedValue]:
         """Values reachable from live ones and changes, by id. Before the first `prune`, every tracked value is live."""
         if self._reached is None:
-            self._reached = reachable(self._roots(), self.parts)
+            self._reached = reachable(self._roots(), self.held_values)
         return self._reached
 
     def _roots(self) -> Iterator[TracedValue]:
@@ -239,18 +246,17 @@ class Journal:
     def escaping(self) -> Iterator[TracedValue]:
         """Values that escape: stored by the changes so far into objects older than the trace."""
         for change in self._changes.values():
-            if change.target is None or not _is_new(change.target):
+            if change.target is None or not is_new(change.target):
                 yield from change.operands()
 
-    def made(self) -> Iterator[TracedValue]:
+    def made(self) -> Iterator[V]:
         """Tracked values made by the trace."""
-        return (value for value in self._tracked.values() if _is_new(value))
+        return (value for value in self._tracked.values() if is_new(value))
 
-    def parts(self, value: TracedValue) -> Iterator[TracedValue]:
+    def held_values(self, value: TracedValue) -> Iterator[TracedValue]:
         """Values held by a value: its referents if it has no source, and the attributes of a new object."""
-        if value.source is None:
-            yield from value.referents()
-        if _is_new(value):
+        yield from parts(value)
+        if is_new(value):
             yield from (new for new in self._attributes.get(id(value), {}).values() if not isinstance(new, Deleted))
 
     def changes(self) -> list[Change]:
@@ -261,25 +267,24 @@ class Journal:
         """Every use of a value: live, as a part of those in `made`, and by the changes."""
         yield from self._live or ()
         for value in made:
-            if value.source is None:
-                yield from value.referents()
+            yield from parts(value)
         for change in self.changes():
             yield from change.operands()
 
     def is_empty(self) -> bool:
         """Whether a replay would change nothing that exists."""
-        return not any(change.target is None or not _is_new(change.target) for change in self._changes.values())
+        return not any(change.target is None or not is_new(change.target) for change in self._changes.values())
 
     # Earlier states
 
-    def clone(self) -> Journal:
+    def clone(self) -> Journal[V]:
         """A copy of the state, for `diff` and `restore`: records, and contents of `Restorable` values."""
-        copy = Journal()
+        copy: Journal[V] = Journal()
         copy._take(self)
         copy._saved = dict(self._states())
         return copy
 
-    def diff(self, older: Journal) -> Difference:
+    def diff(self, older: Journal[V]) -> Difference:
         """The difference from an older clone.
 
         A container has changed if its contents are different; one that is not `Restorable`, if it was mutated.
@@ -298,7 +303,7 @@ class Journal:
         gone = [change for key, change in older._changes.items() if key not in self._changes]
         return Difference(list(noted.values()), gone, [self._tracked[key] for key in states if key in both - same])
 
-    def restore(self, older: Journal) -> None:
+    def restore(self, older: Journal[V]) -> None:
         """Go back to the state of an older clone: forget all changes, tracking and contents since.
 
         Raises NotRestorable, and changes nothing, when a container that is not `Restorable` has changed since.
@@ -324,7 +329,7 @@ class Journal:
             if isinstance(value, Restorable):
                 yield key, value.saved()
 
-    def _take(self, other: Journal) -> None:
+    def _take(self, other: Journal[V]) -> None:
         self._tracked = dict(other._tracked)
         self._objects = dict(other._objects)
         self._real = dict(other._real)
@@ -337,13 +342,9 @@ class Journal:
         self._reached = None
 
 
-def _is_new(value: TracedValue) -> bool:
-    return value.mutation is not None and value.mutation.is_new
-
-
 def _counts(change: Change, reached: dict[int, TracedValue]) -> bool:
-    return change.target is None or not _is_new(change.target) or id(change.target) in reached
+    return change.target is None or not is_new(change.target) or id(change.target) in reached
 
 
 def _made_with(change: Change) -> bool:
-    return isinstance(change, ContentsChange) and _is_new(change.target)
+    return isinstance(change, ContentsChange) and is_new(change.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from framesmith_sideeffects.protocol import TracedContainer, TracedValue
+from framesmith_sideeffects.protocol import TracedContainer, TracedValue, is_new
 
 Edges = Callable[[TracedValue], Iterable[TracedValue]]
 
@@ -38,7 +38,7 @@ def parts(value: TracedValue) -> Iterable[TracedValue]:
 
 def can_be_made_empty(value: TracedValue) -> bool:
     """Whether a value is a container made in the trace, which can be made empty and filled later."""
-    return value.mutation is not None and value.mutation.is_new and isinstance(value, TracedContainer)
+    return is_new(value) and isinstance(value, TracedContainer)
 
 
 def plan_creation(values: Iterable[TracedValue]) -> CreationPlan:

@@ -42,6 +42,11 @@ class TracedValue(Protocol):
         """The values that `reconstruct` pushes for it: items, keys, cells, defaults; no journalled attributes."""
 
 
+def is_new(value: TracedValue) -> bool:
+    """Whether the trace has made the object, and may change it."""
+    return value.mutation is not None and value.mutation.is_new
+
+
 @runtime_checkable
 class TracedContainer(Protocol):
     """A value with contents, which can be written into an existing object or into one made empty first."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from framesmith_sideeffects.changes import Change, ContentsChange
 from framesmith_sideeffects.journal import Journal
 from framesmith_sideeffects.liveness import CreationPlan, plan_creation
-from framesmith_sideeffects.protocol import TracedContainer, TracedValue
+from framesmith_sideeffects.protocol import TracedContainer, TracedValue, is_new
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -20,7 +20,7 @@ class Replay:
     variables); then `apply()`. Both leave the stack as it was. The journal may not change in between.
     """
 
-    def __init__(self, journal: Journal, codegen: Codegen) -> None:
+    def __init__(self, journal: Journal[Any], codegen: Codegen) -> None:
         self.journal = journal
         self.codegen = codegen
         self.plan = plan_creation(journal.reached().values())
@@ -29,7 +29,7 @@ class Replay:
         """Make every object whose identity matters (mutable ones, and others used twice), each into a temporary."""
         shared = _shared(self.journal, self.plan)
         for value in self.plan.order:
-            if _is_new(value) or (id(value) in shared and value.source is None):
+            if is_new(value) or (id(value) in shared and value.source is None):
                 self._make(value)
 
     def _make(self, value: TracedValue) -> None:
@@ -57,11 +57,7 @@ class Replay:
         return filling + self.journal.changes()
 
 
-def _is_new(value: TracedValue) -> bool:
-    return value.mutation is not None and value.mutation.is_new
-
-
-def _shared(journal: Journal, plan: CreationPlan) -> set[int]:
+def _shared(journal: Journal[Any], plan: CreationPlan) -> set[int]:
     """Ids of compound values used more than once, which are made once."""
     uses: dict[int, int] = {}
     for value in journal.uses(plan.order):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from framesmith_sideeffects.protocol import TracedValue
+from framesmith_sideeffects.protocol import TracedValue, is_new
 
 
 class MutationRefused(TypeError):
@@ -37,7 +36,7 @@ class NestedBody:
         """The reason why the body may not change a tracked value, or None."""
         if id(value) in self.open_to:
             return None
-        if value.mutation is not None and value.mutation.is_new and id(value) not in self.older:
+        if is_new(value) and id(value) not in self.older:
             return None
         return f"a {described(value)}, which is older than it"
 

@@ -122,7 +122,7 @@ def _held_by(frame: OpenFrame) -> Iterator[Value]:
 
 
 def _parts(state: TraceState, value: Value) -> Iterator[Value]:
-    yield from state.journal.parts(value)  # type: ignore[misc]
+    yield from state.journal.held_values(value)  # type: ignore[misc]
     if isinstance(value, GeneratorValue) and value.frame is not None:
         yield from _held_by(value.frame)
     for error, frame in state.left:

@@ -166,7 +166,7 @@ class Frame:
     # Tracer
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> Journal[Value]:
         return self.state.journal
 
     @property

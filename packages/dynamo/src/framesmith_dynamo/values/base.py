@@ -109,7 +109,7 @@ class Tracer(Protocol):
     """The interface of the interpreter for values."""
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> Journal[Value]:
         """The mutations of this trace so far."""
 
     @property

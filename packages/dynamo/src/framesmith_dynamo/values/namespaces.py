@@ -100,11 +100,8 @@ def entry_source(tr: Tracer, entries: Entries, name: str) -> Source:
 def load(tr: Tracer, entries: Entries, name: str) -> Value | None:
     """Return the current value of a name in a module's dictionary, or None; `guard_absence` guards the latter."""
     pending = tr.journal.load_global(entries, name)
-    if pending is DELETED:
-        return None
     if pending is not None:
-        value: Value = pending
-        return value
+        return None if pending is DELETED else pending
     return value_at(tr, entries[name], entry_source(tr, entries, name)) if name in entries else None
 
 

@@ -244,12 +244,11 @@ class FunctionValue(Value):
         return self if unbound else MethodValue(self, args[0])
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        pending = tr.journal.load_attr(self, name)
         if pending is DELETED:
             tr.raise_(AttributeError, f"'function' object has no attribute '{name}'")
         if pending is not None:
-            value: Value = pending
-            return value
+            return pending
         if name == "__code__":
             return tr.constant(self.function.__code__)
         if name in _COMPUTED and self.made:

@@ -144,10 +144,7 @@ def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source
 def pending_entry(tr: Tracer, owner: type, name: str) -> Value | None:
     """Return the value that the trace has stored into a class under an existing name; None if none."""
     known = tr.memo.classes.get(owner)
-    if known is None or known.mutation is None:
-        return None
-    pending: Value | None = tr.journal.load_attr(known, name)
-    return pending
+    return None if known is None else tr.journal.stored_attr(known, name)
 
 
 def special_method(tr: Tracer, value: Value, name: str) -> Value | None:

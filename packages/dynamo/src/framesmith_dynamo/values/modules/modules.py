@@ -74,8 +74,7 @@ class ModuleValue(ObjectValue):
         """Look up a registered name in its registry: setting it elsewhere removes it from there."""
         if name in (self.entries() or ()) or type_lookup(self.cls, name) is not None or not self._is_registered(name):
             return super().find_attribute(tr, name)
-        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
-        return super().find_attribute(tr, name) if pending is not None else None
+        return None if tr.journal.load_attr(self, name) is None else super().find_attribute(tr, name)
 
     def _is_registered(self, name: str) -> bool:
         entries = self.entries() or {}
@@ -111,7 +110,7 @@ class ModuleValue(ObjectValue):
     def _unchanged_registry(self, tr: Tracer, registry: str) -> dict[str, Any] | None:
         """The real dictionary of a registry, unless the trace has changed or replaced it."""
         real = (self.entries() or {}).get(registry)
-        if real is None or (self.mutation is not None and tr.journal.load_attr(self, registry) is not None):
+        if real is None or tr.journal.load_attr(self, registry) is not None:
             return None
         tracked = tr.journal.value_of(real)
         return None if tracked is not None and tr.journal.is_mutated(tracked) else real
@@ -124,7 +123,7 @@ class ModuleValue(ObjectValue):
         real = self._unchanged_registry(tr, registry)
         if real is not None:
             return real
-        pending = tr.journal.load_attr(self, registry) if self.mutation is not None else None
+        pending = tr.journal.load_attr(self, registry)
         if pending is None:
             pending = tr.journal.value_of((self.entries() or {}).get(registry))
         return pending.entries if isinstance(pending, DictValue) else ()

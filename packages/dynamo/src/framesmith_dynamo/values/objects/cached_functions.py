@@ -284,7 +284,7 @@ class _Call:
         waiting: list[Any] = [value]
         while waiting:
             part = waiting.pop()
-            waiting.extend(self.tr.journal.parts(part))
+            waiting.extend(self.tr.journal.held_values(part))
             if part.mutation is not None and part.mutation.is_new:
                 self.tr.journal.lend(part, self.cached)
                 lent = True

@@ -15,7 +15,6 @@ from framesmith_dynamo.values.constants.constant import plain
 from framesmith_dynamo.values.containers.tuple import TupleValue
 from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
-from framesmith_sideeffects import DELETED
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
@@ -62,10 +61,9 @@ class ExceptionValue(ObjectValue):
         return f"{self.cls.__name__}({', '.join(arg.describe() for arg in self.args)})"
 
     def read_c_data(self, tr: Tracer, found: Found, name: str) -> Value:
-        pending = tr.journal.load_attr(self, name)
-        if pending is not None and pending is not DELETED:
-            value: Value = pending
-            return value
+        pending = tr.journal.stored_attr(self, name)
+        if pending is not None:
+            return pending
         if name == "args":
             return TupleValue(self.args)
         if name == "__traceback__" and self.caught:
@@ -123,8 +121,8 @@ class ExceptionValue(ObjectValue):
 
     def read_context(self, tr: Tracer) -> Value:
         """Read `__context__`, bypassing the class."""
-        pending = tr.journal.load_attr(self, "__context__")
-        return tr.constant(None) if pending is None or pending is DELETED else pending
+        pending = tr.journal.stored_attr(self, "__context__")
+        return tr.constant(None) if pending is None else pending
 
     def reconstruct(self, codegen: Codegen) -> None:
         if self.caught:

@@ -136,13 +136,9 @@ class ObjectValue(Value):
 
     def own_attribute(self, tr: Tracer, name: str) -> Value | None:
         """Return the attribute in the instance dictionary, pending stores included, or None; absence is guarded."""
-        if self.mutation is not None:
-            pending = tr.journal.load_attr(self, name)
-            if pending is DELETED:
-                return None
-            if pending is not None:
-                value: Value = pending
-                return value
+        pending = tr.journal.load_attr(self, name)
+        if pending is not None:
+            return None if pending is DELETED else pending
         entries = self.entries()
         if entries is None:
             return None
@@ -211,10 +207,9 @@ class ObjectValue(Value):
 
     def _slot(self, tr: Tracer, found: Found, name: str) -> Value | None:
         """Return the contents of a slot, pending stores included, or None; emptiness is guarded."""
-        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        pending = tr.journal.load_attr(self, name)
         if pending is not None and pending is not DELETED:
-            value: Value = pending
-            return value
+            return pending
         if pending is None and has_own_attribute(self.obj, name):
             return tr.wrap(found.raw.__get__(self.obj), self.attribute_source(name))
         if pending is None and self.source is not None:

@@ -137,9 +137,8 @@ class TensorObject(Value):
             raise GraphBreak(ASKED_IN_BODY, f"{name!r} of {self.describe()}")
 
     def _read_grad(self, tr: Tracer) -> Value:
-        if self.mutation is not None and (pending := tr.journal.load_attr(self, "grad")) is not None:
-            value: Value = pending
-            return value
+        if (pending := tr.journal.stored_attr(self, "grad")) is not None:
+            return pending
         if self._is_input_leaf():
             assert self.source is not None
             assert self.ref.real is not None
@@ -159,7 +158,7 @@ class TensorObject(Value):
 
     def _own_attribute(self, tr: Tracer, name: str) -> Value | None:
         """Return an attribute that a program has set, pending stores included, or None; absence is guarded."""
-        pending = tr.journal.load_attr(self, name) if self.mutation is not None else None
+        pending = tr.journal.load_attr(self, name)
         if pending is not None:
             return None if pending is DELETED else pending
         entries = self.entries()
