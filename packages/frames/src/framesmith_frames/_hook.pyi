@@ -11,7 +11,11 @@ _R = TypeVar("_R")
 
 @final
 class Entry:
-    """Code to run in place of a frame to which its check applies."""
+    """Code to run in place of a frame to which its check applies.
+
+    eager: None if the code computes something compiled, "" if there is nothing to compute, else why it computes nothing
+    compiled.
+    """
 
     check: Check
     code: CodeType
@@ -52,11 +56,14 @@ class FrameInfo:
 
     code: CodeType
     function: FunctionType
-    locals: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     globals: dict[str, Any]
     builtins: dict[str, Any]
     closure: tuple[CellType, ...] | None
     cache: int
+    @property
+    def locals(self) -> tuple[Any, ...]:
+        """The former name of `arguments`; DeprecationWarning."""
 
 @final
 class CompiledFunction(Generic[_P, _R]):

@@ -27,7 +27,7 @@ def test_an_observer_gets_the_arguments():
     arguments = []
 
     def observer(frame):
-        arguments.append((frame.code.co_name, frame.locals))
+        arguments.append((frame.code.co_name, frame.arguments))
 
     with frames.watch(observer, only=lambda code: code is inner.__code__):
         outer()

@@ -38,7 +38,7 @@ class ByType:
         if frame.code is not target.__code__:
             return frames.SKIP("other")
         self.asked += 1
-        kind = type(frame.locals[0])
+        kind = type(frame.arguments[0])
         return frames.Entry(lambda args, function: type(args[0]) is kind, self.CODES[kind])
 
 

@@ -67,7 +67,7 @@ def test_a_reset_while_an_entry_is_added(collecting):
         return 1
 
     def callback(info):
-        [x] = info.locals
+        [x] = info.arguments
         space = {}
         exec(f"def replaced(x): return {x}", space)
         entry = frames.Entry(Check(x), space["replaced"].__code__, complete=True)

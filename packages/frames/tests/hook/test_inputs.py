@@ -133,7 +133,7 @@ def test_an_entry_that_does_not_apply_is_passed(checker, calling):
     kinds[str] = checker(lambda args, _: ("str",) if type(args[0]) is str else None)
 
     def callback(frame):
-        return frames.Entry(kinds[type(frame.locals[0])], PLAIN.__code__, inputs=True)
+        return frames.Entry(kinds[type(frame.arguments[0])], PLAIN.__code__, inputs=True)
 
     frames.skip(calling, "the test itself")
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_entries_with_and_without_inputs_mix(checker, calling):
     extracting = checker(lambda args, _: ("in",) if args[0] == 1 else None)
 
     def callback(frame):
-        if frame.locals[0] == 1:
+        if frame.arguments[0] == 1:
             return frames.Entry(extracting, PLAIN.__code__, inputs=True)
         return frames.Entry(lambda args, function: args[0] == 2, (lambda a, b=2: "without").__code__)
 

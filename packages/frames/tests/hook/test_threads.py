@@ -100,7 +100,7 @@ def make_callback(kinds):
         if frame.code is not target.__code__:
             return frames.SKIP("other")
         time.sleep(0)
-        kind = type(frame.locals[0])
+        kind = type(frame.arguments[0])
         return frames.Entry(lambda args, function: type(args[0]) is kind, kinds[kind].__code__)
 
     return callback

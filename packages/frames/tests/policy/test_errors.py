@@ -17,7 +17,7 @@ class Log:
         frames.set_error_handler(self)
 
     def __call__(self, error, frame):
-        self.seen.append((type(error), str(error), frame.code.co_name, frame.locals))
+        self.seen.append((type(error), str(error), frame.code.co_name, frame.arguments))
 
 
 def appending(values, *rest):

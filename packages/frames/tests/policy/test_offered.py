@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+import pytest
+
 import framesmith_frames as frames
 
 
@@ -33,7 +35,9 @@ def test_the_frame_info():
     (frame,) = watching.frames
     assert frame.code is function.__code__
     assert frame.function is function
-    assert frame.locals == (1, 2, 5, (4,), {"d": 6})
+    assert frame.arguments == (1, 2, 5, (4,), {"d": 6})
+    with pytest.deprecated_call():
+        assert frame.locals is frame.arguments
     assert frame.globals is globals()
     assert frame.builtins is frame.globals["__builtins__"] or frame.builtins == vars(__import__("builtins"))
     assert frame.closure == function.__closure__

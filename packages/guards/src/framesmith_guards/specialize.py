@@ -74,7 +74,7 @@ class Entry(Generic[R]):
 
 @dataclass(frozen=True)
 class _Call:
-    locals: tuple[object, ...]
+    arguments: tuple[object, ...]
     function: FunctionType
 
 

@@ -21,7 +21,7 @@ def f(x, y=None, z=None):
 class Frame:
     """A call as framesmith_frames reports it."""
 
-    locals: tuple[object, ...]
+    arguments: tuple[object, ...]
     function: FunctionType = f
 
 

@@ -378,7 +378,7 @@ class FrameConverter:
         names = frame.code.argument_names
         program = compile_guards(guards, names, info.code.co_freevars, inputs=residual.inputs)
         function = cast(FunctionType, info.function)
-        if not program(info.locals, function):
+        if not program(info.arguments, function):
             raise _refusal(program, info, frame.state.symbols)
         seconds = time.perf_counter() - CompileContext.get().begun
         facts = frame.state.symbols.facts()
@@ -417,7 +417,7 @@ class FrameConverter:
 
 def _applies(entry: Entry, info: FrameInfo) -> bool:
     check = entry.check
-    return callable(check) and bool(check(info.locals, cast(FunctionType, info.function)))
+    return callable(check) and bool(check(info.arguments, cast(FunctionType, info.function)))
 
 
 def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Exception:
@@ -425,14 +425,14 @@ def _refusal(program: CheckProgram, info: FrameInfo, symbols: Symbols) -> Except
 
     torch assumes without a check that such a size broadcasts to nothing; this call may violate that.
     """
-    verdicts = program.verdicts(info.locals, cast(FunctionType, info.function))
+    verdicts = program.verdicts(info.arguments, cast(FunctionType, info.function))
     for guard, reason, _ in verdicts:
         marked = next((source for source in guard.operands if source in symbols.undecided), None)
         if reason is not None and marked is not None:
             where = symbols.decided_at(marked) or guard.location
             text = f"{marked.name} is marked unbacked, and something is decided by it: {reason}"
             return MarkViolated(f"{text}{_at_location(where)}; {INSTEAD_OF_A_MARK}")
-    why = program.explain(info.locals, cast(FunctionType, info.function))
+    why = program.explain(info.arguments, cast(FunctionType, info.function))
     return GuardsRefused(f"the guards refuse the call they were made for: {why}")
 
 

@@ -63,5 +63,5 @@ def _why(info: FrameInfo, known: Sequence[Entry]) -> str:
 
 def note_call(history: History, info: FrameInfo) -> None:
     """Record the sizes and numbers of a call that runs eagerly, so that changed ones are symbols in the next."""
-    for name, found in zip(info.code.co_varnames, info.locals, strict=False):
+    for name, found in zip(info.code.co_varnames, info.arguments, strict=False):
         history.note(found, LocalSource(name))

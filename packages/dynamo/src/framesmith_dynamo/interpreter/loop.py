@@ -232,7 +232,7 @@ def outermost_frame(info: FrameInfo, log: SpeculationLog, callees: CostlyCallees
     code = decoded(info.code)
     state = TraceState(info.code, info.globals, log, callees, run_frame, policy)
     frame = OutermostFrame(state, code, info.globals, {}, {}, None)
-    frame.bind(info.locals, cast(FunctionType, info.function))
+    frame.bind(info.arguments, cast(FunctionType, info.function))
     return frame
 
 

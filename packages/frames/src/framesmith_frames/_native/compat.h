@@ -21,7 +21,7 @@
 
 typedef struct _PyInterpreterFrame Frame;
 
-/* Frame fields. `frame_is_fresh`: no instruction has run yet, so the first locals are the arguments. */
+/* Frame fields. */
 #if PY_VERSION_HEX < 0x030C0000
 
 static inline PyCodeObject *frame_code(Frame *frame) { return frame->f_code; }
@@ -48,6 +48,7 @@ static inline int code_frame_size(PyCodeObject *code) { return code->co_framesiz
 
 #endif
 
+/* The next instruction. `frame_is_fresh`: none has run yet, so the first locals are the arguments. */
 #if PY_VERSION_HEX < 0x030D0000
 
 static inline void frame_rewind(Frame *frame, PyCodeObject *code) { frame->prev_instr = _PyCode_CODE(code) - 1; }

@@ -15,7 +15,7 @@ class Call(Protocol):
     """A call to explain, such as framesmith_frames' FrameInfo."""
 
     @property
-    def locals(self) -> tuple[object, ...]: ...
+    def arguments(self) -> tuple[object, ...]: ...
 
     @property
     def function(self) -> Any: ...
@@ -50,7 +50,7 @@ def explain(entries: Iterable[Any], frame: Call) -> list[Miss]:
 
     An entry is a CheckProgram, or has one as `check`. One with another kind of check comes last, and says so.
     """
-    return sorted((_miss(entry, frame.locals, frame.function) for entry in entries), key=_order)
+    return sorted((_miss(entry, frame.arguments, frame.function) for entry in entries), key=_order)
 
 
 def _order(miss: Miss) -> tuple[bool, tuple[int, int]]:

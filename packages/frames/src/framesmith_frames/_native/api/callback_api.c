@@ -48,7 +48,7 @@ static PyObject *py_swap_callback(PyObject *module, PyObject *args)
         return NULL;
     }
     Activation *activation = local_state()->activation;
-    unsigned long long previous = activation == NULL ? 0 : activation->cache;
+    unsigned long long previous = activation == NULL ? 0 : activation->cache_id;
     int previous_first = activation == NULL ? 0 : activation->first;
     PyObject *old = swap(callback, cache);
     if (old == NULL) {

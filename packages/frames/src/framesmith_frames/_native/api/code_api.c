@@ -124,7 +124,7 @@ static PyObject *py_entries(PyObject *module, PyObject *args, PyObject *kwargs)
     Activation *activation = local_state()->activation;
     if (!only.given && activation != NULL && activation->callback != NULL) {
         only.given = 1;
-        only.id = activation->cache;
+        only.id = activation->cache_id;
     }
     int failed;
     CodeState *state = state_of(target, &failed);

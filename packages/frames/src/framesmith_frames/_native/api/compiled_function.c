@@ -23,7 +23,7 @@ typedef struct CompiledFunction {
     PyObject *on_eager; /* NULL: calls that run eagerly are not reported */
     char refuses;       /* on_eager is called before each of them, and may raise */
     int settled;        /* there is nothing more to report */
-    unsigned long long cache;
+    unsigned long long cache_id;
     PyObject *functions;                  /* dict: entry -> function that runs it, or NULL */
     PyObject *last_entry, *last_function; /* borrowed from `functions` */
     struct CompiledFunction *next, *previous;
@@ -93,14 +93,14 @@ static const char *why_unhooked(const Activation *activation)
 }
 
 /* While a callback runs on this thread, nothing is compiled, and the call is an ordinary one. */
-static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, TargetCall *call, PyObject *const *args,
+static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, PendingCall *call, PyObject *const *args,
                               size_t nargsf, PyObject *kwnames)
 {
     if (activation->busy > 0) {
         return PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     }
-    Outer outer = activation_enter(activation, self->callback, self->cache);
-    activation->target = call->met ? NULL : call;
+    Outer outer = activation_enter(activation, self->callback, self->cache_id);
+    activation->pending_call = call->frame_seen ? NULL : call;
     PyObject *result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
     activation_leave(activation, outer);
     return result;
@@ -109,19 +109,19 @@ static PyObject *call_wrapped(CompiledFunction *self, Activation *activation, Ta
 static PyObject *call_hooked(CompiledFunction *self, Activation *activation, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
-    TargetCall call = {
+    PendingCall call = {
         .function = self->base.wrapped,
         .on_eager = self->settled ? NULL : self->on_eager,
         .computed_before = activation->computed,
         .refuses = self->refuses,
     };
     const char *why = call.on_eager == NULL ? NULL : why_unhooked(activation);
-    if (why != NULL && target_is_not_met(&call, why, activation) < 0) {
+    if (why != NULL && pending_call_not_seen(&call, why, activation) < 0) {
         return NULL;
     }
     PyObject *result = call_wrapped(self, activation, &call, args, nargsf, kwnames);
     if (result != NULL && call.on_eager != NULL) {
-        int status = target_returned(&call, activation);
+        int status = pending_call_returned(&call, activation);
         self->settled |= status > 0;
         if (status < 0) {
             Py_CLEAR(result);
@@ -150,7 +150,7 @@ static PyObject *call_entry(CompiledFunction *self, Activation *activation, Foun
         result = call_entry_function(activation, function, args, nargs, found->inputs);
     }
     else {
-        Outer outer = activation_enter(activation, self->callback, self->cache);
+        Outer outer = activation_enter(activation, self->callback, self->cache_id);
         activation->first = 0; /* the entry itself is the first call */
         result = call_entry_function(activation, function, args, nargs, found->inputs);
         activation_leave(activation, outer);
@@ -164,14 +164,14 @@ static PyObject *call_diverted(CompiledFunction *self, Activation *activation, P
                                size_t nargsf, PyObject *kwnames)
 {
     PyObject *result = NULL;
-    unsigned long long cache;
+    unsigned long long cache_id;
     if (callback == NULL) {
         activation->paused++;
         result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
         activation->paused--;
     }
-    else if (callback_cache(callback, &cache) == 0) {
-        Outer outer = activation_enter(activation, callback, cache);
+    else if (callback_cache(callback, &cache_id) == 0) {
+        Outer outer = activation_enter(activation, callback, cache_id);
         result = PyObject_Vectorcall(self->base.wrapped, args, nargsf, kwnames);
         activation_leave(activation, outer);
     }
@@ -187,7 +187,7 @@ static int find_for_call(CompiledFunction *self, Activation *activation, PyObjec
     PyObject *wrapped = self->base.wrapped;
     PyCodeObject *code = (PyCodeObject *)((PyFunctionObject *)wrapped)->func_code;
     CodeState *state = code_state_find(code);
-    Cache *cache = state == NULL || state->mark != NOT_MARKED ? NULL : cache_find(state, self->cache);
+    Cache *cache = state == NULL || state->mark != NOT_MARKED ? NULL : cache_find(state, self->cache_id);
     if (cache == NULL || cache->entries == NULL) {
         return 0;
     }
@@ -295,7 +295,7 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
         self->callback = Py_NewRef(callback);
         self->on_eager = on_eager == Py_None ? NULL : Py_NewRef(on_eager);
         self->refuses = (char)(refuses && self->on_eager != NULL);
-        self->cache = cache.id;
+        self->cache_id = cache.id;
         compiled_link(self);
     }
     return (PyObject *)self;
@@ -340,7 +340,7 @@ static PyObject *compiled_repr(CompiledFunction *self)
 
 static PyMemberDef compiled_members[] = {
     {"callback", T_OBJECT_EX, offsetof(CompiledFunction, callback), READONLY, NULL},
-    {"cache", T_ULONGLONG, offsetof(CompiledFunction, cache), READONLY, NULL},
+    {"cache", T_ULONGLONG, offsetof(CompiledFunction, cache_id), READONLY, NULL},
     {"on_eager", T_OBJECT, offsetof(CompiledFunction, on_eager), READONLY, NULL},
     {"refuses", T_BOOL, offsetof(CompiledFunction, refuses), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},

@@ -20,11 +20,11 @@ void activation_init(void (*install)(void), void (*uninstall)(void))
 
 Local *local_state(void) { return &local; }
 
-PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long long cache)
+PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long long cache_id)
 {
     PyObject *old = activation->callback;
     activation->callback = new;
-    activation->cache = cache;
+    activation->cache_id = cache_id;
     activation->first = new != NULL;
     activation->unwatched = 0;
     active_threads += (new != NULL) - (old != NULL);
@@ -37,20 +37,20 @@ PyObject *activation_swap(Activation *activation, PyObject *new, unsigned long l
     return old;
 }
 
-Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache)
+Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache_id)
 {
-    Outer outer = {NULL, activation->cache, activation->first, activation->paused, activation->target};
-    outer.callback = activation_swap(activation, Py_NewRef(callback), cache);
+    Outer outer = {NULL, activation->cache_id, activation->first, activation->paused, activation->pending_call};
+    outer.callback = activation_swap(activation, Py_NewRef(callback), cache_id);
     activation->paused = 0;
-    activation->target = NULL;
+    activation->pending_call = NULL;
     return outer;
 }
 
 void activation_leave(Activation *activation, Outer outer)
 {
     activation->paused = outer.paused;
-    activation->target = outer.target;
-    PyObject *own = activation_swap(activation, outer.callback, outer.cache);
+    activation->pending_call = outer.pending_call;
+    PyObject *own = activation_swap(activation, outer.callback, outer.cache_id);
     activation->first = outer.first;
     Py_XDECREF(own);
 }

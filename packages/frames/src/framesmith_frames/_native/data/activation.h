@@ -4,15 +4,15 @@
 
 #include "compat.h"
 
-struct TargetCall; /* policy/eager_calls.h */
+struct PendingCall; /* policy/eager_calls.h */
 
 typedef struct {
     PyObject *callback;          /* strong; NULL: the hook is off on this thread */
-    unsigned long long cache;    /* id of the caches that the callback fills and uses */
+    unsigned long long cache_id; /* id of the caches that the callback fills and uses */
     unsigned long long seen;     /* function calls that reached the hook */
     unsigned long long found;    /* of these, calls with an entry, or offered to the callback */
     unsigned long long computed; /* runs of entries that compute something compiled */
-    struct TargetCall *target;   /* borrowed: the CompiledFunction call whose frame has not reached the hook; or NULL */
+    struct PendingCall *pending_call; /* borrowed: the CompiledFunction call whose frame has not reached the hook; or NULL */
     int first;                   /* nothing was called since the callback was set: the first call is always offered */
     int busy;                    /* > 0: a callback, a checker or an error handler runs, and the hook is off */
     int paused;                  /* > 0: a complete entry or a function without the hook runs, and the hook is off */
@@ -29,7 +29,7 @@ typedef struct {
 Local *local_state(void);
 Activation *local_activation(void); /* made if missing; NULL with an exception */
 /* Steals callback (or NULL), returns the old one (or NULL). */
-PyObject *activation_swap(Activation *activation, PyObject *callback, unsigned long long cache);
+PyObject *activation_swap(Activation *activation, PyObject *callback, unsigned long long cache_id);
 extern Py_ssize_t active_threads;
 
 /* `install` is called whenever a callback is set, `uninstall` when the last active thread clears its own. */
@@ -38,12 +38,12 @@ void activation_init(void (*install)(void), void (*uninstall)(void));
 /* The state that a callback set for the length of one call replaces. */
 typedef struct {
     PyObject *callback; /* strong, or NULL */
-    unsigned long long cache;
+    unsigned long long cache_id;
     int first, paused;
-    struct TargetCall *target;
+    struct PendingCall *pending_call;
 } Outer;
 
-Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache);
+Outer activation_enter(Activation *activation, PyObject *callback, unsigned long long cache_id);
 void activation_leave(Activation *activation, Outer outer);
 
 static inline int activation_is_off(const Activation *activation)

@@ -13,7 +13,7 @@ typedef struct Cache {
     int interesting;   /* offered whatever the arguments are */
     int names_known;   /* `interesting` includes the result for the names in the code */
     int calls_inside;  /* a watched call called other functions */
-    int quiet_calls;   /* consecutive watched calls inside which nothing was found */
+    int uninteresting_calls; /* consecutive watched calls inside which nothing was found */
     int skip;          /* the callback's SKIP: NOT_SKIPPED, SKIPPED or SKIPPED_RECURSIVELY */
     int quiet;         /* the latest answer is not reported to on_eager */
     int users;         /* calls that hold this pointer while Python code may run */

@@ -17,12 +17,12 @@ typedef struct {
 typedef struct Interest {
     struct Interest *next;
     Py_ssize_t users;                  /* the registry, and caches */
-    unsigned long long cache;          /* id of the callback's caches */
+    unsigned long long cache_id;       /* id of the callback's caches */
     PyObject *packages;                /* tuple of str */
     KnownType types[TYPES_REMEMBERED]; /* kinds of types, by hash of the type's address */
 } Interest;
 
-int interest_add(PyObject *packages, unsigned long long cache); /* replaces the one of this cache id */
+int interest_add(PyObject *packages, unsigned long long cache_id); /* replaces the one of this cache id */
 Interest *interest_of_cache(unsigned long long id); /* strong; NULL: every call is offered to the callback; never fails */
 void interest_release(Interest *interest);          /* or NULL */
 void interest_forget(unsigned long long id);

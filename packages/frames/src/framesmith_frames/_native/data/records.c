@@ -179,7 +179,8 @@ PyTypeObject Entry_Type = {
     .tp_getset = entry_getset,
     .tp_weaklistoffset = offsetof(Entry, weakrefs),
     .tp_doc = "Entry(check, code, *, complete=False, inputs=False, eager=None): code to run in place of a frame to which the check "
-              "applies.",
+              "applies. eager: None if the code computes something compiled, '' if there is nothing to compute, else why it "
+              "computes nothing compiled.",
 };
 
 int entry_fits(Entry *entry, PyCodeObject *code)
@@ -394,35 +395,35 @@ typedef struct {
     PyObject_HEAD
     PyObject *code;
     PyObject *function;
-    PyObject *locals;
+    PyObject *arguments;
     PyObject *globals;
     PyObject *builtins;
     PyObject *closure;
-    unsigned long long cache;
+    unsigned long long cache_id;
 } FrameInfo;
 
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache)
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache_id)
 {
     Py_ssize_t nargs = code_argument_count(code);
-    PyObject *locals = PyTuple_New(nargs);
-    if (locals == NULL) {
+    PyObject *arguments = PyTuple_New(nargs);
+    if (arguments == NULL) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(locals, i, Py_NewRef(args[i]));
+        PyTuple_SET_ITEM(arguments, i, Py_NewRef(args[i]));
     }
     FrameInfo *info = (FrameInfo *)FrameInfo_Type.tp_alloc(&FrameInfo_Type, 0);
     if (info == NULL) {
-        Py_DECREF(locals);
+        Py_DECREF(arguments);
         return NULL;
     }
     PyFunctionObject *called = (PyFunctionObject *)function;
     info->code = Py_NewRef((PyObject *)code);
     info->function = Py_NewRef(function);
-    info->locals = locals;
+    info->arguments = arguments;
     info->globals = Py_NewRef(called->func_globals);
     info->builtins = Py_NewRef(called->func_builtins);
-    info->cache = cache;
+    info->cache_id = cache_id;
     info->closure = Py_NewRef(called->func_closure == NULL ? Py_None : called->func_closure);
     return (PyObject *)info;
 }
@@ -431,7 +432,7 @@ static int frame_info_clear(FrameInfo *info)
 {
     Py_CLEAR(info->code);
     Py_CLEAR(info->function);
-    Py_CLEAR(info->locals);
+    Py_CLEAR(info->arguments);
     Py_CLEAR(info->globals);
     Py_CLEAR(info->builtins);
     Py_CLEAR(info->closure);
@@ -442,7 +443,7 @@ static int frame_info_traverse(FrameInfo *info, visitproc visit, void *arg)
 {
     Py_VISIT(info->code);
     Py_VISIT(info->function);
-    Py_VISIT(info->locals);
+    Py_VISIT(info->arguments);
     Py_VISIT(info->globals);
     Py_VISIT(info->builtins);
     Py_VISIT(info->closure);
@@ -465,12 +466,23 @@ static PyObject *frame_info_repr(FrameInfo *info)
 static PyMemberDef frame_info_members[] = {
     {"code", T_OBJECT_EX, offsetof(FrameInfo, code), READONLY, NULL},
     {"function", T_OBJECT_EX, offsetof(FrameInfo, function), READONLY, NULL},
-    {"locals", T_OBJECT_EX, offsetof(FrameInfo, locals), READONLY, NULL},
+    {"arguments", T_OBJECT_EX, offsetof(FrameInfo, arguments), READONLY, NULL},
     {"globals", T_OBJECT_EX, offsetof(FrameInfo, globals), READONLY, NULL},
     {"builtins", T_OBJECT_EX, offsetof(FrameInfo, builtins), READONLY, NULL},
     {"closure", T_OBJECT_EX, offsetof(FrameInfo, closure), READONLY, NULL},
-    {"cache", T_ULONGLONG, offsetof(FrameInfo, cache), READONLY, NULL},
+    {"cache", T_ULONGLONG, offsetof(FrameInfo, cache_id), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *frame_info_locals(FrameInfo *info, void *unused)
+{
+    int status = PyErr_WarnEx(PyExc_DeprecationWarning, "FrameInfo.locals is now FrameInfo.arguments", 1);
+    return status < 0 ? NULL : Py_NewRef(info->arguments);
+}
+
+static PyGetSetDef frame_info_getset[] = {
+    {"locals", (getter)frame_info_locals, NULL, "The former name of `arguments`.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyTypeObject FrameInfo_Type = {
@@ -482,5 +494,6 @@ PyTypeObject FrameInfo_Type = {
     .tp_dealloc = (destructor)frame_info_dealloc,
     .tp_repr = (reprfunc)frame_info_repr,
     .tp_members = frame_info_members,
+    .tp_getset = frame_info_getset,
     .tp_doc = "A call about to run: code, function, arguments, globals, builtins, closure.",
 };

@@ -30,7 +30,7 @@ typedef struct {
 
 extern PyTypeObject Entry_Type, Skip_Type, RunOnce_Type, FrameInfo_Type;
 int code_argument_count(PyCodeObject *code);
-PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache);
+PyObject *frame_info_new(PyObject *function, PyCodeObject *code, PyObject *const *args, unsigned long long cache_id);
 int entry_fits(Entry *entry, PyCodeObject *code); /* 0, or -1 with an exception that names the difference */
 /* 1, 0 or -1; with 1 and an entry with inputs, *inputs is their tuple (strong), else NULL. */
 int entry_check(Entry *entry, PyObject *const *args, Py_ssize_t nargs, PyObject *function, PyObject **inputs);

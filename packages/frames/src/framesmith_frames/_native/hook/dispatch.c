@@ -7,12 +7,12 @@
 #include "policy/decision.h"
 #include "policy/diversion.h"
 
-static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Local *local, TargetCall *target)
+static PyObject *run_found(PyThreadState *tstate, Frame *frame, Found *found, Local *local, PendingCall *pending)
 {
     PyObject *eager = found->entry->eager;
     local->activation->computed += eager == NULL;
-    if (target != NULL && eager != NULL && PyUnicode_GET_LENGTH(eager) > 0) {
-        target_computes_nothing(target, eager);
+    if (pending != NULL && eager != NULL && PyUnicode_GET_LENGTH(eager) > 0) {
+        pending_call_computes_nothing(pending, eager);
     }
     PyObject *result = run_entry(tstate, frame, found, local);
     Py_DECREF(found->entry);
@@ -36,7 +36,7 @@ static PyObject *report_returned(PyObject *result, PyObject *returned, Activatio
 }
 
 /* Takes a use of the cache, which the caller has counted. */
-static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
+static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending)
 {
     Found found = {0};
     PyObject *reason = NULL;
@@ -48,10 +48,10 @@ static PyObject *dispatch_undiverted(PyThreadState *tstate, Frame *frame, Cache 
         reason = status == 0 ? reason_text("a callback or a check failed") : NULL;
     }
     if (status > 0) {
-        return run_found(tstate, frame, &found, local, target);
+        return run_found(tstate, frame, &found, local, pending);
     }
     if (status == 0 && reason != NULL) {
-        status = target_runs_eagerly(target, reason, local->activation);
+        status = pending_call_runs_eagerly(pending, reason, local->activation);
     }
     Py_XDECREF(reason);
     if (status < 0) {
@@ -87,11 +87,11 @@ static PyObject *dispatch_diverted(PyThreadState *tstate, Frame *frame, PyObject
     return result;
 }
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target)
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending)
 {
     if (!may_be_diverted()) {
         cache->users++;
-        return dispatch_undiverted(tstate, frame, cache, local, target);
+        return dispatch_undiverted(tstate, frame, cache, local, pending);
     }
     PyObject *instead;
     Activation *activation = local->activation;
@@ -108,5 +108,5 @@ PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *loc
     if (status > 0) {
         return dispatch_diverted(tstate, frame, instead, local);
     }
-    return dispatch_undiverted(tstate, frame, cache, local, target);
+    return dispatch_undiverted(tstate, frame, cache, local, pending);
 }

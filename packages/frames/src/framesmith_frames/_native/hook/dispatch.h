@@ -5,6 +5,6 @@
 #include "data/code_state.h"
 #include "policy/eager_calls.h"
 
-PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, TargetCall *target);
+PyObject *dispatch(PyThreadState *tstate, Frame *frame, Cache *cache, Local *local, PendingCall *pending);
 
 #endif

@@ -19,27 +19,27 @@ static PyObject *evaluate_watched(PyThreadState *tstate, Frame *frame, Cache *ca
     PyObject *result = evaluate(tstate, frame, 0, local);
     Activation *activation = local->activation;
     cache->calls_inside |= activation->seen != seen;
-    cache->quiet_calls = activation->found == found ? cache->quiet_calls + 1 : 0;
+    cache->uninteresting_calls = activation->found == found ? cache->uninteresting_calls + 1 : 0;
     cache_release(cache);
     Py_DECREF(code);
     return result;
 }
 
 /* Runs the frame as it is, unless it is a compiled function's own and on_eager raises. */
-static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, TargetCall *target, PyObject *reason, Local *local)
+static PyObject *evaluate_eagerly(PyThreadState *tstate, Frame *frame, PendingCall *pending, PyObject *reason, Local *local)
 {
-    if (target != NULL && target_runs_eagerly(target, reason, local->activation) < 0) {
+    if (pending != NULL && pending_call_runs_eagerly(pending, reason, local->activation) < 0) {
         return abandon_frame(tstate, frame);
     }
     return evaluate(tstate, frame, 0, local);
 }
 
-static PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, TargetCall *target, Local *local)
+static PyObject *evaluate_skipped(PyThreadState *tstate, Frame *frame, Cache *cache, PendingCall *pending, Local *local)
 {
     if (cache->skip == SKIPPED) {
-        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : target, cache->reason, local);
+        return evaluate_eagerly(tstate, frame, cache->quiet ? NULL : pending, cache->reason, local);
     }
-    if (!cache->quiet && target_runs_eagerly(target, cache->reason, local->activation) < 0) {
+    if (!cache->quiet && pending_call_runs_eagerly(pending, cache->reason, local->activation) < 0) {
         return abandon_frame(tstate, frame);
     }
     return evaluate_paused(tstate, frame, local);
@@ -73,7 +73,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         return evaluate(tstate, frame, throwflag, local);
     }
     activation->seen++;
-    TargetCall *target = activation->target == NULL ? NULL : target_arrived(activation, frame_function(frame));
+    PendingCall *pending = activation->pending_call == NULL ? NULL : pending_call_seen(activation, frame_function(frame));
     CodeState *state = code_state_get(frame_code(frame));
     Cache *cache = NULL;
     if (state != NULL && state->mark != NOT_MARKED) {
@@ -81,19 +81,19 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
         if (activation->pending_inputs != NULL) {
             inputs_arrived(activation, frame);
         }
-        return evaluate_eagerly(tstate, frame, target, state->mark_reason, local);
+        return evaluate_eagerly(tstate, frame, pending, state->mark_reason, local);
     }
-    if (state == NULL || (cache = cache_get(state, activation->cache)) == NULL) {
+    if (state == NULL || (cache = cache_get(state, activation->cache_id)) == NULL) {
         PyErr_Clear(); /* out of memory: the program itself may still run */
-        return evaluate_eagerly(tstate, frame, target, NULL, local);
+        return evaluate_eagerly(tstate, frame, pending, NULL, local);
     }
-    if (activation->first || target != NULL) {
+    if (activation->first || pending != NULL) {
         activation->first = 0;
         cache->interesting = 1;
     }
     if (cache->skip && cache->entries == NULL) {
         cache->skips++;
-        return evaluate_skipped(tstate, frame, cache, target, local);
+        return evaluate_skipped(tstate, frame, cache, pending, local);
     }
     if (cache->entries == NULL) {
         switch (filter_call(cache, frame_code(frame), frame_function(frame), frame->localsplus)) {
@@ -107,7 +107,7 @@ static PyObject *hook(PyThreadState *tstate, Frame *frame, int throwflag)
             break;
         }
     }
-    return dispatch(tstate, frame, cache, local, target);
+    return dispatch(tstate, frame, cache, local, pending);
 }
 
 void hook_init(void) { evaluator_init(hook); }

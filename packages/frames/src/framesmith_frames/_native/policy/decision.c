@@ -97,7 +97,7 @@ int report_error(Frame *frame, Activation *activation, Found *found)
         }
     }
     else {
-        PyObject *info = frame_info_new(function, code, frame->localsplus, activation->cache);
+        PyObject *info = frame_info_new(function, code, frame->localsplus, activation->cache_id);
         PyObject *answer = NULL;
         if (info != NULL) {
             PyObject *call[] = {exception, info};
@@ -118,7 +118,7 @@ int report_error(Frame *frame, Activation *activation, Found *found)
 static PyObject *call_back(Frame *frame, Activation *activation)
 {
     PyObject *callback = Py_NewRef(activation->callback); /* making the info may collect garbage: a finalizer may set another */
-    PyObject *info = frame_info_new(frame_function(frame), frame_code(frame), frame->localsplus, activation->cache);
+    PyObject *info = frame_info_new(frame_function(frame), frame_code(frame), frame->localsplus, activation->cache_id);
     if (info == NULL) {
         Py_DECREF(callback);
         return NULL;

@@ -8,7 +8,7 @@
 
 #include "policy/eager_calls.h"
 
-static int report(TargetCall *call, PyObject *reason, Activation *activation)
+static int report(PendingCall *call, PyObject *reason, Activation *activation)
 {
     PyObject *arguments[] = {call->function, reason};
     activation->busy++;
@@ -18,20 +18,20 @@ static int report(TargetCall *call, PyObject *reason, Activation *activation)
     return answer == NULL ? -1 : 0;
 }
 
-TargetCall *target_arrived(Activation *activation, PyObject *function)
+PendingCall *pending_call_seen(Activation *activation, PyObject *function)
 {
-    TargetCall *call = activation->target;
+    PendingCall *call = activation->pending_call;
     if (call == NULL || call->function != function) {
         return NULL;
     }
-    activation->target = NULL;
-    call->met = 1;
+    activation->pending_call = NULL;
+    call->frame_seen = 1;
     return call;
 }
 
-void target_computes_nothing(TargetCall *call, PyObject *reason) { Py_XSETREF(call->reason, Py_NewRef(reason)); }
+void pending_call_computes_nothing(PendingCall *call, PyObject *reason) { Py_XSETREF(call->reason, Py_NewRef(reason)); }
 
-int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activation)
+int pending_call_runs_eagerly(PendingCall *call, PyObject *reason, Activation *activation)
 {
     if (call == NULL || call->on_eager == NULL || Py_IsFinalizing()) {
         return 0;
@@ -44,22 +44,22 @@ int target_runs_eagerly(TargetCall *call, PyObject *reason, Activation *activati
     return call->refuses ? report(call, text, activation) : 0;
 }
 
-int target_is_not_met(TargetCall *call, const char *why, Activation *activation)
+int pending_call_not_seen(PendingCall *call, const char *why, Activation *activation)
 {
     PyObject *reason = PyUnicode_FromString(why);
-    int status = reason == NULL ? -1 : target_runs_eagerly(call, reason, activation);
+    int status = reason == NULL ? -1 : pending_call_runs_eagerly(call, reason, activation);
     Py_XDECREF(reason);
-    call->met = 1;
+    call->frame_seen = 1;
     if (status < 0) {
         Py_CLEAR(call->reason);
     }
     return status;
 }
 
-int target_returned(TargetCall *call, Activation *activation)
+int pending_call_returned(PendingCall *call, Activation *activation)
 {
     if (call->refuses) {
-        return call->met ? 0 : target_is_not_met(call, "the frame hook did not see the call", activation);
+        return call->frame_seen ? 0 : pending_call_not_seen(call, "the frame hook did not see the call", activation);
     }
     if (activation->computed != call->computed_before) {
         return 1;

@@ -276,7 +276,7 @@ static int is_interesting_function(Interest *interest, PyFunctionObject *functio
     }
     PyCodeObject *code = (PyCodeObject *)function->func_code;
     CodeState *state = code_state_get(code);
-    Cache *cache = state == NULL ? NULL : cache_get(state, interest->cache);
+    Cache *cache = state == NULL ? NULL : cache_get(state, interest->cache_id);
     if (cache == NULL) {
         PyErr_Clear();
         return 0;
@@ -357,7 +357,7 @@ Filtering filter_call(Cache *cache, PyCodeObject *code, PyObject *function, PyOb
             return OFFERED;
         }
         cache->filtered = call;
-        if (cache->quiet_calls < CALLS_TO_TRUST) {
+        if (cache->uninteresting_calls < CALLS_TO_TRUST) {
             return EAGER_WATCHED;
         }
         return cache->calls_inside ? EAGER_UNWATCHED : EAGER_LEAF;
