@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from framesmith_guards import (
@@ -14,13 +14,17 @@ from framesmith_guards import (
     ClosureSource,
     DictKeySource,
     DictValueSource,
+    FunctionSource,
     GlobalsDictSource,
     GlobalSource,
+    HandledExceptionSource,
     InstanceDictSource,
     ItemSource,
     LocalSource,
+    MembersSource,
     ModuleSource,
     ProxiedSource,
+    ShapeEnvSource,
     Source,
     StoredItemSource,
     SubclassesSource,
@@ -31,12 +35,22 @@ from framesmith_guards import (
     mapping_behind,
     stored_item,
 )
+from framesmith_guards.sources import GlobalStateSource
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
 Loader = Callable[["Codegen", Any], None]
 LOADERS: dict[type[Source], Loader] = {}
+
+#: The sources without a loader, and why: see Note [Adding a source] in framesmith_guards' sources/base.py.
+NOT_LOADABLE: Mapping[type[Source], str] = {
+    FunctionSource: "code does not know the function that it runs for",
+    MembersSource: "it is a copy, which guards alone compare",
+    HandledExceptionSource: "the code may handle another exception when it loads this one",
+    GlobalStateSource: "it stands for no object",
+    ShapeEnvSource: "it stands for no object",
+}
 
 
 class CannotLoad(TypeError):
@@ -47,7 +61,8 @@ def load_source(codegen: Codegen, source: Source) -> None:
     """Push the object that `source` names. Raises CannotLoad for sources without an object in the running code."""
     loader = LOADERS.get(type(source))
     if loader is None:
-        raise CannotLoad(f"{source.name} ({type(source).__name__}) cannot be loaded by generated code")
+        why = NOT_LOADABLE.get(type(source), "no loader knows this kind of source")
+        raise CannotLoad(f"{source.name} ({type(source).__name__}) cannot be loaded by generated code: {why}")
     loader(codegen, source)
 
 

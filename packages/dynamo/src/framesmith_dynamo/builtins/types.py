@@ -18,10 +18,11 @@ from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list
 from framesmith_dynamo.values.errors import answered, refuse
 from framesmith_dynamo.values.lookup.entries import NO_SOURCE, class_source, guard_class, special_method
 from framesmith_dynamo.values.lookup.libraries import is_trusted
-from framesmith_dynamo.values.lookup.static import class_dict, mro, type_lookup, user_method
+from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 from framesmith_dynamo.values.objects.attributes import class_value
 from framesmith_dynamo.values.objects.classes import CLASS_DEFINITION, ClassValue
 from framesmith_dynamo.values.tensors.tensor_object import is_plain_parameter_class
+from framesmith_guards.values.classes import class_dict, mro
 
 if TYPE_CHECKING:
     from framesmith_guards import Source

@@ -23,6 +23,7 @@ from framesmith_aten.symbolic import is_symbolic
 from framesmith_dynamo.graph.builder import state_of
 from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput
 from framesmith_guards import Guard, TensorPropertySource, all_disjoint, no_overlap
+from framesmith_guards.values.tensors import PLAIN_TYPES
 
 if TYPE_CHECKING:
     from framesmith_dynamo.graph.builder import TensorRef
@@ -114,7 +115,7 @@ def _obstacles(ref: TensorRef) -> Iterator[str]:
     real, spec = ref.real, ref.spec
     assert real is not None
     assert spec is not None
-    if type(real) not in (torch.Tensor, torch.nn.Parameter):
+    if type(real) not in PLAIN_TYPES:
         yield "one is of a subclass of tensors"
     if any(map(is_symbolic, (*spec[0], *spec[1]))):
         yield "their sizes are symbols"

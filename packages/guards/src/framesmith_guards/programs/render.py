@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-import torch
-
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.guard import Guard
 from framesmith_guards.kinds.shapes import HELPERS
@@ -18,7 +16,7 @@ from framesmith_guards.programs.order import Plan, Step
 from framesmith_guards.sources import AttrSource, ItemSource, Source, TensorPropertySource
 from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.refs import Ref
-from framesmith_guards.values.tensors import TensorSpec
+from framesmith_guards.values.tensors import PLAIN_TYPES, TensorSpec
 
 _LITERALS: Final = frozenset({int, str, bytes, bool, type(None)})
 _READING_STEPS: Final = (AttrSource, ItemSource, TensorPropertySource)
@@ -144,7 +142,7 @@ def _reads(guard: Guard) -> bool:
 
 
 def _is_subclass(expected: object) -> bool:
-    return isinstance(expected, TensorSpec) and expected.pytype.get() not in (torch.Tensor, torch.nn.Parameter)
+    return isinstance(expected, TensorSpec) and expected.pytype.get() not in PLAIN_TYPES
 
 
 def _state_lines(plan: Plan, names: ProgramNames) -> list[str]:

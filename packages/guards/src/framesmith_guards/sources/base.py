@@ -1,6 +1,11 @@
 """Sources: frozen, interned steps of a path, which can be evaluated, printed and rendered.
 
 A source knows nothing of bytecode, tracing or guards.
+
+Note [Adding a source]: a source is loaded in four ways, which must agree. `read` is the meaning; `expression`, its
+Python text, runs in the checks' text; a row of `LOADS` (programs/native/rows.py) makes it native, else native programs
+call `read`; a row of `LOADERS` (framesmith_sideeffects' load_source.py) is the bytecode of compiled code, and a source
+without one is in `NOT_LOADABLE` there, with the reason.
 """
 
 from __future__ import annotations

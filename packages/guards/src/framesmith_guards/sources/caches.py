@@ -99,7 +99,7 @@ def call_key(cache: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], .
     return (*key, *map(type, args), *(type(value) for _, value in kwargs)) if typed else key
 
 
-def look_up(cache: Any, key: Any) -> Any:
+def cached_entry(cache: Any, key: Any) -> Any:
     """Return a cache's entry for a key, or ABSENT. TypeError where a key defines its own equality."""
     where = layout()
     assert where is not None
@@ -271,7 +271,7 @@ class CachedCall:
     def held(self, numbers: Numbers = NO_NUMBERS) -> Any:
         """Return the present entry; LookupError if there is none."""
         cache: Any = self.cache.get()
-        found = look_up(cache, self.key.of(cache, numbers))
+        found = cached_entry(cache, self.key.of(cache, numbers))
         if found is ABSENT:
             raise LookupError(f"{self} is not held")
         return found
@@ -282,7 +282,7 @@ class CachedCall:
             return False
         known = dict(zip(self.sources, numbers, strict=True)) if numbers else NO_NUMBERS
         try:
-            found = look_up(cache, self.key.of(cache, known))
+            found = cached_entry(cache, self.key.of(cache, known))
         except LookupError:
             return True
         if found is ABSENT or found is self.result:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from framesmith_guards.errors import GuardError, nearest
 from framesmith_guards.sources.base import Names, Step
-from framesmith_guards.sources.caches import ABSENT, CallKey, look_up
+from framesmith_guards.sources.caches import ABSENT, CallKey, cached_entry
 from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.constants import is_constant
 
@@ -270,7 +270,7 @@ class CachedResultSource(Step):
 
 def cached_result(cache: Any, key: CallKey) -> Any:
     """Return a cached function's entry for a call; LookupError if there is none."""
-    found = look_up(cache, key.of(cache))
+    found = cached_entry(cache, key.of(cache))
     if found is ABSENT:
         raise LookupError(str(key))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType, NoneType
 from typing import Any, Final
@@ -26,8 +27,10 @@ _KINDS: Final[dict[type, str]] = {
     **dict.fromkeys((NoneType, bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset), ""),
 }
 _ACCESS: Final = (("__get__", "read"), ("__set__", "write"), ("__delete__", "delete"))
-_mro: Final[Any] = type.__dict__["__mro__"].__get__
-_entries: Final[Any] = type.__dict__["__dict__"].__get__
+mro: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
+"""`cls.__mro__`, past any metaclass."""
+class_dict: Final[Callable[[type], Any]] = type.__dict__["__dict__"].__get__
+"""`cls.__dict__`, past any metaclass."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,18 @@ class ClassLayout:
         """Return the layout of a class as it is now. GuardError for anything else."""
         if not issubclass(type(value), type):
             raise GuardError(f"CLASS_LAYOUT expects a class, not {describe(value)}; pass type(value)")
-        return cls(tuple((Ref(owner), _layout(owner)) for owner in _mro(value)))
+        return cls(tuple((Ref(owner), _layout(owner)) for owner in mro(value)))
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is a class of this layout; TypeError if it is no class. Runs no code of a metaclass."""
-        owners = _mro(value)
+        owners = mro(value)
         return len(owners) == len(self.rows) and all(
             ref.refers_to(owner) and _layout(owner) == entries
             for owner, (ref, entries) in zip(owners, self.rows, strict=True)
         )
 
     def explain(self, value: Any) -> str:
-        owners = _mro(value)
+        owners = mro(value)
         found = [describe(owner) for owner in owners]
         if len(owners) != len(self.rows) or not all(
             ref.refers_to(owner) for (ref, _), owner in zip(self.rows, owners, strict=True)
@@ -75,13 +78,13 @@ class ClassLayout:
 def _layout(owner: type) -> frozenset[Entry] | None:
     if owner.__flags__ & IMMUTABLE_TYPE:
         return None
-    return frozenset((name, _kind(type(raw))) for name, raw in _entries(owner).items() if name not in BOOKKEEPING)
+    return frozenset((name, _kind(type(raw))) for name, raw in class_dict(owner).items() if name not in BOOKKEEPING)
 
 
 def _kind(cls: type) -> str:
     kind = _KINDS.get(cls)
     if kind is None:
-        names = {name for base in _mro(cls) for name in _entries(base)}
+        names = {name for base in mro(cls) for name in class_dict(base)}
         kind = "/".join(text for name, text in _ACCESS if name in names)
     return kind
 

@@ -12,6 +12,9 @@ from framesmith_guards.errors import GuardError
 from framesmith_guards.torch_adapter import unstable
 from framesmith_guards.values.refs import Ref, qualified_name
 
+PLAIN_TYPES: Final[tuple[type[torch.Tensor], ...]] = (torch.Tensor, torch.nn.Parameter)
+"""The classes of tensors that no subclass's code acts on; `torch.nn.Buffer` makes tensors of the first."""
+
 Dim = int | None
 """A size or stride in elements; None where any value is allowed (a dynamic dimension)."""
 

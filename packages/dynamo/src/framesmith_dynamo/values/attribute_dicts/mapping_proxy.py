@@ -14,10 +14,10 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.errors import refuse
 from framesmith_dynamo.values.lookup.entries import NO_SOURCE, class_source, entry_value, guard_class
-from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.wrap_registry import wraps_type
 from framesmith_guards import InstanceDictSource, ProxiedSource, mapping_behind
-from framesmith_guards.values.classes import IMMUTABLE_TYPE
+from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

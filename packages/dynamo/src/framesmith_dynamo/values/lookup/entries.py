@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.base import Found
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource, TypeSource
-from framesmith_guards.values.classes import IMMUTABLE_TYPE
+from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict, mro
 
 if TYPE_CHECKING:
     from framesmith_dynamo.values.base import Tracer, Value
     from framesmith_guards import Source
 from framesmith_dynamo.values.lookup.libraries import is_library_code, is_library_entry, is_trusted
-from framesmith_dynamo.values.lookup.static import class_dict, is_immutable, mro, type_lookup
+from framesmith_dynamo.values.lookup.static import is_immutable, type_lookup
 
 NO_SOURCE = register_break(
     "object-without-source",

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from framesmith_dynamo.admission.owners import inside_stdlib
 from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource
-from framesmith_guards.values.classes import IMMUTABLE_TYPE
+from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
-from framesmith_dynamo.values.lookup.static import class_dict
 
 #: Distributions whose functions and classes are assumed not to be patched inside, like the standard library's.
 TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})

@@ -19,14 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from framesmith_dynamo.values.base import Found
-from framesmith_guards.values.classes import IMMUTABLE_TYPE
+from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict, mro
 
 if TYPE_CHECKING:
     pass
-
-
-_type_dict = type.__dict__["__dict__"].__get__
-_type_mro = type.__dict__["__mro__"].__get__
 
 
 class Missing:
@@ -37,16 +33,6 @@ class Missing:
 
 
 MISSING: Final = Missing()
-
-
-def class_dict(cls: type) -> Any:
-    """`cls.__dict__`, past any metaclass."""
-    return _type_dict(cls)
-
-
-def mro(cls: type) -> tuple[type, ...]:
-    """`cls.__mro__`, past any metaclass."""
-    return _type_mro(cls)  # type: ignore[no-any-return]
 
 
 def type_lookup(cls: type, name: str, *, after: type | None = None) -> Found | None:

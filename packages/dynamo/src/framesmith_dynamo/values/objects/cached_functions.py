@@ -39,8 +39,8 @@ from framesmith_guards.sources.caches import (
     Entries,
     Instance,
     Items,
+    cached_entry,
     call_key,
-    look_up,
     sources_of,
     why_unknown,
 )
@@ -197,7 +197,7 @@ class _Call:
         if sources_of(*key.args, *(part for _, part in key.kwargs)):
             return self._interpreted(key, source)
         try:
-            found = look_up(self.function, key.of(self.function))
+            found = cached_entry(self.function, key.of(self.function))
         except LookupError:
             found = ABSENT
         unbounded = self.function.cache_parameters()["maxsize"] is None

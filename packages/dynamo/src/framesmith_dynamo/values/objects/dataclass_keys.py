@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
+from framesmith_guards.values.classes import class_dict
 
 
 @dataclass(frozen=True)

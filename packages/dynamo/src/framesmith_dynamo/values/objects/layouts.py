@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MemberDescriptorType, SimpleNamespace
 from typing import Final
 
-from framesmith_dynamo.values.lookup.static import class_dict, type_lookup
-from framesmith_guards.values.classes import IMMUTABLE_TYPE
+from framesmith_dynamo.values.lookup.static import type_lookup
+from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict
 
 #: Classes made in C whose objects have a dictionary at most.
 PLAIN_BASES: Final = (object, SimpleNamespace)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
-from framesmith_dynamo.values.lookup.static import mro, type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry, bind_through_class
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
+from framesmith_guards.values.classes import mro
 
 if TYPE_CHECKING:
     from framesmith_bytecode import Codegen

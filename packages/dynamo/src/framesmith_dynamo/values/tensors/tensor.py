@@ -30,6 +30,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
     STORAGE_ACCESS,
 )
 from framesmith_dynamo.values.wrap_registry import wraps_family
+from framesmith_guards.values.tensors import PLAIN_TYPES
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -70,7 +71,7 @@ def is_operand(value: Value) -> bool:
 class TensorValue(TensorObject):
     """A tensor as an operand."""
 
-    python_types = (torch.Tensor, torch.nn.Parameter)
+    python_types = PLAIN_TYPES
     __slots__ = ()
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:

@@ -15,7 +15,7 @@ from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.values.attribute_dicts.owners import note_instance_dict
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.lookup.static import class_dict, mro, type_lookup
+from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import bind_entry
 from framesmith_dynamo.values.tensors.tensor_tables import (
     ASKED_IN_BODY,
@@ -27,6 +27,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
     LAYOUT_METHODS,
 )
 from framesmith_guards import AttrSource
+from framesmith_guards.values.classes import class_dict, mro
 from framesmith_sideeffects import DELETED, has_own_attribute, load_source
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import torch
 
 from framesmith_guards.torch_adapter import unstable
-from framesmith_guards.values.tensors import TensorSpec, dispatch_keys
+from framesmith_guards.values.tensors import PLAIN_TYPES, TensorSpec, dispatch_keys
 
 LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib")
 
@@ -182,9 +182,6 @@ def mode_reader() -> Callable[[], bool] | None:
         if not active:
             return None
     return reader if reader() == any(map(is_included, keys)) else None
-
-
-PLAIN_TYPES: Final[tuple[object, ...]] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def native_spec(spec: TensorSpec) -> tuple[Any, ...] | None:
