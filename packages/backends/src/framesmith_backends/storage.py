@@ -1,7 +1,7 @@
 """Files of the user's cache folder: written whole or not at all, damage seen by a digest, no folder no harm.
 
-Machine code is among them: a folder that others may write to is not used. Beyond a size, the code that nobody has
-read for the longest time is removed.
+The autotuner cache and machine code are among them: a folder that others may write to is not used. Beyond a size, the
+code that nobody has read for the longest time is removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Names of torch that this package uses and that may move between releases: see Note [Needs] in `needs.py`."""
+"""Names of torch that may move between releases: those used here, and those that several packages above share.
+
+See Note [Needs] in `needs.py`.
+"""
 
 from __future__ import annotations
 

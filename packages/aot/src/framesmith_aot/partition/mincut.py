@@ -1,4 +1,4 @@
-"""Minimum cut of a directed graph with capacities (Dinic's algorithm, 1970)."""
+"""Minimum cut of a directed graph (Dinic's algorithm, 1970), by which the recompute policy chooses what is saved."""
 
 from __future__ import annotations
 

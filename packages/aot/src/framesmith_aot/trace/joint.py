@@ -1,4 +1,4 @@
-"""Traces a torch-level graph once, forward and (for training) backward, into one functional joint graph."""
+"""The joint graph: a torch-level graph traced once, forward and (for training) backward, in functional form."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ Note [What a ShapeEnv remembers]: torch stores results of some methods in caches
 key: each stays alive until the cache is full or cleared, and two of them in turn clear each other's results. Here each
 ShapeEnv has its own: permanent for constant results, cleared whenever it learns more for the others.
 
-Note [What is presumed]: where torch's rules ask for a condition on unbacked numbers, they get the answer that they call
+Note [What is presumed]: where torch's rules ask for a condition on unbacked symbols, they get the answer that they call
 the general case (`guard_or_false`). For most this selects one of several ways to the same result; for those that return
 a view or a copy it selects a result. The ShapeEnv stores such conditions and answers in `presumed`, so that the caller
 of the rules can check them at run time. Where a rule names no general case torch raises, and the error's `asked` is the

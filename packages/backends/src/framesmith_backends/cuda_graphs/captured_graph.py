@@ -1,4 +1,4 @@
-"""A graph's launches, captured once and replayed, by sizes and addresses of inputs: Note [Capture].
+"""CUDA graph capture: launches captured once and replayed, by sizes and addresses of inputs: Note [Capture].
 
 Note [Capture]
 A replay does what was captured, at the addresses of then. So a tensor that comes at the address of the call before is

@@ -1,4 +1,4 @@
-"""A GPU matmul with epilogue and prologues as one kernel: `Ref(ACCUMULATOR)` is its element.
+"""A GPU matmul with GEMM epilogue and prologues as one kernel: `Ref(ACCUMULATOR)` is its element.
 
 Operands are views of buffers with three dimensions: the number of the matmul, rows, columns. Or a prologue computes
 them: an expression over the loops of the operand. The epilogue is a kernel over the loops of the result; it reads its
