@@ -78,7 +78,7 @@ def _is_unpack_ex(arg: object) -> bool:
 
 
 def _is_function(arg: object) -> bool:
-    return isinstance(arg, frozenset) and arg <= frozenset(FUNCTION_PARTS)
+    return isinstance(arg, frozenset) and arg.issubset(FUNCTION_PARTS)
 
 
 #: Most targets of one UNPACK_EX, which counts those after the list in the upper 24 bits.
