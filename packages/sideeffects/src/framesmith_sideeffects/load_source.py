@@ -41,16 +41,6 @@ if TYPE_CHECKING:
     from framesmith_bytecode import Codegen
 
 Loader = Callable[["Codegen", Any], None]
-LOADERS: dict[type[Source], Loader] = {}
-
-#: The sources without a loader, and why: see Note [Adding a source] in framesmith_guards' sources/base.py.
-NOT_LOADABLE: Mapping[type[Source], str] = {
-    FunctionSource: "code does not know the function that it runs for",
-    MembersSource: "it is a copy, which guards alone compare",
-    HandledExceptionSource: "the code may handle another exception when it loads this one",
-    GlobalStateSource: "it stands for no object",
-    ShapeEnvSource: "it stands for no object",
-}
 
 
 class CannotLoad(TypeError):
@@ -66,14 +56,6 @@ def load_source(codegen: Codegen, source: Source) -> None:
     loader(codegen, source)
 
 
-def _loads(cls: type[Source]) -> Callable[[Loader], Loader]:
-    def register(loader: Loader) -> Loader:
-        LOADERS[cls] = loader
-        return loader
-
-    return register
-
-
 def _call_with_base(codegen: Codegen, function: Callable[..., object], base: Source, *constants: object) -> None:
     codegen.push_function(function)
     load_source(codegen, base)
@@ -82,83 +64,27 @@ def _call_with_base(codegen: Codegen, function: Callable[..., object], base: Sou
     codegen.call(1 + len(constants))
 
 
-@_loads(LocalSource)
-def _local(codegen: Codegen, source: LocalSource) -> None:
-    codegen.load(source.local)
-
-
-@_loads(ClosureSource)
-def _closure(codegen: Codegen, source: ClosureSource) -> None:
-    codegen.load(source.freevar)
-
-
-@_loads(GlobalSource)
-def _global(codegen: Codegen, source: GlobalSource) -> None:
-    codegen.load_global(source.global_name)
-
-
-@_loads(BuiltinSource)
-def _builtin(codegen: Codegen, source: BuiltinSource) -> None:
-    codegen.load_global(source.builtin)
-
-
-@_loads(GlobalsDictSource)
-def _globals_dict(codegen: Codegen, source: GlobalsDictSource) -> None:
-    codegen.push_call(globals)
-
-
-@_loads(ModuleSource)
 def _module(codegen: Codegen, source: ModuleSource) -> None:
     codegen.load_const(sys)  # not the dict: code objects are hashed with their constants
     codegen.load_attr("modules")
     codegen.load_item(source.module)
 
 
-@_loads(AttrSource)
 def _attribute(codegen: Codegen, source: AttrSource) -> None:
-    if not source.attr.isidentifier():
+    if source.attr.isidentifier():
+        _attribute_of(codegen, source.base, source.attr)
+    else:
         _call_with_base(codegen, getattr, source.base, source.attr)
-        return
-    load_source(codegen, source.base)
-    codegen.load_attr(source.attr)
 
 
-@_loads(InstanceDictSource)
-def _instance_dict(codegen: Codegen, source: InstanceDictSource) -> None:
-    load_source(codegen, source.base)
-    codegen.load_attr("__dict__")
+def _attribute_of(codegen: Codegen, base: Source, name: str) -> None:
+    load_source(codegen, base)
+    codegen.load_attr(name)
 
 
-@_loads(CellContentsSource)
-def _cell_contents(codegen: Codegen, source: CellContentsSource) -> None:
-    load_source(codegen, source.base)
-    codegen.load_attr("cell_contents")
-
-
-@_loads(ItemSource)
 def _item(codegen: Codegen, source: ItemSource) -> None:
     load_source(codegen, source.base)
     codegen.load_item(source.key)
-
-
-@_loads(StoredItemSource)
-def _stored_item(codegen: Codegen, source: StoredItemSource) -> None:
-    _call_with_base(codegen, stored_item, source.base, source.key)
-
-
-@_loads(ProxiedSource)
-def _proxied(codegen: Codegen, source: ProxiedSource) -> None:
-    _call_with_base(codegen, mapping_behind, source.base)
-
-
-@_loads(TypeSource)
-def _type(codegen: Codegen, source: TypeSource) -> None:
-    _call_with_base(codegen, type, source.base)
-
-
-@_loads(DictKeySource)
-def _dict_key(codegen: Codegen, source: DictKeySource) -> None:
-    _nth_of(codegen, dict.keys, source)
 
 
 def _nth_of(codegen: Codegen, view: Callable[..., object], source: DictKeySource | DictValueSource) -> None:
@@ -168,36 +94,46 @@ def _nth_of(codegen: Codegen, view: Callable[..., object], source: DictKeySource
     codegen.load_item(source.index)
 
 
-@_loads(DictValueSource)
-def _dict_value(codegen: Codegen, source: DictValueSource) -> None:
-    _nth_of(codegen, dict.values, source)
-
-
-@_loads(WeakRefSource)
 def _weak_referent(codegen: Codegen, source: WeakRefSource) -> None:
     codegen.push_callable(lambda: load_source(codegen, source.base))
     codegen.call(0)
 
 
-@_loads(TensorPropertySource)
 def _tensor_property(codegen: Codegen, source: TensorPropertySource) -> None:
     dims = () if source.dim is None else (source.dim,)
-    codegen.push_callable(lambda: _bound(codegen, source))
+    codegen.push_callable(lambda: _attribute_of(codegen, source.base, source.property))
     for dim in dims:
         codegen.load_const(dim)
     codegen.call(len(dims))
 
 
-def _bound(codegen: Codegen, source: TensorPropertySource) -> None:
-    load_source(codegen, source.base)
-    codegen.load_attr(source.property)
+LOADERS: Mapping[type[Source], Loader] = {
+    LocalSource: lambda codegen, source: codegen.load(source.local),
+    ClosureSource: lambda codegen, source: codegen.load(source.freevar),
+    GlobalSource: lambda codegen, source: codegen.load_global(source.global_name),
+    BuiltinSource: lambda codegen, source: codegen.load_global(source.builtin),
+    GlobalsDictSource: lambda codegen, source: codegen.push_call(globals),
+    ModuleSource: _module,
+    AttrSource: _attribute,
+    InstanceDictSource: lambda codegen, source: _attribute_of(codegen, source.base, "__dict__"),
+    CellContentsSource: lambda codegen, source: _attribute_of(codegen, source.base, "cell_contents"),
+    ItemSource: _item,
+    StoredItemSource: lambda codegen, source: _call_with_base(codegen, stored_item, source.base, source.key),
+    ProxiedSource: lambda codegen, source: _call_with_base(codegen, mapping_behind, source.base),
+    TypeSource: lambda codegen, source: _call_with_base(codegen, type, source.base),
+    DictKeySource: lambda codegen, source: _nth_of(codegen, dict.keys, source),
+    DictValueSource: lambda codegen, source: _nth_of(codegen, dict.values, source),
+    WeakRefSource: _weak_referent,
+    TensorPropertySource: _tensor_property,
+    CachedResultSource: lambda codegen, source: _call_with_base(codegen, cached_result, source.base, source.key),
+    SubclassesSource: lambda codegen, source: _call_with_base(codegen, type.__subclasses__, source.base),
+}
 
-
-@_loads(CachedResultSource)
-def _cached_result(codegen: Codegen, source: CachedResultSource) -> None:
-    _call_with_base(codegen, cached_result, source.base, source.key)
-
-
-@_loads(SubclassesSource)
-def _subclasses(codegen: Codegen, source: SubclassesSource) -> None:
-    _call_with_base(codegen, type.__subclasses__, source.base)
+#: The sources without a loader, and why: see Note [Adding a source] in framesmith_guards' sources/base.py.
+NOT_LOADABLE: Mapping[type[Source], str] = {
+    FunctionSource: "code does not know the function that it runs for",
+    MembersSource: "it is a copy, which guards alone compare",
+    HandledExceptionSource: "the code may handle another exception when it loads this one",
+    GlobalStateSource: "it stands for no object",
+    ShapeEnvSource: "it stands for no object",
+}

@@ -54,11 +54,8 @@ def check_types(bytecode: Bytecode) -> None:
 def check_header(bytecode: Bytecode) -> None:
     """Raise `BytecodeError` if parameters and variables are inconsistent."""
     counts = (bytecode.argcount, bytecode.posonlyargcount, bytecode.kwonlyargcount)
-    if (
-        min(counts) < 0
-        or len(bytecode.argument_names) != bytecode.parameter_count
-        or bytecode.posonlyargcount > bytecode.argcount
-    ):
+    too_few = len(bytecode.varnames) < bytecode.parameter_count
+    if min(counts) < 0 or too_few or bytecode.posonlyargcount > bytecode.argcount:
         raise BytecodeError(
             f"{bytecode.name}: {bytecode.argcount} positional ({bytecode.posonlyargcount} positional-only) and "
             f"{bytecode.kwonlyargcount} keyword-only parameters, flags {bytecode.flags:#x}, "

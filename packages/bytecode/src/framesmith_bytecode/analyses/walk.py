@@ -46,16 +46,7 @@ from framesmith_bytecode.analyses.slots import (
 from framesmith_bytecode.analyses.spans import BytecodeError, describe, label_indices, region_spans
 from framesmith_bytecode.analyses.stack import NOWHERE, StackStates
 from framesmith_bytecode.cpython.running import TABLE
-from framesmith_bytecode.model.bytecode import (
-    GENERATOR_FLAGS,
-    Bytecode,
-    Instr,
-    Item,
-    Label,
-    Region,
-    expect_bytecode,
-    plain_name,
-)
+from framesmith_bytecode.model.bytecode import Bytecode, Instr, Item, Label, Region, expect_bytecode, plain_name
 from framesmith_bytecode.model.ops import OPS, pops, pushes, required_depth
 
 # Ordinary operations that go on to the next instruction: name -> (slots popped, net effect).
@@ -135,7 +126,7 @@ class _Walk:
     def check_start(self) -> None:
         """RETURN_GENERATOR must be the first instruction of generators, and of them alone."""
         first = next((item for item in self.items if isinstance(item, Instr)), None)
-        generator = bool(self.bytecode.flags & GENERATOR_FLAGS)
+        generator = self.bytecode.is_generator
         if generator != (first is not None and first.op == "RETURN_GENERATOR"):
             raise BytecodeError(
                 f"{self.bytecode.name}: flags {self.bytecode.flags:#x} say {'' if generator else 'no '}generator or "
@@ -149,7 +140,7 @@ class _Walk:
             if index in self.span_at or any(isinstance(i, Instr) for i in self.items[:index]) or depth:
                 raise self.fail(index, "makes the generator, and so must be the first instruction, outside all regions")
         elif op == "YIELD_VALUE":
-            if not flags & GENERATOR_FLAGS:
+            if not self.bytecode.is_generator:
                 raise self.fail(index, "yields in a function that is no generator")
             if TABLE.yield_index == 0 and arg and (arg != 1 or not self.only_after(index, "SEND")):
                 raise self.fail(index, "says that it yields for another generator, and is not only after a SEND")
@@ -211,19 +202,19 @@ class _Walk:
             raise self.fail(index, f"stack depth {depth} inside a region whose handler wants {floor}")
         return floor
 
-    def enter_region(self, index: int, key: int, depth: int, others: NonObjectSlots, displaced: frozenset[str]) -> int:
+    def enter_region(self, index: int, key: int, depth: int, others: NonObjectSlots, moved: frozenset[str]) -> int:
         """Add the path from an instruction that may raise; returns the depth at its handler."""
         floor = self.floor(index, key, depth)
         kept = cut(others, floor)
         seen = self.raised.get(key)
         if seen is not None:
-            kept, displaced = join_slots(seen[0], kept), seen[1] | displaced
-            if kept is seen[0] and displaced == seen[1]:
+            kept, moved = join_slots(seen[0], kept), seen[1] | moved
+            if kept is seen[0] and moved == seen[1]:
                 return floor
-        self.raised[key] = (kept, displaced)
+        self.raised[key] = (kept, moved)
         region = self.bytecode.regions[key]
         entered = [OFFSET, EXCEPTION] if region.lasti else [EXCEPTION]
-        state = (floor + len(entered), push_all(kept, floor, entered), displaced)
+        state = (floor + len(entered), push_all(kept, floor, entered), moved)
         self.send(self.labels[region.handler], state, index)
         return floor
 
@@ -251,36 +242,34 @@ class _Walk:
 
     def follow(self, index: int, state: _State) -> None:
         """Follow straight-line code from `index` until the path ends or adds nothing."""
-        depth, others, displaced = state
+        depth, others, moved = state
         items, before, kinds = self.items, self.before, self.non_object_slots
         span_at, straight = self.span_at, self.straight
         floor, last, size = 0, None, len(items)
         while index < size:
             item = items[index]
             if item.__class__ is Label:
-                joined = self.arrive(index, (depth, others, displaced))
+                joined = self.arrive(index, (depth, others, moved))
                 if joined is None:
                     return
-                _, others, displaced = joined
+                _, others, moved = joined
                 index += 1
                 continue
             before[index] = depth
             kinds[index] = others
             if self.displaced_cells:
-                self.displaced_cells[index] = displaced
+                self.displaced_cells[index] = moved
             if span_at:
                 key = span_at.get(index)
                 if key is None:
                     floor = 0
-                elif (
-                    last is None or last[0] != key or last[1] is not others or last[2] is not displaced or depth < floor
-                ):
+                elif last is None or last[0] != key or last[1] is not others or last[2] is not moved or depth < floor:
                     if cannot_raise(item, index, self.labels):  # type: ignore[arg-type]
                         self.cannot_raise_sites.append((index, key, depth, others))
                         floor = self.floor(index, key, depth)
                     else:
-                        floor = self.enter_region(index, key, depth, others, displaced)
-                        last = (key, others, displaced)
+                        floor = self.enter_region(index, key, depth, others, moved)
+                        last = (key, others, moved)
             op, arg, _ = item  # type: ignore[misc]
             effect = straight.get(op)
             if effect is not None and depth - effect[0] >= floor and (others is None or others[0] < depth - effect[0]):
@@ -291,12 +280,12 @@ class _Walk:
                 depth, others = quick
             elif op in _TESTS and depth > floor and (others is None or others[0] < depth - 2):
                 depth -= 1
-                self.send(self.target(index, arg), (depth, others, displaced), index)
+                self.send(self.target(index, arg), (depth, others, moved), index)
             else:
-                after = self.step(index, item, (depth, others, displaced), floor)  # type: ignore[arg-type]
+                after = self.step(index, item, (depth, others, moved), floor)  # type: ignore[arg-type]
                 if after is None:
                     return
-                depth, others, displaced = after
+                depth, others, moved = after
             if depth > self.deepest:
                 self.deepest = depth
             index += 1
@@ -308,20 +297,20 @@ class _Walk:
         if known is not None:
             if known[0] != state[0]:
                 raise self.fail(index, f"reached with stack depths {known[0]} and {state[0]}")
-            others, displaced = join_slots(known[1], state[1]), known[2] | state[2]
-            if others is known[1] and displaced == known[2]:
+            others, moved = join_slots(known[1], state[1]), known[2] | state[2]
+            if others is known[1] and moved == known[2]:
                 return None
-            state = (known[0], others, displaced)
+            state = (known[0], others, moved)
         self.states[index] = state
-        self.before[index], self.non_object_slots[index], displaced = state
+        self.before[index], self.non_object_slots[index], moved = state
         if self.displaced_cells:
-            self.displaced_cells[index] = displaced
+            self.displaced_cells[index] = moved
         return state
 
     def step(self, index: int, item: Instr, state: _State, floor: int) -> _State | None:
         """State after the instruction if control goes on to the next one, else None."""
         op, arg, _ = item
-        depth, others, displaced = state
+        depth, others, moved = state
         needed = required_depth(op, arg)
         if depth < needed:
             raise self.fail(index, f"needs {needed} values on the stack, there are {depth}")
@@ -336,7 +325,7 @@ class _Walk:
         found = slots(others, base, depth)
         try:
             if OPS[op].operand in ("local", "deref"):
-                after, displaced = self.variable(op, arg, found, displaced)
+                after, moved = self.variable(op, arg, found, moved)
             else:
                 after = [self.constant(arg)] if op == "LOAD_CONST" else apply_rule(op, arg, found)
         except SlotError as error:
@@ -346,10 +335,10 @@ class _Walk:
         if flow == "next":
             others = push_all(rest, base, after)
             if op in _CHANGES_BELOW and index in self.span_at:
-                self.enter_region(index, self.span_at[index], depth, others, displaced)
-            return base + len(after), others, displaced
+                self.enter_region(index, self.span_at[index], depth, others, moved)
+            return base + len(after), others, moved
         if flow == "branch":
-            return self.branch(index, item, (base, rest, displaced), after)
+            return self.branch(index, item, (base, rest, moved), after)
         if flow == "jump":
             self.send(self.target(index, arg), state, index)
         return None
@@ -361,40 +350,39 @@ class _Walk:
         return constant_kind(value)
 
     def variable(
-        self, op: str, name: str, found: list[Kind], displaced: frozenset[str]
+        self, op: str, name: str, found: list[Kind], moved: frozenset[str]
     ) -> tuple[list[Kind], frozenset[str]]:
         """The effect of an operation on a variable, on the slots that it needs, and on cells outside their slots."""
         kind = self.special_kinds.get(name, OBJECT)
         is_cell = name in self.cells
-        if OPS[op].operand == "deref" and name in displaced and op != "MAKE_CELL":
+        if OPS[op].operand == "deref" and name in moved and op != "MAKE_CELL":
             raise SlotError("a comprehension's variable stands where the cell belongs")
         if op == "STORE_FAST":
             demand(found[0], ANYTHING if kind == OBJECT else kind | NULL)
             if is_cell:
-                displaced = displaced - {name} if found[0] == CELL else displaced | {name}
-            return [], displaced
+                moved = moved - {name} if found[0] == CELL else moved | {name}
+            return [], moved
         if op == "STORE_DEREF":
             demand(found[0], VALUE if kind == OBJECT else kind)
-            return [], displaced
+            return [], moved
         if op == "LOAD_FAST_AND_CLEAR":
-            kind = CELL if is_cell and name not in displaced else NULL | kind
-            return [kind], displaced | {name} if is_cell else displaced
+            return [CELL if is_cell and name not in moved else NULL | kind], moved | {name} if is_cell else moved
         if op in ("LOAD_FAST", "LOAD_FAST_CHECK"):
-            return [CELL if is_cell and name not in displaced else kind], displaced
+            return [CELL if is_cell and name not in moved else kind], moved
         if op in ("LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"):
             for slot in found:
                 demand(slot, VALUE)
-            return [kind], displaced
+            return [kind], moved
         if op == "MAKE_CELL" and kind != OBJECT:
             raise SlotError("would put a cell where the variable's name promises something else")
         if op in ("MAKE_CELL", "DELETE_FAST") and is_cell:
-            return [], displaced - {name} if op == "MAKE_CELL" else displaced | {name}
-        return apply_rule(op, name, found), displaced
+            return [], moved - {name} if op == "MAKE_CELL" else moved | {name}
+        return apply_rule(op, name, found), moved
 
     def branch(self, index: int, item: Instr, state: _State, after: list[Kind]) -> _State:
         """Add the path of the taken branch; returns the state of the other one."""
         op = item.op
-        base, rest, displaced = state
+        base, rest, moved = state
         stays = push_all(rest, base, after)
         taken = rest
         if op in _NONE_TESTS and index and is_copy_of_top(self.items[index - 1]) and base:
@@ -403,8 +391,8 @@ class _Walk:
             if top & NONE and top != NONE:
                 none, other = push(below, base - 1, NONE), push(below, base - 1, top & ~NONE)
                 taken, stays = (none, other) if op == "POP_JUMP_IF_NONE" else (other, none)
-        self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, displaced), index)
-        return base + len(after), stays, displaced
+        self.send(self.target(index, item.arg), (base + OPS[op].jump_pushes, taken, moved), index)
+        return base + len(after), stays, moved
 
 
 _CONTEXT_DEPENDENT: Final = frozenset(

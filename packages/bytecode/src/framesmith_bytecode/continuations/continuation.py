@@ -38,7 +38,6 @@ from framesmith_bytecode.continuations.cached_analyses import Analyses, analysed
 from framesmith_bytecode.continuations.own_cells import CellPlan, plan_cells, super_argument, why_no_cells
 from framesmith_bytecode.cpython.running import TABLE
 from framesmith_bytecode.model.bytecode import (
-    GENERATOR_FLAGS,
     Bytecode,
     Instr,
     Item,
@@ -106,7 +105,7 @@ def _why_not(known: Analyses, index: int, own_cells: bool) -> str | None:
     if not 0 <= index < len(bytecode.instructions):
         count = len(bytecode.instructions)
         return f"index {index} is outside the {count} items; a continuation starts at one of 0 to {count - 1}"
-    if bytecode.flags & GENERATOR_FLAGS:
+    if bytecode.is_generator:
         return "generators and coroutines keep their own frame; they cannot be resumed by a plain call"
     if bytecode.flags & _FUNCTION != _FUNCTION:
         return "only functions can be resumed; class bodies and modules run in a namespace"

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from framesmith_bytecode.model.ops import (
-    FUNCTION_PARTS,
-    OPS,
-    OTHER_COMPARISONS,
-    SPELT_HERE,
-    CallShape,
-    Op,
-    Operand,
-    SuperShape,
-)
+from framesmith_bytecode.model.ops import OPS, OTHER_COMPARISONS, SPELT_HERE, CallShape, Op, Operand, SuperShape
 
 
 class Position(NamedTuple):
@@ -41,8 +32,7 @@ class Label:
         return f"<Label {self.hint or hex(id(self))}>"
 
 
-#: The flags of generators, coroutines and asynchronous generators.
-GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_GENERATOR_FLAGS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: Upper bound of numbers that the interpreter stores in C ints.
 INT_LIMIT = 1 << 31
 
@@ -78,7 +68,7 @@ def _is_unpack_ex(arg: object) -> bool:
 
 
 def _is_function(arg: object) -> bool:
-    return isinstance(arg, frozenset) and arg.issubset(FUNCTION_PARTS)
+    return isinstance(arg, frozenset) and arg.issubset(OPS["SET_FUNCTION_ATTRIBUTE"].choices)
 
 
 #: Most targets of one UNPACK_EX, which counts those after the list in the upper 24 bits.
@@ -275,6 +265,11 @@ class Bytecode:
     freevars: list[str] = field(default_factory=list)
     consts: tuple[object, ...] = (None,)
     names: tuple[str, ...] = ()
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether this is a generator, a coroutine or an asynchronous generator."""
+        return bool(self.flags & _GENERATOR_FLAGS)
 
     @property
     def parameter_count(self) -> int:

@@ -53,13 +53,6 @@ class CheckProgram:
         return render(plan(self.guards), self._names())
 
     @cached_property
-    def extract_text(self) -> str:
-        """The same walk giving the inputs: `extract(args, function) -> tuple | None`. GuardError without inputs."""
-        if not self.inputs:
-            raise GuardError("this program was compiled without inputs to extract")
-        return render(plan(self.guards, self.inputs), self._names(), self.inputs)
-
-    @cached_property
     def check(self) -> Check:
         names = self._names()
         checked: Check = self._compile("check", render(plan(self.guards), names), names)

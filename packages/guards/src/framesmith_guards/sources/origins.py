@@ -33,16 +33,6 @@ class GuardSource(enum.Enum):
     GLOBAL_STATE = enum.auto()
     SHAPE_ENV = enum.auto()
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the path starts at the call's own arguments."""
-        return self is GuardSource.LOCAL
-
-    @property
-    def has_value(self) -> bool:
-        """Whether the path leads to one value that a later call can evaluate again."""
-        return self not in (GuardSource.GLOBAL_STATE, GuardSource.SHAPE_ENV)
-
 
 _ORIGINS: Final[dict[type[Source], GuardSource]] = {
     LocalSource: GuardSource.LOCAL,
