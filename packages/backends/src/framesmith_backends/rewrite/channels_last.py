@@ -1,6 +1,6 @@
 """Channels-last propagation, decided once for a graph: channels last between convolutions where that is faster.
 
-Which convolutions are faster so is the device's matter, see `preferred_layouts`. What lies between them (elementwise
+Which convolutions are faster so is the device's matter, see `convolution_layouts`. What lies between them (elementwise
 operators, pooling, concatenation) follows its inputs; everything else is given what it was traced with. Of a training
 step it is decided for forward and backward graph together: what is saved between them is laid out as both want it.
 """
