@@ -181,6 +181,11 @@ def test_parameters_stay() -> None:
 
     weights = [torch.nn.Parameter(torch.ones(3, n)) for n in (2, 4, 5)]
     assert entries_for(program, [(w, torch.ones(2, 3)) for w in weights]) == [1, 2, 3]
+    frames.reset()
+    subject = compiled(program)
+    for weight in weights:
+        subject(weight, torch.ones(2, 3))
+    assert not subject.of_kind("dynamic")
 
 
 def test_new_symbols_are_reported_in_the_users_terms() -> None:

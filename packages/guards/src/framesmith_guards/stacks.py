@@ -11,6 +11,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+OWN_PACKAGES: Final = frozenset({
+    "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
+    "framesmith_dynamo", "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
+})  # fmt: skip
 
 
 class Location:
@@ -117,13 +123,14 @@ def _libraries() -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1)
 def _library_folders(loaded: int) -> tuple[str, ...]:
     """Return the folders of torch's and Framesmith's loaded packages, searched again when more modules are loaded."""
-    packages = [name for name in list(sys.modules) if name == "torch" or _is_ours(name)]
+    packages = [name for name in list(sys.modules) if name == "torch" or name in OWN_PACKAGES]
     found = (getattr(sys.modules.get(name), "__file__", None) for name in packages)
     return tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in found if file)
 
 
-def _is_ours(name: str) -> bool:
-    return "." not in name and (name == "framesmith" or name.startswith("framesmith_"))
+def is_own(module: str) -> bool:
+    """Whether the module is one of these packages'. Their generated code names one of them in its globals."""
+    return module.partition(".")[0] in OWN_PACKAGES
 
 
 class _Local(threading.local):

@@ -49,6 +49,28 @@ def to_torch(source: Source) -> AdaptedSource:
 
 
 @dataclass
+class EnvNotes:
+    """Facts about a ShapeEnv's numbers that torch's own does not record; `framesmith_aten.fakes.symbols` adds them."""
+
+    #: The calls of numbers that are opaque to sympy, by the symbols of their results.
+    computed: dict[sympy.Symbol, sympy.Basic] = field(default_factory=dict)
+    #: Conditions on unbacked numbers answered as torch's rules presume, with the answers.
+    presumed: list[tuple[torch.SymBool, bool]] = field(default_factory=list)
+    #: Fake results of operators, by call (`framesmith_aten.fakes.rules.symbolic_results`).
+    results: dict[Any, Any] = field(default_factory=dict)
+
+    def attach(self, env: Any) -> None:
+        """Make these the notes of a ShapeEnv."""
+        env.framesmith_notes = self
+
+
+def notes_of(env: Any) -> EnvNotes | None:
+    """Return the notes of a ShapeEnv; None of torch's own, or of None."""
+    found: EnvNotes | None = getattr(env, "framesmith_notes", None)
+    return found
+
+
+@dataclass
 class _Symbols:
     """The first source of each symbol, and the equalities that its other sources must satisfy."""
 
@@ -56,11 +78,11 @@ class _Symbols:
     sources: dict[str, Source] = field(default_factory=dict)
     equalities: list[tuple[Source, sympy.Expr, Location | None]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def computed(self) -> dict[sympy.Symbol, sympy.Basic]:
-        """The calls of numbers that are opaque to sympy."""
-        found: dict[sympy.Symbol, sympy.Basic] = getattr(self.shape_env, "computed", {})
-        return found
+        """See EnvNotes."""
+        notes = notes_of(self.shape_env)
+        return {} if notes is None else notes.computed
 
     def meet(self, value: Any, source: Source) -> None:
         """Record that `source` gives this size or number; plain numbers need no relation."""

@@ -14,6 +14,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.assumptions import assumed, is_assertion
 from framesmith_aten.checks.limits import arithmetic_numbers
+from framesmith_aten.fakes.symbols import condition_asked_by
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS
 from framesmith_aten.meta import EXAMPLE
@@ -84,7 +85,7 @@ def assume_usual(error: Any, fake_mode: Any, captured: Collection[Any]) -> bool:
     many rows: the answer for a large number. A call checks it: see `Facts`. `captured`: the symbols of the captured
     graph; others are created again in each trace, and their assumptions are lost.
     """
-    condition: Any = getattr(error, "asked", getattr(error, "cond", None))
+    condition = condition_asked_by(error)
     env = fake_mode.shape_env
     if env is None or condition is None:
         return False

@@ -11,9 +11,9 @@ ShapeEnv has its own: permanent for constant results, cleared whenever it learns
 
 Note [What is presumed]: where torch's rules ask for a condition on unbacked symbols, they get the answer that they call
 the general case (`guard_or_false`). For most this selects one of several ways to the same result; for those that return
-a view or a copy it selects a result. The ShapeEnv stores such conditions and answers in `presumed`, so that the caller
-of the rules can check them at run time. Where a rule names no general case torch raises, and the error's `asked` is the
-condition in all its symbols (torch's own `cond` has present values in it).
+a view or a copy it selects a result. The ShapeEnv's notes have such conditions and answers (`EnvNotes.presumed`), so
+that the caller of the rules can check them at run time. Where a rule names no general case torch raises; the condition
+in all its symbols is that of `condition_asked_by` (torch's own `cond` has present values in it).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from framesmith_aten.fakes.light_torch import NamedSource, discard_report, rebui
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
-from framesmith_guards.symbolic_guards import to_torch
+from framesmith_guards.symbolic_guards import EnvNotes, to_torch
 from framesmith_guards.torch_adapter import (
     DimDynamic,
     FakeTensor,
@@ -164,15 +164,20 @@ def _presuming(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         try:
             answer = evaluate(self, sym_node, size_oblivious, fallback_value)
         except symbolic_shapes.GuardOnDataDependentSymNode as error:
-            error.asked = sym_node.expr  # type: ignore[attr-defined]
+            error.condition_asked = sym_node.expr  # type: ignore[attr-defined]
             raise
         made_up = fallback_value is not None and bool(answer) is fallback_value and not sym_node.has_hint()
         if made_up and self._maybe_evaluate_static(sym_node.expr) is None:
             condition = torch.SymBool(sym_node)  # type: ignore[no-untyped-call]
-            self.presumed.append((condition, fallback_value))
+            self.framesmith_notes.presumed.append((condition, fallback_value))
         return answer
 
     return evaluate_sym_node
+
+
+def condition_asked_by(error: Exception) -> Any:
+    """Return the condition on unbacked numbers for which torch raised, or None: see Note [What is presumed]."""
+    return getattr(error, "condition_asked", getattr(error, "cond", None))
 
 
 def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
@@ -191,7 +196,7 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
 
 def _prepare(env: Any) -> None:
     """Add the entries of this module to a ShapeEnv."""
-    env.computed, env.results, env.presumed = {}, {}, []
+    EnvNotes().attach(env)
     if not hasattr(env, "_replacements_version_counter"):
         env.replacements = _CountedReplacements(env)
 
@@ -343,7 +348,8 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     if not _has_symbol(result):
         return None
     symbol = env.create_unspecified_symbol(result, NamedSource(f"{function}()"), DimDynamic.DYNAMIC)
-    env.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])  # type: ignore[attr-defined]
+    notes: EnvNotes = env.framesmith_notes  # type: ignore[attr-defined]
+    notes.computed[symbol] = call_expr(function, [expr_of(operand) for operand in operands])
     make = env.create_symintnode if type(result) is int else env.create_symfloatnode
     return make(symbol, hint=result)
 

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MappingProxyType
 
+import framesmith_frames
 from framesmith_dynamo.admission.owners import (
     ModulePatterns,
     inside_stdlib,
-    is_own,
     module_of,
     package_of,
     part_of_torch,
 )
 from framesmith_dynamo.torch_switches.decorators import WRAPPED
 from framesmith_guards.generated import is_generated
+from framesmith_guards.stacks import is_own
 
 #: Packages of the interest filter: a call that reaches none of their objects is not compiled.
 INTEREST_PACKAGES = ("torch",)
@@ -85,6 +86,7 @@ BY_NAMEDTUPLE = "namedtuple_"
 #: The part of this package that is written to be interpreted.
 POLYFILLS = "framesmith_dynamo.polyfills"
 THE_COMPILER = "the compiler itself"
+ACTS_ON_STATE = "a part of torch that acts on global state"
 
 #: The instructions of a function that does nothing and returns None.
 EMPTY_BODY = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"})
@@ -109,8 +111,9 @@ GUARDS_OF_TORCH = "___make_guard_fn"
 GRAPHS_OF_TORCH = "__compiled_fn_"
 
 
-def disable(code: CodeType) -> None:
-    """Mark code as never compiled and never inlined; a call of it breaks the graph."""
+def disable(code: CodeType, reason: str = "disabled") -> None:
+    """Mark code as never compiled and never inlined: its frames pass the hook, a call in a trace breaks the graph."""
+    framesmith_frames.skip(code, reason)
     _DISABLED.add(code)
 
 
@@ -120,7 +123,10 @@ def is_disabled(code: CodeType) -> bool:
 
 
 def admit(code: CodeType) -> None:
-    """Mark code as always compiled, whichever package it belongs to: the user has asked for this function."""
+    """Mark code as compiled, whichever package it belongs to: the user has asked for this function.
+
+    The interest filter holds for it, too, other than for code that the hook is told to `always_offer`.
+    """
     _ADMITTED.add(code)
 
 
@@ -243,14 +249,15 @@ def _owner_not_compiled(module: str) -> str | None:
 def _owner_not_inlined(module: str) -> str | None:
     part = part_of_torch(module)
     if part is not None:
-        return module if part in TORCH_NOT_INLINED and part not in TORCH_PARTS_INLINED else None
+        return ACTS_ON_STATE if part in TORCH_NOT_INLINED and part not in TORCH_PARTS_INLINED else None
     if is_own(module):
         return None if module.startswith(POLYFILLS) else THE_COMPILER
     return _skipped_package(module)
 
 
 def _skipped_package(module: str) -> str | None:
-    return "a package of PACKAGES_SKIPPED" if package_of(module) in PACKAGES_SKIPPED else None
+    package = package_of(module)
+    return f"{package} is on the list of packages that compute no tensors" if package in PACKAGES_SKIPPED else None
 
 
 @lru_cache(maxsize=4096)

@@ -11,13 +11,8 @@ from types import CodeType
 
 import torch
 
-#: Packages whose generated code names one of them in its globals.
-OWN_PACKAGES = frozenset(
-    (
-        "framesmith_bytecode", "framesmith_frames", "framesmith_guards", "framesmith_sideeffects", "framesmith_aten",
-        "framesmith_dynamo", "framesmith_aot", "framesmith_autograd_compiler", "framesmith_backends", "framesmith",
-    )
-)  # fmt: skip
+from framesmith_guards.stacks import OWN_PACKAGES, is_own
+
 _TORCH = torch.__name__
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 #: Folders inside the standard library's folder that are not part of it.
@@ -42,7 +37,7 @@ def module_of(code: CodeType, names: Mapping[str, object]) -> str:
     """
     name = names.get("__name__") or names.get("__package__")
     named = name if isinstance(name, str) else ""
-    if package_of(named) == _TORCH or package_of(named) in OWN_PACKAGES:
+    if package_of(named) == _TORCH or is_own(named):
         return named
     return _module_of_file(code.co_filename) or named
 
@@ -50,11 +45,6 @@ def module_of(code: CodeType, names: Mapping[str, object]) -> str:
 def part_of_torch(module: str) -> str | None:
     """Return the module's name within torch, or None outside torch."""
     return module[len(_TORCH) + 1 :] if package_of(module) == _TORCH else None
-
-
-def is_own(module: str) -> bool:
-    """Whether the module is one of these packages'."""
-    return package_of(module) in OWN_PACKAGES
 
 
 def package_of(module: str) -> str:

@@ -62,17 +62,17 @@ class History:
         """Whether anything at all may be a symbol."""
         return self.dynamic is not False
 
-    def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
-        """Return the symbolic dimensions: those marked, those that have changed, or all under `dynamic=True`."""
+    def observe_tensor(self, tensor: torch.Tensor, source: Source) -> Dims:
+        """Record the sizes; return the symbolic dimensions: marked, changed, or all under `dynamic=True`."""
         if not self.allows_symbols:
             self._note_ignored_marks(tensor, source.name)
             return STATIC
         if tensor.layout is not torch.strided or tensor.dim() == 0:
             return STATIC
         marks = marks_of(tensor, source.name)
-        changed = self._changed_dims(tensor, source.name)
         if isinstance(tensor, torch.nn.Parameter):
             return STATIC
+        changed = self._changed_dims(tensor, source.name)
         everything = range(tensor.dim()) if self.dynamic else ()
         symbolic = {*changed, *everything} - marks.static | marks.symbolic
         return Dims(frozenset(symbolic), marks.ranges, marks.unbacked, marks.required)
@@ -101,10 +101,10 @@ class History:
                 seen[dim] = CHANGED
         return {dim for dim, size in enumerate(seen) if size is CHANGED}
 
-    def is_symbol(self, number: int | float, source: Source) -> bool:
-        """Whether a number is a symbol: one that has changed, or any argument under `dynamic=True`; never 0 and 1.
+    def observe_number(self, number: int | float, source: Source) -> bool:
+        """Record a number; return whether it is a symbol: if it has changed, or is an argument under `dynamic=True`.
 
-        An attribute of an object is usually a setting: it is static until it has changed.
+        0 and 1 never are. An attribute of an object is usually a setting: it is static until it has changed.
         """
         if not self.allows_symbols or setting(f"specialize_{type(number).__name__}", False):
             return False
@@ -120,17 +120,19 @@ class History:
             self.numbers[source.name] = CHANGED
         return self.numbers[source.name] is CHANGED
 
-    def note(self, found: object, source: Source, depth: int = 0) -> None:
+    def observe(self, found: object, source: Source, depth: int = 0) -> None:
         """Record the sizes and numbers of an argument, and of its items, for a call that runs eagerly."""
+        if isinstance(found, torch.nn.Parameter):
+            return
         if isinstance(found, torch.Tensor):
             self._changed_dims(found, source.name)
         elif type(found) in (int, float):
-            self.is_symbol(cast(int, found), source)
+            self.observe_number(cast(int, found), source)
         elif type(found) in (list, tuple, dict) and depth < MAX_NESTING:
             entries = found.items() if isinstance(found, dict) else enumerate(cast("list[object]", found))
             for key, item in entries:
                 if type(key) in (int, str):
-                    self.note(item, ItemSource(source, key), depth + 1)
+                    self.observe(item, ItemSource(source, key), depth + 1)
 
 
 def _is_argument(source: Source) -> bool:

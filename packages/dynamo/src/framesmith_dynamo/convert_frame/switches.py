@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, cast
 
-import framesmith_frames
 from framesmith_dynamo.admission.frame_policy import disable
 from framesmith_dynamo.torch_switches import decorators, settings, stances
 from framesmith_frames import SKIP, Entry, FrameInfo
@@ -28,8 +27,7 @@ def answer_of_marks(info: FrameInfo) -> SKIP | None:
         return SKIP("made with leaf_function", recursive=True) if decorators.is_leaf(function) else None
     inner = mark.inner.__func__ if isinstance(mark.inner, MethodType) else mark.inner
     if not mark.calls_too and isinstance(inner, FunctionType):
-        framesmith_frames.skip(inner.__code__, mark.reason)
-        disable(inner.__code__)
+        disable(inner.__code__, mark.reason)
     return SKIP(mark.reason, recursive=mark.calls_too)
 
 
@@ -64,4 +62,4 @@ def _why(info: FrameInfo, known: Sequence[Entry]) -> str:
 def note_call(history: History, info: FrameInfo) -> None:
     """Record the sizes and numbers of a call that runs eagerly, so that changed ones are symbols in the next."""
     for name, found in zip(info.code.co_varnames, info.arguments, strict=False):
-        history.note(found, LocalSource(name))
+        history.observe(found, LocalSource(name))

@@ -30,6 +30,7 @@ from framesmith_dynamo.graph.finished import FinishedGraph, GraphInput, placehol
 from framesmith_dynamo.graph.fx_arguments import fx_arguments
 from framesmith_dynamo.graph.modes import GlobalStateLog
 from framesmith_guards import Location, current_location, lines_forgotten
+from framesmith_guards.symbolic_guards import notes_of
 from framesmith_guards.torch_adapter import aten
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ class GraphBuilder:
 
     def new_log(self) -> OperatorLog:
         """Return a log for `run`."""
-        return OperatorLog(getattr(self.fake_mode.shape_env, "presumed", None))
+        notes = notes_of(self.fake_mode.shape_env)
+        return OperatorLog(None if notes is None else notes.presumed)
 
     def run(
         self, log: TorchDispatchMode, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

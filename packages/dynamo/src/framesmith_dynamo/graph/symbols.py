@@ -73,11 +73,11 @@ class ShapePolicy(Protocol):
     def allows_symbols(self) -> bool:
         """Whether anything may be symbolic."""
 
-    def dims(self, tensor: torch.Tensor, source: Source) -> Dims:
-        """Return the symbolic dimensions of a tensor found at `source`."""
+    def observe_tensor(self, tensor: torch.Tensor, source: Source) -> Dims:
+        """Record the sizes of a tensor found at `source`, and return its symbolic dimensions."""
 
-    def is_symbol(self, number: int | float, source: Source) -> bool:
-        """Whether a number found at `source` is symbolic."""
+    def observe_number(self, number: int | float, source: Source) -> bool:
+        """Record a number found at `source`, and return whether it is symbolic."""
 
 
 class Symbols:
@@ -94,7 +94,7 @@ class Symbols:
 
     def tensor(self, real: torch.Tensor, source: Source) -> torch.Tensor | None:
         """Return a fake with symbolic sizes for a tensor; None if all its sizes are static."""
-        dims = self._policy.dims(real, source)
+        dims = self._policy.observe_tensor(real, source)
         if not dims:
             return None
         fake = symbolic_fake(self._mode, real, source, dims.symbolic, ranges=dims.ranges, unbacked=dims.unbacked)
@@ -125,13 +125,13 @@ class Symbols:
 
     def number(self, real: int | float, source: Source) -> Any:
         """Return the symbol of a number; None if it is static."""
-        if not self._policy.is_symbol(real, source):
+        if not self._policy.observe_number(real, source):
             return None
         number = symbolic_number(self._mode, real, source, below=LARGEST_SYMBOL)
         self.numbers.append((source, number))
         return number
 
-    def begin(self) -> bool:
+    def allow_unbacked(self) -> bool:
         """Allow unbacked symbols in this trace; False where they are allowed already, or nothing may be symbolic."""
         if self._mode.shape_env is not None or not self._policy.allows_symbols:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from framesmith_bytecode import OPS
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.registry import register
 
@@ -25,7 +26,9 @@ UNKNOWN_INSTRUCTION = register_break(
 
 
 def handler(*ops: str) -> Callable[[Handler], Handler]:
-    """Register a handler for canonical operations. Raises ValueError for one already taken."""
+    """Register a handler for canonical operations. Raises ValueError for an unknown one, and for one already taken."""
+    if unknown := [op for op in ops if op not in OPS]:
+        raise ValueError(f"no canonical operations: {unknown}")
     return register(HANDLERS, *ops)
 
 

@@ -292,7 +292,7 @@ def _tried(frame: TracingFrame, target: Any, args: Sequence[Any], kwargs: Mappin
     except RecordingFailed:
         raise
     except NEEDS_SYMBOLS as error:
-        if frame.state.symbols.begin():
+        if frame.state.symbols.allow_unbacked():
             return _tried(frame, target, args, kwargs)
         raise GraphBreak(_kind(error), _describe(target, error)) from error
     except Exception as error:

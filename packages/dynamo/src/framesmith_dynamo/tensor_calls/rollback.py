@@ -1,4 +1,7 @@
-"""Whether a graph that fails on its data can be rolled back, so that its frame may restart; see docs/design/0006."""
+"""Whether a graph that fails on its data can be rolled back, so that its frame may restart.
+
+See docs/design/frontend/0006-failed-graphs-leave-no-effects.md.
+"""
 
 from __future__ import annotations
 

@@ -126,13 +126,13 @@ class Tracer(Protocol):
         """Add a guard to the compiled code, unless it is implied by another."""
 
     def call(self, fn: Value, args: Args, kwargs: Kwargs) -> Value:
-        """Call any value: the single entry for calls (records the current call for messages)."""
+        """Call any value: the single entry for calls."""
 
     def inline(self, function: FunctionType, bound: Mapping[str, Value], closure: Sequence[Value]) -> Value:
         """Interpret a Python function's body in a child frame and return its result.
 
-        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values/functions.py` has bound
-        them, defaults included. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`.
+        `bound` maps each argument name (`*args` and `**kwargs` included) to its value: `values.functions.binding` has
+        bound them, defaults included. `closure` holds one `CellValue` for each of `function.__code__.co_freevars`.
         """
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> Value:
@@ -164,7 +164,7 @@ class Tracer(Protocol):
 
         Arguments are values or nested lists/tuples/dicts of values. The call is run on fake tensors; tensors in the
         result (also inside tuples and lists) are returned as values, other results as constants. Every tensor value is
-        a `values.tensor.TensorValue(ref, source=...)` around a `graph.TensorRef` (`.fake`, `.node`).
+        a `values.tensors.tensor.TensorValue` around a `graph.builder.TensorRef` (`.fake`, `.node`).
         """
 
     def number_input(self, obj: int | float, source: Source) -> Value | None:
@@ -325,7 +325,7 @@ class Value:
         self.unsupported("next()")
 
     def unpack(self, tr: Tracer) -> list[Value]:
-        """All items, as `list(self)` would see them. Containers override it; the default drives the iterator."""
+        """All items, as `list(self)` would see them. The default breaks the graph: iterables override it."""
         self.unsupported("unpacking")
 
     def len_(self, tr: Tracer) -> Value:

@@ -59,8 +59,8 @@ def refuse(tr: Tracer, function: Callable[..., Any], args: Sequence[Value], kwar
     raise GraphBreak(UNSUPPORTED_CALL, f"{getattr(function, '__qualname__', function)}({shown})")
 
 
-def refused(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
-    """Return a handler that calls `refuse` with positional arguments."""
+def refuse_positional(tr: Tracer, function: Callable[..., Any], *args: Value) -> NoReturn:
+    """`refuse` for positional arguments."""
     refuse(tr, function, args, {})
 
 

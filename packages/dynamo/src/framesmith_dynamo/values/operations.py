@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 
 EQUAL_OBJECTS = register_break(
@@ -251,5 +251,5 @@ def _reflected_first(a: Value, b: Value) -> bool:
 
 def _refused(tr: Tracer, op: str, function: str, a: Value, b: Value) -> Value:
     if a.exact_operators and b.exact_operators:
-        refused(tr, getattr(operator, function), a, b)
+        refuse_positional(tr, getattr(operator, function), a, b)
     raise GraphBreak(UNSUPPORTED_OPERATION, f"{op} between {a.describe()} and {b.describe()}")

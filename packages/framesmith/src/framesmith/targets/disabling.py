@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, cast
 
 import framesmith_dynamo
@@ -36,7 +36,7 @@ def disable_all(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
         with framesmith_frames.deactivated():
             return fn(*args, **kwargs)
 
-    skip(cast(FunctionType, disabled).__code__, reason)
+    framesmith_dynamo.disable(cast(FunctionType, disabled).__code__, reason)
     return disabled
 
 
@@ -45,11 +45,5 @@ def disable_one(fn: Callable[..., Any], reason: str) -> Callable[..., Any]:
     function = python_function(fn)
     if function is None:
         raise TypeError(f"framesmith.disable(recursive=False) needs a Python function; got {describe(fn)}")
-    skip(function.__code__, reason)
+    framesmith_dynamo.disable(function.__code__, reason)
     return fn
-
-
-def skip(code: CodeType, reason: str) -> None:
-    """Frames of this code pass the hook, and the tracer does not look inside."""
-    framesmith_frames.skip(code, reason)
-    framesmith_dynamo.disable(code)

@@ -15,6 +15,7 @@ import torch
 
 from framesmith_aten.fakes.light_fakes import in_memory_of
 from framesmith_aten.fakes.rules.static_results import OWN, PLAIN, UNKNOWN_MEMORY, memory_of
+from framesmith_guards.symbolic_guards import notes_of
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, no_dispatch, unstable
 
 _SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -56,9 +57,10 @@ def dispatched(
 ) -> Any:
     """Return the fake result of a call: made again, or that of `run`."""
     env: Any = mode.shape_env
-    results: dict[Any, Any] | None = getattr(env, "results", None)
-    if results is None:  # another ShapeEnv
+    notes = notes_of(env)
+    if notes is None:
         return run()
+    results = notes.results
     try:
         base = _viewed(op, args)
         key = _key(op, args, kwargs, base)

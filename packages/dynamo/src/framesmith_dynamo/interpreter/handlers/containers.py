@@ -10,7 +10,7 @@ from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
 from framesmith_dynamo.values.containers.mappings import pairs_of
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
@@ -80,7 +80,7 @@ def list_extend(frame: Frame, instr: Instr) -> None:
     """Extend the list below by an iterable."""
     items = frame.pop()
     if all(type_lookup(items.python_type(), name) is None for name in ("__iter__", "__getitem__")):
-        refused(frame, lambda items: [*items], items)
+        refuse_positional(frame, lambda items: [*items], items)
     frame.peek(instr.arg).call_method(frame, "extend", (items,), {})
 
 
@@ -96,7 +96,7 @@ def dict_update(frame: Frame, instr: Instr) -> None:
     """Update the dict below by a mapping."""
     items = frame.pop()
     if type_lookup(items.python_type(), "keys") is None:
-        refused(frame, lambda items: {**items}, items)
+        refuse_positional(frame, lambda items: {**items}, items)
     frame.peek(instr.arg).call_method(frame, "update", (items,), {})
 
 
@@ -135,7 +135,7 @@ def unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]
     """Return the items of an iterable, at most `most`."""
     cls = value.python_type()
     if all(type_lookup(cls, name) is None for name in ("__iter__", "__getitem__")):
-        refused(frame, unpack_nothing, value)
+        refuse_positional(frame, unpack_nothing, value)
     iterator = value.iter_(frame) if isinstance(value, ObjectValue) else value
     if most is None or type_lookup(iterator.python_type(), "__next__") is None:
         return iterator.unpack(frame)

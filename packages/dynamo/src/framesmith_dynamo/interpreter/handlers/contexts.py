@@ -10,7 +10,7 @@ from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.handler_registry import handler
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.exceptions import TracebackValue
 
@@ -58,7 +58,7 @@ def before_with(frame: Frame, instr: Instr) -> None:
     manager = frame.pop()
     for name in ("__enter__", "__exit__"):
         if type_lookup(manager.python_type(), name) is None:
-            refused(frame, enter_without_exit if name == "__exit__" else enter, manager)
+            refuse_positional(frame, enter_without_exit if name == "__exit__" else enter, manager)
     entered = manager.enter(frame)
     frame.push(ExitValue(manager))
     frame.push(entered)

@@ -41,24 +41,6 @@ def pop_jump_if_not_none(frame: Frame, instr: Instr) -> None:
         frame.jump(instr.arg)
 
 
-@handler("JUMP_IF_TRUE_OR_POP")
-def jump_if_true_or_pop(frame: Frame, instr: Instr) -> None:
-    """Jump keeping a true top, or pop."""
-    if frame.peek(1).bool_(frame):
-        frame.jump(instr.arg)
-    else:
-        frame.pop()
-
-
-@handler("JUMP_IF_FALSE_OR_POP")
-def jump_if_false_or_pop(frame: Frame, instr: Instr) -> None:
-    """Jump keeping a false top, or pop."""
-    if frame.peek(1).bool_(frame):
-        frame.pop()
-    else:
-        frame.jump(instr.arg)
-
-
 @handler("GET_ITER")
 def get_iter(frame: Frame, instr: Instr) -> None:
     """iter(x)"""

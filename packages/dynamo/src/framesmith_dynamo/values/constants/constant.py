@@ -18,7 +18,7 @@ from framesmith_dynamo.breaks import NOT_CONSTANT, GraphBreak
 from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.c_methods import C_METHODS, c_method
-from framesmith_dynamo.values.errors import refuse, refused
+from framesmith_dynamo.values.errors import refuse, refuse_positional
 from framesmith_dynamo.values.iteration.consuming import as_sequence
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -158,10 +158,10 @@ class ConstantValue(Value):
         return tr.constant(found)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        refused(tr, setattr, self, tr.constant(name), value)
+        refuse_positional(tr, setattr, self, tr.constant(name), value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
-        refused(tr, delattr, self, tr.constant(name))
+        refuse_positional(tr, delattr, self, tr.constant(name))
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         tr.raise_(TypeError, f"'{type(self.value).__name__}' object is not callable")
@@ -179,10 +179,10 @@ class ConstantValue(Value):
         return fold(tr, operator.getitem, (self, key))
 
     def setitem(self, tr: Tracer, key: Value, value: Value) -> None:
-        refused(tr, operator.setitem, self, key, value)
+        refuse_positional(tr, operator.setitem, self, key, value)
 
     def delitem(self, tr: Tracer, key: Value) -> None:
-        refused(tr, operator.delitem, self, key)
+        refuse_positional(tr, operator.delitem, self, key)
 
     def iter_(self, tr: Tracer) -> Value:
         self._items(tr)
@@ -199,7 +199,7 @@ class ConstantValue(Value):
 
     def _items(self, tr: Tracer) -> list[Any]:
         if not isinstance(self.value, str | bytes):
-            refused(tr, iter, self)
+            refuse_positional(tr, iter, self)
         return list(self.value)
 
     def len_(self, tr: Tracer) -> Value:

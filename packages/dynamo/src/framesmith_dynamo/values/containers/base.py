@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from framesmith_dynamo.breaks import NOT_CONSTANT
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.bound_method import BuiltinMethodValue
-from framesmith_dynamo.values.errors import not_implemented_by, refuse, refused, takes
+from framesmith_dynamo.values.errors import not_implemented_by, refuse, refuse_positional, takes
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ContainerValue(Value):
         if name == "__class__":
             return tr.constant(self.python_type())
         if not hasattr(self.python_type(), name):
-            refused(tr, getattr, self, tr.constant(name))
+            refuse_positional(tr, getattr, self, tr.constant(name))
         if hasattr(self, f"m_{name}") or name in DUNDERS:
             return BuiltinMethodValue(self, name)
         if name != "__doc__":
@@ -53,10 +53,10 @@ class ContainerValue(Value):
         return tr.constant(self.python_type().__doc__)
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        refused(tr, setattr, self, tr.constant(name), value)
+        refuse_positional(tr, setattr, self, tr.constant(name), value)
 
     def delattr_(self, tr: Tracer, name: str) -> None:
-        refused(tr, delattr, self, tr.constant(name))
+        refuse_positional(tr, delattr, self, tr.constant(name))
 
     def call_method(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
         method = getattr(self, f"m_{name}", None)
@@ -80,19 +80,19 @@ class ContainerValue(Value):
         refuse(tr, lambda obj, *args, **kwargs: obj(*args, **kwargs), (self, *args), kwargs)
 
     def hash_key(self, tr: Tracer) -> object:
-        refused(tr, hash, self)
+        refuse_positional(tr, hash, self)
 
     def bool_(self, tr: Tracer) -> bool:
         return bool(self.len_(tr).as_constant())
 
     def unary_op(self, tr: Tracer, op: str) -> Value:
-        refused(tr, UNARY[op], self)
+        refuse_positional(tr, UNARY[op], self)
 
     def as_plain(self) -> Any:
         self.unsupported("as a constant", kind=NOT_CONSTANT)
 
     def next_(self, tr: Tracer) -> Value:
-        refused(tr, next, self)
+        refuse_positional(tr, next, self)
 
 
 class MutableContainer(ContainerValue):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import MutableSequence, index_of
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, tracked
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -65,7 +65,7 @@ class DequeValue(MutableSequence):
 
     def _check_index(self, tr: Tracer, key: Value) -> None:
         if type_lookup(key.python_type(), "__index__") is None:
-            refused(tr, operator.delitem, self, key)
+            refuse_positional(tr, operator.delitem, self, key)
 
     def m___getitem__(self, tr: Tracer, key: Value, /) -> Value:
         """`__getitem__(key)`, whose errors differ from those of brackets."""
@@ -80,7 +80,7 @@ class DequeValue(MutableSequence):
     def _index(self, tr: Tracer, method: Callable[..., Any], key: Value, *rest: Value) -> Value:
         too_large = key.is_constant() and key.python_type() is int and abs(key.as_constant()) > sys.maxsize
         if too_large or type_lookup(key.python_type(), "__index__") is None:
-            refused(tr, method, self, key, *rest)
+            refuse_positional(tr, method, self, key, *rest)
         return key
 
     def iter_(self, tr: Tracer) -> Value:

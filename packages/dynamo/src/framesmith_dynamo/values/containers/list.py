@@ -13,7 +13,7 @@ from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.items import LazyItem
 from framesmith_dynamo.values.containers.sequence import MutableSequence, SequenceValue, index_of, subscript
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.iteration.consuming import as_sequence, ask_length
 from framesmith_dynamo.values.iteration.iterators import holding, next_or_none
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -38,7 +38,7 @@ class ListValue(MutableSequence):
         where = subscript(tr, self, key)
         if isinstance(where, slice):
             if all(type_lookup(value.python_type(), name) is None for name in ("__iter__", "__getitem__")):
-                refused(tr, operator.setitem, self, key, value)
+                refuse_positional(tr, operator.setitem, self, key, value)
             self._set_slice(tr, where, value)
             return
         index = self.checked(tr, where, "assignment index out of range")
@@ -123,7 +123,7 @@ def insertion_index(tr: Tracer, index: Value) -> int:
     """Return an index for `insert` and `pop`."""
     where = index_of(tr, index)
     if abs(where) > sys.maxsize:
-        refused(tr, [].insert, index, index)
+        refuse_positional(tr, [].insert, index, index)
     return where
 
 

@@ -12,7 +12,7 @@ from framesmith_dynamo.values.containers.base import ContainerValue
 from framesmith_dynamo.values.containers.mutable_sets import SetValue, new_set
 from framesmith_dynamo.values.containers.sets import OPERATORS, SetLike
 from framesmith_dynamo.values.containers.tuple import TupleValue
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import ConsumingIterator, Reader, tracked
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -111,7 +111,7 @@ def _pair(tr: Tracer, cls: type, position: int, item: Value) -> tuple[Value, Val
         parts = item.unpack(tr)
     if parts is None or len(parts) != 2:
         before = [(key, None) for key in range(position)]
-        refused(tr, lambda obj: cls([*before, obj if parts is None else range(len(parts))]), item)
+        refuse_positional(tr, lambda obj: cls([*before, obj if parts is None else range(len(parts))]), item)
     return parts[0], parts[1]
 
 

@@ -15,7 +15,7 @@ from framesmith_dynamo.values.base import Tracer, Value
 from framesmith_dynamo.values.constants.constant import MAX_FOLDED, plain
 from framesmith_dynamo.values.containers.base import ContainerValue, MutableContainer
 from framesmith_dynamo.values.containers.items import LazyItem, resolved
-from framesmith_dynamo.values.errors import answered, refused
+from framesmith_dynamo.values.errors import answered, refuse_positional
 from framesmith_dynamo.values.iteration.consuming import each
 from framesmith_dynamo.values.iteration.iterators import SequenceIterator, tracked
 from framesmith_dynamo.values.lookup.entries import entry_value
@@ -184,7 +184,7 @@ class MutableSequence(SequenceValue, MutableContainer):
         index = self._position(tr, value, range(len(self.items)))
         if index is None:
             if self.family == "deque" and value.can_be_constant():  # whose message differs, as of Python 3.11
-                refused(tr, deque.remove, self, value)
+                refuse_positional(tr, deque.remove, self, value)
             tr.raise_(ValueError, f"{self.family}.remove(x): x not in {self.family}")
         self.changes(tr)
         del self.items[index]
@@ -217,7 +217,7 @@ def index_of(tr: Tracer, value: Value) -> int:
     """Return a real index, as `operator.index` does; the program's TypeError otherwise."""
     found = type_lookup(value.python_type(), "__index__")
     if found is None:
-        refused(tr, operator.index, value)
+        refuse_positional(tr, operator.index, value)
     if isinstance(found.raw, FunctionType):
         answer = tr.call(entry_value(tr, value.python_type(), found, "__index__", value.source), (value,), {})
         return index_of(tr, answered(tr, operator.index, "__index__", value, answer))
@@ -232,7 +232,7 @@ def index_of(tr: Tracer, value: Value) -> int:
 def bound_of(tr: Tracer, value: Value) -> int:
     """As `index_of`, with the messages of slices."""
     if type_lookup(value.python_type(), "__index__") is None:
-        refused(tr, [].index, value, value)
+        refuse_positional(tr, [].index, value, value)
     return index_of(tr, value)
 
 
@@ -242,7 +242,7 @@ def any_subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
     if where is not None:
         return where
     if type_lookup(key.python_type(), "__index__") is None:
-        refused(tr, operator.getitem, owner, key)
+        refuse_positional(tr, operator.getitem, owner, key)
     return index_of(tr, key)
 
 
@@ -254,5 +254,5 @@ def subscript(tr: Tracer, owner: Value, key: Value) -> int | slice:
     if abs(index) > sys.maxsize and not issubclass(key.python_type(), int):
         tr.raise_(IndexError, f"cannot fit '{key.python_type().__name__}' into an index-sized integer")
     if abs(index) > sys.maxsize:
-        refused(tr, operator.getitem, owner, key)
+        refuse_positional(tr, operator.getitem, owner, key)
     return index

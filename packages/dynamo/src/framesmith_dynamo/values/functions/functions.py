@@ -18,7 +18,7 @@ from framesmith_dynamo.values.bound_method import BuiltinMethodValue
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.constants.constant import ConstantValue
 from framesmith_dynamo.values.containers import TupleValue, new_dict
-from framesmith_dynamo.values.errors import refused
+from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.functions.binding import Default, bind
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.lookup.entries import value_at, value_by_name
@@ -279,7 +279,7 @@ class FunctionValue(Value):
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise GraphBreak(FUNCTION_ATTRIBUTE, f"setting {name!r} of {self.describe()}")
         if not issubclass(value.python_type(), _TYPES.get(name, object)):
-            refused(tr, setattr, self, tr.constant(name), value)
+            refuse_positional(tr, setattr, self, tr.constant(name), value)
         if self.mutation is None:
             note_instance_dict(tr, self)
             tr.journal.track_existing(self, self.function)

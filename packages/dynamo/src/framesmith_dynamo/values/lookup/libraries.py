@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import (
-    FunctionType,
-)
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from framesmith_dynamo.admission.owners import inside_stdlib
 from framesmith_guards import AttrSource, CellContentsSource, InstanceDictSource, ItemSource, ModuleSource
+from framesmith_guards.stacks import is_own
 from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 #: Distributions whose functions and classes are assumed not to be patched inside, like the standard library's.
 TRUSTED: Final = frozenset({"torch", "transformers", "functorch", "torchvision", "numpy", "framesmith_dynamo"})
-_OWN: Final = "sys.modules['framesmith_dynamo"
 #: Parts of a function or class that are guarded with it.
 PARTS: Final = frozenset({
     "__annotations__", "__base__", "__bases__", "__closure__", "__code__", "__defaults__", "__doc__", "__kwdefaults__",
@@ -71,7 +69,7 @@ def is_settled(source: Source) -> bool:
     """
     if not is_in_library(source):
         return False
-    if source.root.name.startswith(_OWN):
+    if is_own(cast(ModuleSource, source.root).module):
         return True
     entries, special, inside = 0, False, False
     for step in list(source.chain())[-2::-1]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.values.base import Args, Found, Kwargs, Tracer, Value
 from framesmith_dynamo.values.c_methods import c_method
-from framesmith_dynamo.values.errors import refuse, refused
+from framesmith_dynamo.values.errors import refuse, refuse_positional
 from framesmith_dynamo.values.lookup.entries import entry_value
 from framesmith_dynamo.values.lookup.static import type_lookup, user_method
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION
@@ -29,7 +29,7 @@ def _new(tr: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Value:
     if ABSTRACT in class_dict(cls):
         entry_value(tr, cls, Found(cls, class_dict(cls)[ABSTRACT]), ABSTRACT, None).bool_(tr)
     if cls.__flags__ & IS_ABSTRACT:
-        refused(tr, functools.partial(object.__new__, cls))
+        refuse_positional(tr, functools.partial(object.__new__, cls))
     if not has_plain_layout(cls) or type_lookup(cls, "__del__") is not None:
         raise GraphBreak(CONSTRUCTION, f"{cls.__module__}.{cls.__qualname__}")
     value = family_of(cls)(cls)

@@ -18,7 +18,7 @@ from framesmith_dynamo.values.attribute_dicts.instance_dict import InstanceDictV
 from framesmith_dynamo.values.attribute_dicts.owners import refuse_shared
 from framesmith_dynamo.values.base import Args, Found, Kwargs, TracedRaise, Tracer, Value
 from framesmith_dynamo.values.c_methods import C_METHODS
-from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_store, refused
+from framesmith_dynamo.values.errors import answered, iterator, refuse_empty_slot, refuse_positional, refuse_store
 from framesmith_dynamo.values.iteration.iterators import drain
 from framesmith_dynamo.values.lookup.entries import (
     data_descriptor_check,
@@ -334,7 +334,7 @@ class ObjectValue(Value):
     def _special(self, tr: Tracer, name: str, *args: Value) -> Value:
         result = call_special(tr, self, name, args, {})
         if result is None:
-            refused(tr, WITHOUT[name], self, *args)
+            refuse_positional(tr, WITHOUT[name], self, *args)
         return result
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
@@ -379,7 +379,7 @@ class ObjectValue(Value):
         if answer is not None:
             return tr.constant(answer.bool_(tr))
         if all(type_lookup(self.cls, name) is None for name in ("__iter__", "__getitem__")):
-            refused(tr, operator.contains, self, item)
+            refuse_positional(tr, operator.contains, self, item)
         return tr.call(tr.constant(contains_by_iteration), (self, item), {})
 
     def binary_op(self, tr: Tracer, op: str, other: Value) -> Value | None:

@@ -196,11 +196,11 @@ class AutocastValue(TorchContextValue):
     def enter(self, tr: Tracer) -> Value:
         made = self.cls(*self.args, **self.kwargs)
         settings = [getattr(made, name) for name in AUTOCAST_SETTINGS]
-        self.saved.append(tr.emit_state(autocast_mode._enter_autocast, *settings))
+        self.saved.append(tr.emit_state(unstable.enter_autocast, *settings))
         return self
 
     def exit_(self, tr: Tracer, args: Args) -> Value:
-        tr.emit_state(autocast_mode._exit_autocast, self.saved.pop())
+        tr.emit_state(unstable.exit_autocast, self.saved.pop())
         return tr.constant(None)
 
 
@@ -235,7 +235,7 @@ def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(context, TorchContextValue):
         return context.enter(tr)
     settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
-    opened = tr.emit_state(autocast_mode._enter_autocast, *settings)
+    opened = tr.emit_state(unstable.enter_autocast, *settings)
     tr.memo.entered_autocast.setdefault(id(context), []).append(opened)
     return context
 
@@ -248,7 +248,7 @@ def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     opened = tr.memo.entered_autocast.get(id(args[0]))
     if not opened:
         raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
-    tr.emit_state(autocast_mode._exit_autocast, opened.pop())
+    tr.emit_state(unstable.exit_autocast, opened.pop())
     return tr.constant(False)
 
 
