@@ -23,7 +23,7 @@ from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.attributes import CMethodValue
 from framesmith_dynamo.values.objects.classes import make_new
-from framesmith_dynamo.values.wrap_registry import WRAPPERS, build, builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import WRAPPERS, Family, build, builds_family, wraps_family
 from framesmith_guards import AttrSource
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _is_bound(obj: Any) -> bool:
     return type(obj) is BuiltinFunctionType and owner is not None and type(owner) in WRAPPERS
 
 
-@wraps_family(_is_builtin, priority=50)
+@wraps_family(Family.BUILTIN, _is_builtin)
 def wrap_builtin(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap a C callable found at a source: the same object, or a bound method of the same name and owner."""
     if _is_bound(obj) and find_handler(obj) is None:
@@ -122,4 +122,4 @@ def _build_builtin(tr: Tracer, obj: Any) -> Value:
     return BuiltinValue(obj)
 
 
-builds_family(_is_builtin)(_build_builtin)
+builds_family(Family.BUILTIN, _is_builtin)(_build_builtin)

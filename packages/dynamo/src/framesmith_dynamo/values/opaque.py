@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from framesmith_dynamo.breaks import UNSUPPORTED_OPERATION, BreakKind, GraphBreak, register_break
 from framesmith_dynamo.values.base import Tracer, Value
-from framesmith_dynamo.values.wrap_registry import wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, wraps_family
 
 if TYPE_CHECKING:
     from framesmith_guards import Source
@@ -47,7 +47,7 @@ def _is_buffer(obj: Any) -> bool:
     return issubclass(type(obj), bytearray | array.array | memoryview)
 
 
-@wraps_family(_is_buffer, priority=2)
+@wraps_family(Family.BUFFER, _is_buffer)
 def wrap_buffer(tr: Tracer, obj: Any, source: Source) -> Value:
     """Break: see `SHARED_BUFFER`."""
     raise GraphBreak(SHARED_BUFFER, f"a {type(obj).__qualname__} at {source.name}")

@@ -13,7 +13,8 @@ from framesmith_dynamo.values.wrap_registry import find_wrapper
 if TYPE_CHECKING:
     from framesmith_guards import Source
 
-#: Modules that register wrappers; each is loaded once, in this order.
+#: Modules that register wrappers and handlers; each is loaded once. Order matters for one pair: `tensors.construction`
+#: comes before `torch_api.functions`, which takes those of torch's functions that have no handler yet.
 TABLES = (
     "framesmith_dynamo.values.constants.constant",
     "framesmith_dynamo.values.constants.symbolic",

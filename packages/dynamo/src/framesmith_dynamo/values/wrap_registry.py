@@ -1,16 +1,18 @@
 """Tables from Python objects to values: of objects found at a source (`wraps_...`), of objects made in the trace
 (`builds_...`).
 
-The exact type's row comes first, then the families in order. A wrapper adds the guards that its value relies on.
+The exact type's row comes first, then the families in the order of `Family`. A wrapper adds the guards that its value
+relies on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, Any
 
 from framesmith_dynamo.breaks import GraphBreak, register_break
-from framesmith_dynamo.registry import register
+from framesmith_dynamo.registry import Row, register
 from framesmith_dynamo.values.base import Tracer, Value
 
 if TYPE_CHECKING:
@@ -27,11 +29,27 @@ Wrapper = Callable[[Tracer, Any, "Source"], Value]
 Builder = Callable[[Tracer, Any], Value]
 Predicate = Callable[[Any], bool]
 
+
+class Family(IntEnum):
+    """Families of types, in the order in which their predicates are tried: some accept the same objects."""
+
+    TENSOR = auto()
+    BUFFER = auto()
+    OPERATOR = auto()
+    ENUM = auto()  # before NAMED_TUPLE, OBJECT: members may be of these types, too
+    PYTHON_MODULE = auto()
+    NAMED_TUPLE = auto()
+    CLASS = auto()
+    MODULE = auto()  # before CONTAINER_OBJECT, OBJECT
+    CONTAINER_OBJECT = auto()
+    OBJECT = auto()
+    BUILTIN = auto()
+
+
 WRAPPERS: dict[type, Wrapper] = {}
-#: (priority, predicate, wrapper); lower priorities come first.
-WRAPPER_FAMILIES: list[tuple[int, Predicate, Wrapper]] = []
 BUILDERS: dict[type, Builder] = {}
-BUILDER_FAMILIES: list[tuple[Predicate, Builder]] = []
+WRAPPER_FAMILIES: dict[Family, tuple[Predicate, Wrapper]] = {}
+BUILDER_FAMILIES: dict[Family, tuple[Predicate, Builder]] = {}
 
 
 def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
@@ -39,15 +57,9 @@ def wraps_type(*types: type) -> Callable[[Wrapper], Wrapper]:
     return register(WRAPPERS, *types)
 
 
-def wraps_family(accepts: Predicate, *, priority: int) -> Callable[[Wrapper], Wrapper]:
+def wraps_family(family: Family, accepts: Predicate) -> Callable[[Wrapper], Wrapper]:
     """Register a wrapper for objects that a predicate accepts; it must not run user code (no isinstance on proxies)."""
-
-    def enter(wrapper: Wrapper) -> Wrapper:
-        WRAPPER_FAMILIES.append((priority, accepts, wrapper))
-        WRAPPER_FAMILIES.sort(key=lambda row: row[0])
-        return wrapper
-
-    return enter
+    return _registers_family(WRAPPER_FAMILIES, family, accepts)
 
 
 def builds_type(*types: type) -> Callable[[Builder], Builder]:
@@ -55,27 +67,38 @@ def builds_type(*types: type) -> Callable[[Builder], Builder]:
     return register(BUILDERS, *types)
 
 
-def builds_family(accepts: Predicate) -> Callable[[Builder], Builder]:
+def builds_family(family: Family, accepts: Predicate) -> Callable[[Builder], Builder]:
     """Register the builder of values for objects made while tracing that a predicate accepts."""
+    return _registers_family(BUILDER_FAMILIES, family, accepts)
 
-    def enter(builder: Builder) -> Builder:
-        BUILDER_FAMILIES.append((accepts, builder))
-        return builder
+
+def _registers_family(
+    table: dict[Family, tuple[Predicate, Row]], family: Family, accepts: Predicate
+) -> Callable[[Row], Row]:
+    def enter(row: Row) -> Row:
+        register(table, family)((accepts, row))
+        rows = sorted(table.items(), key=lambda entry: entry[0])
+        table.clear()
+        table.update(rows)
+        return row
 
     return enter
 
 
 def find_wrapper(obj: object) -> Wrapper | None:
     """Return the registered wrapper for an object, or None."""
-    found = WRAPPERS.get(type(obj))
-    return found or next((wrapper for _, accepts, wrapper in WRAPPER_FAMILIES if accepts(obj)), None)
+    return WRAPPERS.get(type(obj)) or _of_family(WRAPPER_FAMILIES, obj)
+
+
+def _of_family(table: dict[Family, tuple[Predicate, Row]], obj: object) -> Row | None:
+    return next((row for accepts, row in table.values() if accepts(obj)), None)
 
 
 def build(tr: Tracer, obj: Any) -> Value:
     """Return the value of an object made while tracing. Mutable containers are new objects. A Value passes through."""
     if isinstance(obj, Value):
         return obj
-    builder = BUILDERS.get(type(obj)) or next((row for accepts, row in BUILDER_FAMILIES if accepts(obj)), None)
+    builder = BUILDERS.get(type(obj)) or _of_family(BUILDER_FAMILIES, obj)
     if builder is None:
         raise GraphBreak(UNKNOWN_RESULT, f"{type(obj).__module__}.{type(obj).__qualname__}")
     return builder(tr, obj)

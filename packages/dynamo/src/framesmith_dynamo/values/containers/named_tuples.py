@@ -15,7 +15,7 @@ from framesmith_dynamo.values.errors import answered
 from framesmith_dynamo.values.lookup.entries import entry_value
 from framesmith_dynamo.values.lookup.static import instance_dict, type_lookup
 from framesmith_dynamo.values.operations import BINARY_SLOTS, COMPARE_SLOTS, UNARY_SLOTS
-from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, build, builds_family, wraps_family
 from framesmith_guards import InstanceDictSource
 
 if TYPE_CHECKING:
@@ -238,10 +238,10 @@ def _build_named(tr: Tracer, obj: Any) -> Value:
     return NamedTupleValue([build(tr, item) for item in tuple.__iter__(obj)], type(obj))
 
 
-builds_family(is_named)(_build_named)
+builds_family(Family.NAMED_TUPLE, is_named)(_build_named)
 
 
-@wraps_family(is_named, priority=5)
+@wraps_family(Family.NAMED_TUPLE, is_named)
 def wrap_named(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap a named tuple found at a source: its type is guarded, items when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

@@ -18,7 +18,7 @@ from framesmith_dynamo.values.containers import DictValue
 from framesmith_dynamo.values.lookup.entries import entry_value, guard_class
 from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import OBJECT_FAMILIES, ObjectValue
-from framesmith_dynamo.values.wrap_registry import wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource, ItemSource, ModuleSource
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def is_module(obj: Any) -> bool:
     return issubclass(type(obj), Module)
 
 
-@wraps_family(is_module, priority=10)
+@wraps_family(Family.MODULE, is_module)
 def wrap_module(tr: Tracer, obj: torch.nn.Module, source: Source) -> Value:
     """Wrap a module: guarded by type; its attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

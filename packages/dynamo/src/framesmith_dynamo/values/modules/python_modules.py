@@ -13,7 +13,7 @@ from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.lookup.entries import source_by_name, value_at, value_by_name
 from framesmith_dynamo.values.lookup.libraries import is_trusted
 from framesmith_dynamo.values.lookup.static import type_lookup
-from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, builds_family, wraps_family
 from framesmith_guards import AttrSource, InstanceDictSource
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _is_python_module(obj: object) -> bool:
     return issubclass(type(obj), ModuleType)
 
 
-@wraps_family(_is_python_module, priority=4)
+@wraps_family(Family.PYTHON_MODULE, _is_python_module)
 def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     """Wrap a module found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
@@ -109,4 +109,4 @@ def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     return PythonModuleValue(obj, source=source)
 
 
-builds_family(_is_python_module)(value_by_name)
+builds_family(Family.PYTHON_MODULE, _is_python_module)(value_by_name)

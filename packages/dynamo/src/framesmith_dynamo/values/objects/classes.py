@@ -34,7 +34,7 @@ from framesmith_dynamo.values.objects.attributes import (
     bind_through_class,
     class_value,
 )
-from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, build, builds_family, wraps_family
 from framesmith_guards import AttrSource, ItemSource, SubclassesSource
 from framesmith_guards.values.classes import IMMUTABLE_TYPE
 
@@ -315,7 +315,7 @@ def _is_class(obj: Any) -> bool:
     return issubclass(type(obj), type)
 
 
-@wraps_family(_is_class, priority=5)
+@wraps_family(Family.CLASS, _is_class)
 def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
     """Wrap a class found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
@@ -333,4 +333,4 @@ def _build_class(tr: Tracer, obj: type) -> Value:
     return tr.memo.classes[obj]
 
 
-builds_family(_is_class)(_build_class)
+builds_family(Family.CLASS, _is_class)(_build_class)

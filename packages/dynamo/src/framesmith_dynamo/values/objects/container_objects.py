@@ -31,7 +31,7 @@ from framesmith_dynamo.values.objects.contents import (
 )
 from framesmith_dynamo.values.objects.layouts import has_python_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
-from framesmith_dynamo.values.wrap_registry import wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, wraps_family
 from framesmith_guards import AttrSource, ItemSource, MembersSource, StoredItemSource, is_constant, members_of
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _has_no_other_layout(cls: type) -> bool:
     )
 
 
-@wraps_family(_extends_container, priority=20)
+@wraps_family(Family.CONTAINER_OBJECT, _extends_container)
 def wrap_container_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an object of a class that extends a builtin container."""
     kind = kind_of(type(obj))

@@ -16,7 +16,7 @@ from framesmith_dynamo.values.lookup.static import instance_dict, is_immutable, 
 from framesmith_dynamo.values.objects.classes import CONSTRUCTION, ClassValue, constructs_family
 from framesmith_dynamo.values.objects.layouts import has_plain_layout
 from framesmith_dynamo.values.objects.objects import ObjectValue
-from framesmith_dynamo.values.wrap_registry import build, builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, build, builds_family, wraps_family
 from framesmith_guards import ItemSource
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _is_enum(obj: Any) -> bool:
     return issubclass(type(obj), Enum)
 
 
-@wraps_family(_is_enum, priority=3)
+@wraps_family(Family.ENUM, _is_enum)
 def wrap_enum(tr: Tracer, obj: Enum, source: Source) -> Value:
     """Wrap an enum member found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
@@ -78,7 +78,7 @@ def _build_enum(tr: Tracer, obj: Enum) -> Value:
     return value_at(tr, obj, None)
 
 
-builds_family(_is_enum)(_build_enum)
+builds_family(Family.ENUM, _is_enum)(_build_enum)
 
 
 @constructs_family(lambda cls: issubclass(cls, Enum))
@@ -98,7 +98,7 @@ def _is_plain_object(obj: Any) -> bool:
     return has_plain_layout(type(obj))
 
 
-@wraps_family(_is_plain_object, priority=50)
+@wraps_family(Family.OBJECT, _is_plain_object)
 def wrap_plain_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an instance of a class written in Python: guarded by type; attributes are guarded when they are read."""
     tr.guard(source, "TYPE_MATCH", type(obj))

@@ -29,7 +29,7 @@ from framesmith_dynamo.values.tensors.tensor_tables import (
     FOLDED_METHODS,
     STORAGE_ACCESS,
 )
-from framesmith_dynamo.values.wrap_registry import wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, wraps_family
 from framesmith_guards.values.tensors import PLAIN_TYPES
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _is_tensor(obj: Any) -> bool:
     return issubclass(type(obj), torch.Tensor)
 
 
-@wraps_family(_is_tensor, priority=0)
+@wraps_family(Family.TENSOR, _is_tensor)
 def wrap_tensor(tr: Tracer, obj: torch.Tensor, source: Source) -> Value:
     """Wrap a tensor input. Subclasses break, except for Parameter and its own."""
     if type(obj) not in TensorValue.python_types and not is_plain_parameter_class(type(obj)):

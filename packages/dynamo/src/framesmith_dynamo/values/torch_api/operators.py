@@ -11,7 +11,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import find_handler
 from framesmith_dynamo.values.known import KnownValue
 from framesmith_dynamo.values.torch_api.tables import HIGHER_ORDER
-from framesmith_dynamo.values.wrap_registry import builds_family, wraps_family
+from framesmith_dynamo.values.wrap_registry import Family, builds_family, wraps_family
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def _is_operator(obj: Any) -> bool:
     return issubclass(type(obj), OPERATORS)
 
 
-@wraps_family(_is_operator, priority=2)
+@wraps_family(Family.OPERATOR, _is_operator)
 def wrap_operator(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an operator found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
     return TorchOpValue(obj, source=source)
 
 
-builds_family(_is_operator)(lambda tr, obj: TorchOpValue(obj))
+builds_family(Family.OPERATOR, _is_operator)(lambda tr, obj: TorchOpValue(obj))
