@@ -155,7 +155,7 @@ def test_random_numbers_are_seen_wherever_they_are_drawn(inference: bool) -> Non
 
 
 def test_operators_that_give_nothing_are_kept() -> None:
-    assert effects(torch._assert_async, torch.ones(1)).lasting
+    assert effects(torch._assert_async, torch.ones(1)).irreversible
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -237,14 +237,14 @@ def test_results_are_laid_out_as_real_ones(target: Any, args: tuple[Any, ...], i
 
 
 @pytest.mark.parametrize(
-    ("schema", "elsewhere"),
+    ("schema", "external"),
     [("(Tensor x) -> ()", True), ("(Tensor(a!) x) -> ()", False), ("(Tensor x) -> Tensor", False)],
 )
-def test_an_operator_that_gives_and_writes_nothing_acts_elsewhere(schema, elsewhere):
+def test_an_operator_that_gives_and_writes_nothing_acts_elsewhere(schema, external):
     with torch.library._scoped_library("aten_recording", "FRAGMENT") as made:
         made.define("act" + schema)
         made.impl("act", lambda x: x.clone() if "-> Tensor" in schema else None, "Meta")
-        assert effects(torch.ops.aten_recording.act, torch.ones(2)).elsewhere == elsewhere
+        assert effects(torch.ops.aten_recording.act, torch.ones(2)).external == external
 
 
 def test_a_value_from_a_custom_operator_is_not_known():
@@ -363,7 +363,7 @@ def test_what_acts_outside_of_tensors_is_neither_run_nor_tried(capfd: pytest.Cap
     log = OperatorLog()
     with new_fake_mode(), log:
         torch.ops.aten._print("once for each call")
-    assert log.effects.lasting
+    assert log.effects.irreversible
     assert capfd.readouterr().out == ""
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from framesmith_dynamo.breaks import register_break
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.handlers import load
 from framesmith_dynamo.values.c_methods import c_method
-from framesmith_dynamo.values.callables import HANDLERS, handles
+from framesmith_dynamo.values.callables import CALL_HANDLERS, handles
 from framesmith_dynamo.values.objects.attributes import binds
 from framesmith_dynamo.values.wrap import load_tables
 from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
@@ -21,7 +21,7 @@ load_tables()
 @pytest.mark.parametrize(
     "enter",
     [
-        handler("LOAD_FAST"),
+        interprets("LOAD_FAST"),
         handles(len),
         handles(list),
         handles(dict.fromkeys),
@@ -49,4 +49,4 @@ def test_a_row_enters_under_all_its_keys_or_raises_at_import() -> None:
 
     row: Any = lambda tr, args, kwargs: None  # noqa: E731
     handles(First, Second)(row)
-    assert HANDLERS.pop(First) is HANDLERS.pop(Second) is row
+    assert CALL_HANDLERS.pop(First) is CALL_HANDLERS.pop(Second) is row

@@ -53,9 +53,9 @@ class Effects:
     made under the call are among them. `parts`: views of symbolic sizes, and the layouts that they are parts of.
     `undone_by_sums`, `restrided`: operands of views that `table.Row.undone_by_sums` and `is_view_by_strides` hold of;
     `has_offset`: one of the latter gives a storage offset. `random`: they may draw random numbers. `may_fail`: they
-    can raise on some data. `unproven`: no trial could show that their kernels accept such arguments. `lasting`: they
-    return no tensors, or are not torch's own, so they may do anything. `elsewhere`: one that is not torch's own
-    returns nothing and writes to no operand, so that its effect is outside of tensors.
+    can raise on some data. `unproven`: no trial could show that their kernels accept such arguments.
+    `irreversible`: they return no tensors, or are not torch's own, so they may do anything. `external`: one that is not
+    torch's own returns nothing and writes to no operand, so that its effect is outside of tensors.
     """
 
     written: list[torch.Tensor] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Effects:
     random: bool = False
     may_fail: bool = False
     unproven: bool = False
-    lasting: bool = False
-    elsewhere: bool = False
+    irreversible: bool = False
+    external: bool = False
 
     @property
     def forbid_removal(self) -> bool:
         """Whether the call must stay though nothing uses its result."""
-        return bool(self.written) or self.random or self.may_fail or self.unproven or self.lasting
+        return bool(self.written) or self.random or self.may_fail or self.unproven or self.irreversible
 
 
 #: Torch-level graphs: the result at capture, of fakes and symbolic numbers.

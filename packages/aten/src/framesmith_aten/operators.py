@@ -152,7 +152,7 @@ def is_effect(op: Any) -> bool:
 
 
 @functools.cache
-def acts_elsewhere(op: Any) -> bool:
+def acts_on_no_operands(op: Any) -> bool:
     """Whether the operator has no operands and no result: on fakes it would act as on real data."""
     if not isinstance(op, OpOverload) or op._schema.returns:
         return False

@@ -19,7 +19,7 @@ from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
 from framesmith_aten.operators import (
-    acts_elsewhere,
+    acts_on_no_operands,
     arguments,
     asks_device,
     changes_metadata,
@@ -53,7 +53,7 @@ class RecordingFailed(RuntimeError):
 
 
 _NONE: Final = Effects()
-_UNKNOWN: Final = Effects(may_fail=True, lasting=True)
+_UNKNOWN: Final = Effects(may_fail=True, irreversible=True)
 
 
 def effects_of(node: fx.Node) -> Effects:
@@ -138,7 +138,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if row(func).broadcasts:
             self._called(torch.broadcast_shapes, tuple(t.shape for t in tensors_in(args)), {})
         asked = len(self._presumed)
-        out = None if acts_elsewhere(func) else self._called(func, args, kwargs)
+        out = None if acts_on_no_operands(func) else self._called(func, args, kwargs)
         refuse_others(func, out)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
@@ -208,8 +208,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             effects.restrided.append(args[0])
             effects.has_offset |= arguments(op, args, kwargs)["storage_offset"] is not None
         effects.random |= is_random(op)
-        effects.lasting |= is_custom(op) or not op._schema.returns
-        effects.elsewhere |= is_custom(op) and not (op._schema.returns or is_mutable(op))
+        effects.irreversible |= is_custom(op) or not op._schema.returns
+        effects.external |= is_custom(op) and not (op._schema.returns or is_mutable(op))
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails

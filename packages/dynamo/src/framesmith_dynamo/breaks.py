@@ -42,7 +42,12 @@ def register_break(id: str, *, what: str, why: str, hint: str) -> BreakKind:
 
 
 class GraphBreak(Exception):
-    """The current instruction cannot be traced. `detail` names the object or operation; `user_location` the line."""
+    """The current instruction cannot be traced. `detail` names the object or operation.
+
+    Who adds what it does not know where it is raised: `framesmith_guards.stacks.note_location` the `user_location`;
+    a cached function its `conditions`; a tensor's method call clears `before_effects`, where its caller may have had
+    some; `interpreter.inlining` sets `site_of_cause`.
+    """
 
     def __init__(self, kind: BreakKind, detail: str = "", *, before_effects: bool = False) -> None:
         super().__init__(f"[{kind.id}] {kind.what}" + (f": {detail}" if detail else ""))

@@ -70,8 +70,9 @@ class TraceState:
 
     `policy` decides which sizes and numbers are symbols.
 
-    `running` are the open frames, outermost first; `suspended` the generators with cleanup to run when they are closed;
-    `left` the frames that an exception has left, which its traceback keeps alive (see `interpreter.abandoned`).
+    `running` are the open frames, outermost first; `suspended_generators` those with cleanup to run when they are
+    closed; `unwound_frames` those that an exception has left, which its traceback keeps alive (see
+    `interpreter.abandoned`).
     """
 
     code: CodeType
@@ -92,8 +93,8 @@ class TraceState:
     handled: Value | None = None
     depth: int = 0
     running: list[OpenFrame] = field(default_factory=list)
-    suspended: list[Value] = field(default_factory=list)
-    left: list[tuple[Value, OpenFrame]] = field(default_factory=list)
+    suspended_generators: list[Value] = field(default_factory=list)
+    unwound_frames: list[tuple[Value, OpenFrame]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.symbols = Symbols(self.builder.fake_mode, self.policy)
@@ -120,5 +121,5 @@ class TraceState:
         self.memo = Memo()
         for known in (self.by_source, self.by_identity, self.tensors, self.constants):
             known.clear()
-        for met in (self.running, self.suspended, self.left):
+        for met in (self.running, self.suspended_generators, self.unwound_frames):
             met.clear()

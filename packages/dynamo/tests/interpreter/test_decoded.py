@@ -10,7 +10,7 @@ from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter import decoded as decoding
 from framesmith_dynamo.interpreter import handlers
 from framesmith_dynamo.interpreter.decoded import decoded
-from framesmith_dynamo.interpreter.handler_registry import HANDLERS, handler, unknown_instruction
+from framesmith_dynamo.interpreter.handler_registry import INSTRUCTION_HANDLERS, interprets, unknown_instruction
 from framesmith_dynamo.residual.continuations import can_recur, continuation_at
 
 handlers.load()
@@ -82,6 +82,6 @@ def test_a_continuation_is_made_once_and_not_chained_at_one_instruction() -> Non
 
 
 def test_an_operation_has_one_handler() -> None:
-    assert "LOAD_FAST" in HANDLERS
+    assert "LOAD_FAST" in INSTRUCTION_HANDLERS
     with pytest.raises(ValueError, match="'LOAD_FAST' is registered already"):
-        handler("LOAD_FAST")(unknown_instruction)
+        interprets("LOAD_FAST")(unknown_instruction)

@@ -15,7 +15,7 @@ QUESTION = re.compile(r"_*(is|has|have|may|can|was|were|needs|keeps|owns|takes)_
 #: Attributes of the trace that read nothing new of the program.
 HARMLESS = {"journal", "memo", "globals", "root_globals", "code", "locals", "pc", "peek", "stack"}
 #: Instruction handlers and handlers of calls are named after their operation.
-HANDLERS = {"handler", "handles", "c_method"}
+HANDLERS = {"interprets", "handles", "c_method"}
 Functions = dict[str, ast.FunctionDef]
 
 

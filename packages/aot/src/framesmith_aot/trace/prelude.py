@@ -64,7 +64,7 @@ def _is_sure(node: fx.Node) -> bool:
 
 
 def _has_other_effects(effects: Effects) -> bool:
-    return effects.random or effects.lasting or effects.reshaped or effects.unproven
+    return effects.random or effects.irreversible or effects.reshaped or effects.unproven
 
 
 def _are_independent(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:

@@ -30,7 +30,7 @@ from framesmith_aten.layouts import (
     storage_id,
 )
 from framesmith_aten.operators import (
-    acts_elsewhere,
+    acts_on_no_operands,
     arguments,
     is_composite,
     is_custom,
@@ -114,7 +114,7 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     arguments, and per call where memory is both written and read. Operators with size arguments are tried on tensors of
     the given sizes: some read and write by them without a check.
     """
-    if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op) or acts_elsewhere(op):
+    if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op) or acts_on_no_operands(op):
         return UNKNOWN
     changed = written(op, args, kwargs)
     if is_view(op) and not changed:

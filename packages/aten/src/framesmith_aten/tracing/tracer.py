@@ -26,7 +26,7 @@ from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, insertio
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.meta import PHASE, Phase
 from framesmith_aten.operators import (
-    acts_elsewhere,
+    acts_on_no_operands,
     arguments,
     asks_device,
     gives_unknown_value,
@@ -117,7 +117,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.undone_by_sums += row(func).undone_by_sums
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
-        if not acts_elsewhere(func):
+        if not acts_on_no_operands(func):
             out = _each_its_own(trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out))
         self._note_parts(func, args, kwargs, out)
         self._record(func, args, kwargs, out)

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_guards import Guard, InstanceDictSource, ItemSource, ModuleSource
+from framesmith_guards.kinds.state import BY_KIND
 
 #: Nested calls that a compilation may need; most need half as many.
 STACK_ROOM = 120
@@ -27,16 +28,8 @@ def _stack_is_short() -> bool:
     return True
 
 
-def _functorch() -> bool:
-    return unstable.peek_interpreter_stack() is not None
-
-
 def _saved_tensor_hooks() -> bool:
     return unstable.top_saved_tensors_default_hooks(True) is not None
-
-
-def _dispatch_modes() -> bool:
-    return bool(unstable.len_torch_dispatch_stack() > 0)
 
 
 def _dispatch_handler() -> bool:
@@ -44,9 +37,8 @@ def _dispatch_handler() -> bool:
     return bool(unstable.dispatch_tls_is_dispatch_key_excluded(unstable.PythonTLSSnapshot))
 
 
-def _function_modes() -> bool:
-    modes = (unstable.get_function_stack_at(i) for i in range(unstable.len_torch_function_stack()))
-    return any(type(mode) is not unstable.DeviceContext for mode in modes)
+def _other_function_modes() -> bool:
+    return any(mode is not unstable.DeviceContext for mode in BY_KIND["TORCH_FUNCTION_MODES"].read())
 
 
 def _dual_level() -> bool:
@@ -69,16 +61,16 @@ CUDA_GRAPH_CAPTURED: Final = (
 
 #: (test, reason): the first test that holds gives the reason.
 STATES: tuple[tuple[Callable[[], object], str], ...] = (
-    (_functorch, "a torch.func transform is running: its tensors are wrappers"),
+    (BY_KIND["FUNCTORCH_STACK"].read, "a torch.func transform is running: its tensors are wrappers"),
     (_saved_tensor_hooks, "saved-tensor hooks are active: a graph saves other tensors than the operations would"),
     (_dual_level, "forward-mode differentiation is active: a graph would lose the tangents"),
-    (_dispatch_modes, "a torch dispatch mode is active: it must see every operation"),
+    (BY_KIND["TORCH_DISPATCH_MODES"].read, "a torch dispatch mode is active: it must see every operation"),
     (
         _dispatch_handler,
         "a __torch_dispatch__ is running: its operations are below autograd, where nothing can be traced",
     ),
-    (unstable.get_tracing_state, "torch.jit.trace is running: it must see every operation"),
-    (_function_modes, "a torch function mode is active: it must see every call"),
+    (BY_KIND["JIT_TRACING"].read, "torch.jit.trace is running: it must see every operation"),
+    (_other_function_modes, "a torch function mode is active: it must see every call"),
     (_cuda_graph_captured, CUDA_GRAPH_CAPTURED),
     (_stack_is_short, f"fewer than {STACK_ROOM} calls are left up to Python's recursion limit"),
 )

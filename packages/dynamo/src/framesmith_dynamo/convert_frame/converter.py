@@ -37,6 +37,7 @@ from framesmith_dynamo.residual.resume import emit_break
 from framesmith_dynamo.residual.shared_memory import over_memory, running_over_memory
 from framesmith_dynamo.torch_switches import resets, settings, stances
 from framesmith_dynamo.trace_state import RestartTrace, SpeculationLog
+from framesmith_dynamo.values.known import KnownValue
 from framesmith_frames import RUN_ONCE, SKIP, Entry, FrameInfo, entries
 from framesmith_guards import (
     CheckProgram,
@@ -308,6 +309,7 @@ class FrameConverter:
             drop_tracebacks(broken, log.outside)
             return self._skip(info, broken, reported=broken is reported)
         except NotMadeHere as error:
+            assert isinstance(error.maker, KnownValue)
             log.called_for_real.add(id(error.maker.obj))
             raise RestartTrace from error
         except (NotImplementedError, CannotLoad) as error:
@@ -354,7 +356,7 @@ class FrameConverter:
             self._runner_of(info.code, graphs),
             complete=ending.value is not None,
             on_error=_error_reporter(self, info.code),
-            whole=self.fullgraph,
+            fullgraph=self.fullgraph,
         )
         if not graphs:
             if (

@@ -90,15 +90,15 @@ class TensorRef:
         """Whether a node exists."""
         return self._node is not None
 
-    def is_changed(self) -> bool:
+    def is_mutated(self) -> bool:
         """Whether the traced program changed this input's data or metadata in place."""
         if self.spec is None:
             return False
         if self.spec != state_of(self.fake):
             return True
-        return any(may_overlap(self.fake, one) for one in self.written())
+        return any(may_overlap(self.fake, one) for one in self.mutated_parts())
 
-    def written(self) -> Sequence[torch.Tensor]:
+    def mutated_parts(self) -> Sequence[torch.Tensor]:
         """The parts of its storage that the traced program wrote to, even if they have no elements."""
         return () if self.fake.layout is not torch.strided else self.builder.writes.get(storage_id(self.fake), ())
 
@@ -157,9 +157,9 @@ class GraphBuilder:
         #: Whether some operation that computes tensors can fail on its data.
         self.may_fail = False
         #: Whether some operation has effects outside of tensors.
-        self.acts_elsewhere = False
+        self.has_external_effects = False
         #: Whether an input was changed in a way that cannot be rolled back.
-        self.lasts = False
+        self.is_irreversible = False
         #: Subgraphs that nodes of this graph hold, by attribute name.
         self.bodies: dict[str, fx.GraphModule] = {}
 
@@ -250,7 +250,7 @@ class GraphBuilder:
         """Return a node for a call that was run; its arguments hold nodes.
 
         Raises TraceUnsupported and NotExpressible where a graph cannot hold the call. `meta[EFFECTS]` of the node
-        describes its operators, `meta["location"]` is its location in the user's program.
+        describes its operators, `meta[LOCATION]` is its location in the user's program.
         """
         if effects.written:
             fakes = (fake for node in nodes_in(args, kwargs) for fake in tensors_in(fake_of_node(node)))
@@ -298,7 +298,7 @@ class GraphBuilder:
             message = assumed(message if at is None else f"{message} ({at.in_user_code})", by)
         node = self._located(self.graph.call_function(aten._assert_scalar.default, (operand, message)))
         EXAMPLE.set(node, None)
-        self._note(node, Effects(lasting=True, may_fail=True))
+        self._note(node, Effects(irreversible=True, may_fail=True))
 
     def _note(self, node: fx.Node, effects: Effects) -> None:
         """Record the effects of a call on tensors older than itself."""
@@ -307,8 +307,8 @@ class GraphBuilder:
         for one in effects.written:
             if one.layout is torch.strided:
                 self.writes.setdefault(storage_id(one), []).append(one)
-        self.may_fail |= effects.may_fail and not effects.elsewhere
-        self.acts_elsewhere |= effects.elsewhere
+        self.may_fail |= effects.may_fail and not effects.external
+        self.has_external_effects |= effects.external
         location = LOCATION.get(node)
         self._inlined.append(location is not None and location.outer is not None)
 
@@ -358,7 +358,7 @@ class GraphBuilder:
     def _switch(self, target: Any, args: Sequence[Any]) -> fx.Node:
         node = self._located(self.graph.call_function(target, tuple(args)))
         MODE_CHANGE.set(node, True)
-        EFFECTS.set(node, Effects(lasting=True))
+        EFFECTS.set(node, Effects(irreversible=True))
         return node
 
     def finish(self, outputs: Sequence[TensorRef | NumberRef]) -> FinishedGraph | None:
@@ -373,13 +373,13 @@ class GraphBuilder:
         used = [ref for ref in self.inputs if ref.is_used]
         inputs = [describe_input(ref, fake) for ref, fake in zip(used, self.examples(used), strict=True)]
         inputs += [GraphInput(ref.source, ref.number) for _, ref in self.number_inputs if ref.source is not None]
-        changed = [position for position, ref in enumerate(used) if ref.is_changed()]
+        mutated = [position for position, ref in enumerate(used) if ref.is_mutated()]
         stacks: dict[Location, str] = {}
         with lines_forgotten():
             for node in self.graph.nodes:
                 if LOCATION.on(node):
                     node.meta["stack_trace"] = LOCATION.of(node).stack_text(stacks)
-        return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, changed)
+        return FinishedGraph(new_module(dict(self.bodies), self.graph), inputs, mutated)
 
     def erase(self, node: fx.Node) -> None:
         """Remove a node from the graph. FX keeps its name for the graph's lifetime; its metadata is dropped here."""
@@ -398,7 +398,7 @@ class GraphBuilder:
 
     def examples(self, refs: Sequence[TensorRef]) -> list[torch.Tensor]:
         """Return fakes of the inputs in their state before the trace."""
-        if not any(ref.is_changed() or ref.written() for ref in refs):
+        if not any(ref.is_mutated() or ref.mutated_parts() for ref in refs):
             return [ref.fake for ref in refs]
         mode = new_fake_mode()
         mode.shape_env = self.fake_mode.shape_env

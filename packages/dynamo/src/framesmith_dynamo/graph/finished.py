@@ -33,7 +33,7 @@ class FinishedGraph:
 
     module: fx.GraphModule
     inputs: list[GraphInput]
-    changed: list[int]
+    mutated_positions: list[int]
 
     @property
     def location(self) -> Location | None:

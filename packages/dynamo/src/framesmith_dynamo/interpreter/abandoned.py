@@ -43,11 +43,11 @@ def close_abandoned(frame: Frame) -> None:
 
 def suspended_generators(state: TraceState) -> Iterator[GeneratorValue]:
     """Return the generators suspended in a block, or at a delegate with cleanup."""
-    return (made for made in state.suspended if isinstance(made, GeneratorValue))
+    return (made for made in state.suspended_generators if isinstance(made, GeneratorValue))
 
 
 def _close(frame: Frame, generator: GeneratorValue) -> None:
-    frame.state.suspended.remove(generator)
+    frame.state.suspended_generators.remove(generator)
     try:
         generator.close(frame)
     except TracedRaise as raised:
@@ -69,7 +69,7 @@ def unwind(frame: Frame, error: Value) -> None:
     while frame.stack:
         frame.stack.pop()
         close_abandoned(frame)
-    frame.state.left.append((error, frame))
+    frame.state.unwound_frames.append((error, frame))
 
 
 def _is_held(state: TraceState, generator: GeneratorValue) -> bool:
@@ -125,7 +125,7 @@ def _parts(state: TraceState, value: Value) -> Iterator[Value]:
     yield from state.journal.held_values(value)  # type: ignore[misc]
     if isinstance(value, GeneratorValue) and value.frame is not None:
         yield from _held_by(value.frame)
-    for error, frame in state.left:
+    for error, frame in state.unwound_frames:
         if error is value:
             yield from _held_by(frame)
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from framesmith_bytecode import Analyses, Bytecode, Instr, Label, Region, decode
-from framesmith_dynamo.interpreter.handler_registry import HANDLERS, Handler, unknown_instruction
+from framesmith_bytecode import Analyses, Bytecode, Continuation, Instr, Label, Position, Region, decode
+from framesmith_dynamo.interpreter.handler_registry import INSTRUCTION_HANDLERS, Handler, unknown_instruction
+
+#: The start of a continuation: the instruction, the stack slots that are NULL, the variables that are bound.
+Place = tuple[int, frozenset[int], frozenset[str]]
+#: An instruction that broke, in the code or in that which it continues: its operation and its position.
+BreakSite = tuple[str, Position | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,16 @@ class DecodedCode:
     protections: list[Protection | None]
     argument_names: list[str]
     items: list[int]
-    continuations: dict[Any, Any] = field(default_factory=dict)
-    broken_at: frozenset[Any] = frozenset()
+    continuations: dict[Place, Continuation] = field(default_factory=dict)
+    broken_at: frozenset[BreakSite] = frozenset()
+
+    def break_site(self, index: int) -> BreakSite:
+        """Return the operation and the position of an instruction."""
+        return self.instrs[index].op, self.instrs[index].position
+
+    def continues(self, code: DecodedCode, broken: int) -> None:
+        """Record that this is a continuation of `code`, behind a break at instruction `broken`."""
+        self.broken_at = code.broken_at | {code.break_site(broken)}
 
 
 def _find_targets(bytecode: Bytecode) -> tuple[list[Instr], list[int], dict[Label, int]]:
@@ -85,7 +98,7 @@ def decoded(code: CodeType) -> DecodedCode:
         return known[1]
     bytecode = decode(code)
     instrs, items, targets = _find_targets(bytecode)
-    handlers = [HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
+    handlers = [INSTRUCTION_HANDLERS.get(instr.op, unknown_instruction) for instr in instrs]
     protections = _protections(bytecode, targets, len(instrs))
     made = DecodedCode(
         bytecode, Analyses(bytecode), handlers, instrs, targets, protections, bytecode.argument_names, items

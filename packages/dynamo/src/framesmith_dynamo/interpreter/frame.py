@@ -61,7 +61,9 @@ class Frame:
 
     `stop` is set by instructions that leave the frame (return, yield); `result` is then its result. `outer` is the
     location of the call or resumption. `operands` are the values that the running instruction holds: the stack before
-    it, and generators created for it. `shown`: whether the program has called `locals()`.
+    it, and generators created for it. `locals_were_read`: whether the program has called
+    `locals()`. `is_suspended`: whether a generator's frame has stopped at a `yield`; `handled` is then the exception
+    that it handles.
     """
 
     __slots__ = (
@@ -69,17 +71,17 @@ class Frame:
         "code",
         "globals",
         "handled",
+        "is_suspended",
         "locals",
+        "locals_were_read",
         "operands",
         "outer",
         "parent",
         "pc",
         "result",
-        "shown",
         "stack",
         "state",
         "stop",
-        "suspended",
     )
 
     def __init__(
@@ -102,10 +104,10 @@ class Frame:
         self.operands: tuple[Value | None, ...] = ()
         self.pc = 0
         self.stop = False
-        self.suspended = False
+        self.is_suspended = False
         self.result: Value | None = None
         self.handled: Value | None = None
-        self.shown = False
+        self.locals_were_read = False
 
     # The value stack
 
@@ -175,9 +177,9 @@ class Frame:
 
     def own_variables(self) -> dict[str, Value] | None:
         """The bound variables, in the order of the code's names; once per frame."""
-        if self.shown:
+        if self.locals_were_read:
             return None
-        self.shown = True
+        self.locals_were_read = True
         bytecode = self.code.bytecode
         names = dict.fromkeys((*bytecode.varnames, *bytecode.cellvars, *bytecode.freevars))
         found = {name: self.cell(name).load(self) if self.has_cell(name) else self.locals.get(name) for name in names}

@@ -137,7 +137,7 @@ class GeneratorValue(IteratorValue):
         outside = state.handled
         state.handled = frame.handled if frame.handled is not None else outside
         self.started = self.running = True
-        frame.stop = frame.suspended = False
+        frame.stop = frame.is_suspended = False
         try:
             result = state.run(frame, error)
         except TracedRaise as raised:
@@ -150,11 +150,11 @@ class GeneratorValue(IteratorValue):
             self.running = False
             frame.handled = state.handled if state.handled is not outside else None
             state.handled = outside
-            if self in state.suspended:
-                state.suspended.remove(self)
-        if frame.suspended:
+            if self in state.suspended_generators:
+                state.suspended_generators.remove(self)
+        if frame.is_suspended:
             if has_cleanup(frame):
-                state.suspended.append(self)
+                state.suspended_generators.append(self)
             return result
         self.frame = None
         finished_with = () if result.is_none() else (result,)

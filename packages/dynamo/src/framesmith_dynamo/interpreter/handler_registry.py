@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: (frame, instruction) -> None. The frame is a `frame.Frame`; its `pc` already points at the next instruction.
 Handler = Callable[[Any, "Instr"], None]
 
-HANDLERS: dict[str, Handler] = {}
+INSTRUCTION_HANDLERS: dict[str, Handler] = {}
 
 UNKNOWN_INSTRUCTION = register_break(
     "unknown-instruction",
@@ -25,11 +25,11 @@ UNKNOWN_INSTRUCTION = register_break(
 )
 
 
-def handler(*ops: str) -> Callable[[Handler], Handler]:
+def interprets(*ops: str) -> Callable[[Handler], Handler]:
     """Register a handler for canonical operations. Raises ValueError for an unknown one, and for one already taken."""
     if unknown := [op for op in ops if op not in OPS]:
         raise ValueError(f"no canonical operations: {unknown}")
-    return register(HANDLERS, *ops)
+    return register(INSTRUCTION_HANDLERS, *ops)
 
 
 def unknown_instruction(frame: Any, instr: Instr) -> None:

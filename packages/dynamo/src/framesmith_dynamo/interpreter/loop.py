@@ -69,7 +69,7 @@ def route(frame: Frame, raised: TracedRaise) -> None:
     """Continue at the handler of the running instruction; the exception leaves the frame if there is none."""
     protection = frame.code.protections[frame.pc - 1]
     if protection is None:
-        if frame.state.suspended:
+        if frame.state.suspended_generators:
             abandoned.unwind(frame, raised.value)
         try:
             raise raised
@@ -80,13 +80,13 @@ def route(frame: Frame, raised: TracedRaise) -> None:
         frame.push(frame.constant(frame.pc - 1))
     frame.push(raised.value)
     frame.pc = protection.target
-    if frame.state.suspended:
+    if frame.state.suspended_generators:
         abandoned.close_abandoned(frame)
 
 
 def run_frame(frame: Frame, error: Value | None = None) -> Value:
     """Run an inlined frame until it returns or yields; raise `error` at its current instruction first, if given."""
-    running, suspended = frame.state.running, frame.state.suspended
+    running, suspended = frame.state.running, frame.state.suspended_generators
     frame.outer = running[-1].location() if running else None
     running.append(frame)
     try:
@@ -97,7 +97,7 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
                 _run_to_stop(frame)
             except TracedRaise as raised:
                 route(frame, raised)
-        if suspended and not frame.suspended:
+        if suspended and not frame.is_suspended:
             abandoned.drop_variables(frame)
     except Exception as failed:
         note_location(failed, frame.location())
@@ -110,7 +110,7 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
 
 def _run_to_stop(frame: Frame) -> None:
     """Run instructions until the frame stops or one raises."""
-    handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended
+    handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended_generators
     memo = frame.state.memo
     while not frame.stop:
         memo.step()
@@ -166,7 +166,7 @@ def _step(frame: Frame) -> None:
     index = frame.pc
     frame.pc = index + 1
     frame.code.handlers[index](frame, frame.code.instrs[index])
-    if frame.state.suspended:
+    if frame.state.suspended_generators:
         abandoned.close_abandoned(frame)
         if frame.stop:
             abandoned.drop_variables(frame)

@@ -24,7 +24,7 @@ FEW: Final = 4
 def alias_guards(state: TraceState) -> Iterator[Guard]:
     """Return NOT_ALIASED guards for the trace's mutations of tensors and of Python objects."""
     used = [ref for ref in state.builder.inputs if ref.source is not None]
-    if len(used) > 1 and any(ref.is_changed() for ref in used):
+    if len(used) > 1 and any(ref.is_mutated() for ref in used):
         sources = [ref.source for ref in used if ref.source is not None]
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
     yield from memory_guards(used)
@@ -100,7 +100,7 @@ def memory_guards(refs: Sequence[TensorRef]) -> Iterator[Guard]:
     operation by operation.
     """
     used = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
-    changed = [ref for ref in used if ref.is_changed()]
+    changed = [ref for ref in used if ref.is_mutated()]
     if not changed or len(used) < 2:
         return
     sharing = sharing_of(refs)

@@ -90,13 +90,13 @@ class Residual:
 
     # The graph
 
-    def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError, whole: bool = False) -> CodeType:
-        """Compile the graph, if there is any, and prepend its call. `on_error`, `whole`: see `recovery`."""
+    def finish(self, runner_of: RunnerOf, *, complete: bool, on_error: OnError, fullgraph: bool = False) -> CodeType:
+        """Compile the graph, if there is any, and prepend its call. `on_error`, `fullgraph`: see `recovery`."""
         graph = self.state.builder.finish(self.codegen.outputs)
         self.state.finished()  # the compiler and the guards on torch's state must see the state at the call
         if graph is not None:
             compiled, harmless = as_atomic(graph, runner_of(graph, sharing_of(self.state.builder.inputs)))
-            recovery = Recovery(EagerGraph(graph.module), harmless=harmless, on_error=on_error, whole=whole)
+            recovery = Recovery(EagerGraph(graph.module), harmless=harmless, on_error=on_error, fullgraph=fullgraph)
             self._prepend_call(graph, compiled if complete else without_hook(compiled), recovery)
         return encode(self.codegen.bytecode())
 

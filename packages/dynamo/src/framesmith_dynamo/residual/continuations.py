@@ -26,18 +26,17 @@ def continuation_at(
     a nested call. Raises GraphBreak if there can be no continuation.
     """
     place = (index, frozenset(nulls), frozenset(bound))
-    known: Continuation | None = code.continuations.get(place)
+    known = code.continuations.get(place)
     if known is not None:
         return known
-    here = (code.instrs[broken].op, code.instrs[broken].position)
-    if here in code.broken_at:
+    if code.break_site(broken) in code.broken_at:
         raise GraphBreak(NO_CONTINUATION, "a continuation breaks at the same instruction again")
     known = code.continuations[place] = _make(code, index, place[1], place[2])
     if can_recur(code, index, broken):
         skip(known.code, "continues a loop in which the graph breaks")
     else:
         always_offer(known.code)
-        decoded(known.code).broken_at = code.broken_at | {here}
+        decoded(known.code).continues(code, broken)
     return known
 
 

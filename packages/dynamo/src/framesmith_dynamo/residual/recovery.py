@@ -46,17 +46,19 @@ class RolledBack(Exception):
 class Transaction:
     """A compiled graph that changes inputs, random states or torch's modes, and rolls all back if it fails."""
 
-    __slots__ = ("changed", "compiled", "random", "state")
+    __slots__ = ("compiled", "mutated_positions", "random", "state")
 
-    def __init__(self, compiled: Callable[..., Any], changed: Sequence[int], *, random: bool, state: bool) -> None:
+    def __init__(
+        self, compiled: Callable[..., Any], mutated_positions: Sequence[int], *, random: bool, state: bool
+    ) -> None:
         self.compiled = compiled
-        self.changed = changed
+        self.mutated_positions = mutated_positions
         self.random = random
         self.state = state
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Return the graph's outputs. Raises RolledBack."""
-        written = [inputs[position] for position in self.changed]
+        written = [inputs[position] for position in self.mutated_positions]
         former = [tensor.detach().clone() for tensor in written]
         random = random_state() if self.random else None
         switches = ambient.read() if self.state else None
@@ -76,17 +78,17 @@ class Transaction:
 class Recovery:
     """The handler of exceptions of a graph call: the frame restarts, or the exception propagates.
 
-    `harmless`: the graph leaves no effects when it fails, even without a `Transaction`. `whole`: eager code raises the
-    program's own errors only; other errors of the graph propagate.
+    `harmless`: the graph leaves no effects when it fails, even without a `Transaction`. `fullgraph`: eager code raises
+    the program's own errors only; other errors of the graph propagate.
     """
 
-    __slots__ = ("harmless", "on_error", "plain", "whole")
+    __slots__ = ("fullgraph", "harmless", "on_error", "plain")
 
-    def __init__(self, plain: EagerGraph, *, harmless: bool, on_error: OnError, whole: bool = False) -> None:
+    def __init__(self, plain: EagerGraph, *, harmless: bool, on_error: OnError, fullgraph: bool = False) -> None:
         self.plain = plain
         self.harmless = harmless
         self.on_error = on_error
-        self.whole = whole
+        self.fullgraph = fullgraph
 
     def __call__(self, error: BaseException, *inputs: torch.Tensor) -> BaseException | None:
         """Return None to restart the frame, or the exception to raise in the frame's open blocks.
@@ -100,7 +102,7 @@ class Recovery:
             cause = error
         else:
             return error
-        if self.whole and isinstance(cause, NOT_REPLAYED):
+        if self.fullgraph and isinstance(cause, NOT_REPLAYED):
             return cause
         try:
             if isinstance(cause, AssumptionFailed) and not self.plain.assumes:
@@ -178,9 +180,9 @@ def transaction(graph: FinishedGraph, runner: Runner) -> Callable[..., Any]:
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
     state = any(MODE_CHANGE.on(node) for node in nodes)
-    changed = () if runner.writes_last else graph.changed
-    if changed or random or state:
-        return Transaction(runner.run, changed, random=random, state=state)
+    mutated = () if runner.writes_last else graph.mutated_positions
+    if mutated or random or state:
+        return Transaction(runner.run, mutated, random=random, state=state)
     return runner.run
 
 
@@ -189,11 +191,11 @@ def as_atomic(graph: FinishedGraph, runner: Runner) -> tuple[Callable[..., Any],
     if not runner.assumes:
         run = raising_assumptions(runner.run, graph.module.graph.nodes)
         runner = replace(runner, run=run)
-    whole = transaction(graph, runner)
-    if whole is runner.run:
-        return whole, True
+    atomic = transaction(graph, runner)
+    if atomic is runner.run:
+        return atomic, True
     if runner.assumes or any(effects_of(node).may_fail for node in calls_in(graph)):
-        return whole, True
+        return atomic, True
     return runner.run, False
 
 

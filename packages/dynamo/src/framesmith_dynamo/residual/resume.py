@@ -69,7 +69,7 @@ def emit_break(residual: Residual, reason: GraphBreak) -> None:
     index = frame.pc
     if frame.code.analyses.observes_locals or (reason.kind is READS_OWN_LOCALS and not reason.in_callee):
         raise GraphBreak(READS_OWN_LOCALS, str(reason))
-    for generator in frame.state.suspended:  # even an unused one: its close would come at an unknown time
+    for generator in frame.state.suspended_generators:  # even an unused one: its close would come at an unknown time
         raise GraphBreak(LIVE_GENERATOR, generator.describe())
     instr = frame.code.instrs[index]
     ways = arms(residual.frame, instr, index)

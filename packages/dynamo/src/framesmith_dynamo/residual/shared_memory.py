@@ -65,7 +65,7 @@ def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
     """Return the sharing among the inputs of a graph, or None if none shares memory with a mutated one."""
     strided = [ref for ref in refs if ref.real is not None and ref.fake.layout is torch.strided]
     if all_disjoint(*(ref.real for ref in strided)) or not any(
-        _overlapped(ref, strided) for ref in strided if ref.is_changed()
+        _overlapped(ref, strided) for ref in strided if ref.is_mutated()
     ):
         return None
     groups: dict[int, list[int]] = {}
@@ -85,7 +85,7 @@ def sharing_of(refs: Sequence[TensorRef]) -> Sharing | None:
 
 def _is_written(ref: TensorRef) -> bool:
     """Whether operations write to the tensor or its views; a tensor that only shares its memory has another version."""
-    return any(_viewed(one) is _viewed(ref.fake) for one in ref.written())
+    return any(_viewed(one) is _viewed(ref.fake) for one in ref.mutated_parts())
 
 
 def _viewed(fake: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ def _viewed(fake: torch.Tensor) -> torch.Tensor:
 
 def _overlapped(ref: TensorRef, all_refs: Sequence[TensorRef]) -> bool:
     """Whether an input's memory overlaps that of another, one of the two being mutated."""
-    others = [other for other in all_refs if other is not ref and (ref.is_changed() or other.is_changed())]
+    others = [other for other in all_refs if other is not ref and (ref.is_mutated() or other.is_mutated())]
     return not no_overlap(ref.real, *(other.real for other in others))
 
 
@@ -182,8 +182,8 @@ def over_memory(graph: FinishedGraph, sharing: Sharing) -> FinishedGraph:
     for node in graph.module.graph.nodes:
         if node.op != "placeholder":
             nodes[node] = made.node_copy(node, nodes.__getitem__)
-    changed = list(range(len(memory)))  # the compiler need not know which others are changed
-    return FinishedGraph(new_module(graph.module, made), inputs, changed)
+    mutated = list(range(len(memory)))  # the compiler need not know which others are changed
+    return FinishedGraph(new_module(graph.module, made), inputs, mutated)
 
 
 def _view(graph: fx.Graph, memory: fx.Node, node: fx.Node, example: torch.Tensor) -> fx.Node:

@@ -36,9 +36,9 @@ def check_rollback(builder: GraphBuilder, node: fx.Node, name: str) -> None:
     An operator with effects outside of tensors can fail, but several of them may follow each other. The runtime
     assertions of a call can fail as well: they are checked after the call.
     """
-    builder.lasts |= bool(changed_histories(builder, node))
+    builder.is_irreversible |= bool(changed_histories(builder, node))
     builder.may_fail |= builder.has_assumed
-    if sum((builder.may_fail, builder.lasts, builder.acts_elsewhere)) > 1:
+    if sum((builder.may_fail, builder.is_irreversible, builder.has_external_effects)) > 1:
         raise GraphBreak(CANNOT_ROLL_BACK, name)
 
 

@@ -235,6 +235,11 @@ class Value:
 
     # What it is
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the trace made the object, and tracks it in the journal."""
+        return self.mutation is not None and self.mutation.is_new
+
     def python_type(self) -> type:
         """The result of `type(obj)`."""
         return self.python_types[0]

@@ -17,17 +17,17 @@ from framesmith_dynamo.values.lookup.static import type_lookup
 
 Handler = Callable[[Tracer, Args, Kwargs], Value]
 
-HANDLERS: dict[Any, Handler] = {}
+CALL_HANDLERS: dict[Any, Handler] = {}
 
 
 def handles(*callables: Any) -> Callable[[Handler], Handler]:
     """Register the handler of calls of functions or classes. Raises ValueError for one that has a handler already."""
-    return register(HANDLERS, *callables)
+    return register(CALL_HANDLERS, *callables)
 
 
 def find_handler(function: Any) -> Handler | None:
     """Return the handler of a callable, or None."""
-    return HANDLERS.get(function)
+    return CALL_HANDLERS.get(function)
 
 
 # Common handlers

@@ -7,7 +7,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Wrapp
 from framesmith_bytecode import Instr, SuperShape
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.method_slots import MethodSlot, callable_slots
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -16,13 +16,13 @@ from framesmith_dynamo.values.lookup.static import type_lookup
 METHODS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 
 
-@handler("LOAD_ATTR")
+@interprets("LOAD_ATTR")
 def load_attr(frame: Frame, instr: Instr) -> None:
     """Replace an object by its attribute."""
     frame.push(frame.pop().getattr_(frame, instr.arg))
 
 
-@handler("LOAD_METHOD")
+@interprets("LOAD_METHOD")
 def load_method(frame: Frame, instr: Instr) -> None:
     """Replace an object by two call slots: the name to call and the object, or NULL and the attribute.
 
@@ -50,20 +50,20 @@ def _attribute(frame: Frame, owner: Value, name: str) -> Value | None:
         return None
 
 
-@handler("STORE_ATTR")
+@interprets("STORE_ATTR")
 def store_attr(frame: Frame, instr: Instr) -> None:
     """Pop (value, object) and set the attribute."""
     owner = frame.pop()
     owner.setattr_(frame, instr.arg, frame.pop())
 
 
-@handler("DELETE_ATTR")
+@interprets("DELETE_ATTR")
 def delete_attr(frame: Frame, instr: Instr) -> None:
     """Pop an object and delete its attribute."""
     frame.pop().delattr_(frame, instr.arg)
 
 
-@handler("LOAD_SUPER_ATTR")
+@interprets("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, instr: Instr) -> None:
     """Replace (super, class, self) by the attribute of the super object."""
     shape: SuperShape = instr.arg
@@ -71,7 +71,7 @@ def load_super_attr(frame: Frame, instr: Instr) -> None:
     frame.push(frame.call(fn, (cls, self), {}).getattr_(frame, shape.name))
 
 
-@handler("LOAD_SUPER_METHOD")
+@interprets("LOAD_SUPER_METHOD")
 def load_super_method(frame: Frame, instr: Instr) -> None:
     """Replace (super, class, self) by two call slots for a method of the super object."""
     shape: SuperShape = instr.arg
@@ -81,21 +81,21 @@ def load_super_method(frame: Frame, instr: Instr) -> None:
     frame.stack.append(owner)
 
 
-@handler("BINARY_SUBSCR")
+@interprets("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, instr: Instr) -> None:
     """container[key]"""
     key = frame.pop()
     frame.push(frame.pop().getitem(frame, key))
 
 
-@handler("STORE_SUBSCR")
+@interprets("STORE_SUBSCR")
 def store_subscr(frame: Frame, instr: Instr) -> None:
     """container[key] = value"""
     value, container, key = frame.popn(3)
     container.setitem(frame, key, value)
 
 
-@handler("DELETE_SUBSCR")
+@interprets("DELETE_SUBSCR")
 def delete_subscr(frame: Frame, instr: Instr) -> None:
     """del container[key]"""
     container, key = frame.popn(2)
@@ -107,14 +107,14 @@ def make_slice(frame: Frame, parts: list[Value]) -> Value:
     return frame.call(frame.constant(slice), parts, {})
 
 
-@handler("BINARY_SLICE")
+@interprets("BINARY_SLICE")
 def binary_slice(frame: Frame, instr: Instr) -> None:
     """container[start:stop]"""
     parts = frame.popn(2)
     frame.push(frame.pop().getitem(frame, make_slice(frame, parts)))
 
 
-@handler("STORE_SLICE")
+@interprets("STORE_SLICE")
 def store_slice(frame: Frame, instr: Instr) -> None:
     """container[start:stop] = value"""
     parts = frame.popn(2)
@@ -122,7 +122,7 @@ def store_slice(frame: Frame, instr: Instr) -> None:
     container.setitem(frame, make_slice(frame, parts), value)
 
 
-@handler("BUILD_SLICE")
+@interprets("BUILD_SLICE")
 def build_slice(frame: Frame, instr: Instr) -> None:
     """slice(start, stop[, step])"""
     frame.push(make_slice(frame, frame.popn(instr.arg)))

@@ -6,7 +6,7 @@ from types import FunctionType
 
 from framesmith_bytecode import CallShape, Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.interpreter.method_slots import MethodSlot
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.functions.functions import FunctionValue, MethodValue
@@ -25,7 +25,7 @@ def pop_callable(frame: Frame) -> tuple[Value, list[Value]]:
     return first, [second]
 
 
-@handler("CALL")
+@interprets("CALL")
 def call(frame: Frame, instr: Instr) -> None:
     """Call with positional arguments, the last ones by keyword."""
     shape: CallShape = instr.arg
@@ -49,7 +49,7 @@ def is_function(fn: Value) -> bool:
     return isinstance(fn, FunctionValue)
 
 
-@handler("CALL_FUNCTION_EX")
+@interprets("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, instr: Instr) -> None:
     """Call with an unpacked sequence and an optional unpacked mapping. Python's errors for either name the function."""
     kwargs: dict[str, Value] = {}

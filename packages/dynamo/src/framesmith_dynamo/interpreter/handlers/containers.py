@@ -6,7 +6,7 @@ from typing import Any
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import Value
 from framesmith_dynamo.values.containers import TupleValue, new_dict, new_list, new_set
 from framesmith_dynamo.values.containers.mappings import pairs_of
@@ -16,66 +16,66 @@ from framesmith_dynamo.values.lookup.static import type_lookup
 from framesmith_dynamo.values.objects.objects import ObjectValue
 
 
-@handler("BUILD_TUPLE")
+@interprets("BUILD_TUPLE")
 def build_tuple(frame: Frame, instr: Instr) -> None:
     """(a, b, ...)"""
     frame.push(TupleValue(frame.popn(instr.arg)))
 
 
-@handler("BUILD_LIST")
+@interprets("BUILD_LIST")
 def build_list(frame: Frame, instr: Instr) -> None:
     """[a, b, ...]"""
     frame.push(new_list(frame, frame.popn(instr.arg)))
 
 
-@handler("BUILD_SET")
+@interprets("BUILD_SET")
 def build_set(frame: Frame, instr: Instr) -> None:
     """{a, b, ...}"""
     frame.push(new_set(frame, frame.popn(instr.arg)))
 
 
-@handler("BUILD_MAP")
+@interprets("BUILD_MAP")
 def build_map(frame: Frame, instr: Instr) -> None:
     """{a: b, ...}"""
     items = frame.popn(2 * instr.arg)
     frame.push(new_dict(frame, zip(items[::2], items[1::2], strict=True)))
 
 
-@handler("BUILD_CONST_KEY_MAP")
+@interprets("BUILD_CONST_KEY_MAP")
 def build_const_key_map(frame: Frame, instr: Instr) -> None:
     """{"a": x, ...} with constant keys"""
     keys = frame.pop().unpack(frame)
     frame.push(new_dict(frame, zip(keys, frame.popn(instr.arg), strict=True)))
 
 
-@handler("LIST_TO_TUPLE")
+@interprets("LIST_TO_TUPLE")
 def list_to_tuple(frame: Frame, instr: Instr) -> None:
     """tuple(list)"""
     frame.push(TupleValue(frame.pop().unpack(frame)))
 
 
-@handler("LIST_APPEND")
+@interprets("LIST_APPEND")
 def list_append(frame: Frame, instr: Instr) -> None:
     """Append the top to the list below."""
     value = frame.pop()
     frame.peek(instr.arg).call_method(frame, "append", (value,), {})
 
 
-@handler("SET_ADD")
+@interprets("SET_ADD")
 def set_add(frame: Frame, instr: Instr) -> None:
     """Add the top to the set below."""
     value = frame.pop()
     frame.peek(instr.arg).call_method(frame, "add", (value,), {})
 
 
-@handler("MAP_ADD")
+@interprets("MAP_ADD")
 def map_add(frame: Frame, instr: Instr) -> None:
     """Store (key, value) in the dict below."""
     key, value = frame.popn(2)
     frame.peek(instr.arg).setitem(frame, key, value)
 
 
-@handler("LIST_EXTEND")
+@interprets("LIST_EXTEND")
 def list_extend(frame: Frame, instr: Instr) -> None:
     """Extend the list below by an iterable."""
     items = frame.pop()
@@ -84,14 +84,14 @@ def list_extend(frame: Frame, instr: Instr) -> None:
     frame.peek(instr.arg).call_method(frame, "extend", (items,), {})
 
 
-@handler("SET_UPDATE")
+@interprets("SET_UPDATE")
 def set_update(frame: Frame, instr: Instr) -> None:
     """Update the set below by an iterable."""
     items = frame.pop()
     frame.peek(instr.arg).call_method(frame, "update", (items,), {})
 
 
-@handler("DICT_UPDATE")
+@interprets("DICT_UPDATE")
 def dict_update(frame: Frame, instr: Instr) -> None:
     """Update the dict below by a mapping."""
     items = frame.pop()
@@ -100,7 +100,7 @@ def dict_update(frame: Frame, instr: Instr) -> None:
     frame.peek(instr.arg).call_method(frame, "update", (items,), {})
 
 
-@handler("DICT_MERGE")
+@interprets("DICT_MERGE")
 def dict_merge(frame: Frame, instr: Instr) -> None:
     """DICT_UPDATE that rejects existing keys, with Python's message, which names the function."""
     mapping = frame.pop()
@@ -113,7 +113,7 @@ def dict_merge(frame: Frame, instr: Instr) -> None:
         target.setitem(frame, key, value)
 
 
-@handler("UNPACK_SEQUENCE")
+@interprets("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instr: Instr) -> None:
     """Push n values, the first on top."""
     items = unpacked(frame, frame.pop(), instr.arg + 1)
@@ -121,7 +121,7 @@ def unpack_sequence(frame: Frame, instr: Instr) -> None:
     frame.stack.extend(reversed(items))
 
 
-@handler("UNPACK_EX")
+@interprets("UNPACK_EX")
 def unpack_ex(frame: Frame, instr: Instr) -> None:
     """Unpack around a starred target."""
     before, after = instr.arg

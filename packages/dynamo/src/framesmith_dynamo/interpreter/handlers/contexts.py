@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.errors import refuse_positional
 from framesmith_dynamo.values.lookup.static import type_lookup
@@ -52,7 +52,7 @@ def enter_without_exit(manager: Any) -> None:
     enter(type(type(manager).__name__, (), {"__enter__": enter})())
 
 
-@handler("BEFORE_WITH")
+@interprets("BEFORE_WITH")
 def before_with(frame: Frame, instr: Instr) -> None:
     """Enter a context manager: push its exit and the result of `__enter__`."""
     manager = frame.pop()
@@ -64,7 +64,7 @@ def before_with(frame: Frame, instr: Instr) -> None:
     frame.push(entered)
 
 
-@handler("WITH_EXCEPT_START")
+@interprets("WITH_EXCEPT_START")
 def with_except_start(frame: Frame, instr: Instr) -> None:
     """Call the exit with the exception being handled; push its result."""
     error = frame.peek(1)

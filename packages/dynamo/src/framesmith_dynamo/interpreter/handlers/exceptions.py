@@ -7,7 +7,7 @@ from typing import NoReturn
 from framesmith_bytecode import Instr
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.objects.exceptions import ExceptionValue
 
@@ -19,7 +19,7 @@ EXCEPTION_CAUSE = register_break(
 )
 
 
-@handler("RAISE_VARARGS")
+@interprets("RAISE_VARARGS")
 def raise_varargs(frame: Frame, instr: Instr) -> None:
     """raise; raise exception; raise exception from cause"""
     if instr.arg == 0:
@@ -58,13 +58,13 @@ def as_exception(frame: Frame, value: Value) -> Value | None:
     return made if issubclass(made.python_type(), BaseException) else None
 
 
-@handler("RERAISE")
+@interprets("RERAISE")
 def reraise(frame: Frame, instr: Instr) -> None:
     """Raise the top again."""
     raise TracedRaise(frame.pop())
 
 
-@handler("PUSH_EXC_INFO")
+@interprets("PUSH_EXC_INFO")
 def push_exc_info(frame: Frame, instr: Instr) -> None:
     """Begin handling: (exception) becomes (previously handled, exception)."""
     error = frame.pop()
@@ -75,14 +75,14 @@ def push_exc_info(frame: Frame, instr: Instr) -> None:
     frame.state.handled = error
 
 
-@handler("POP_EXCEPT")
+@interprets("POP_EXCEPT")
 def pop_except(frame: Frame, instr: Instr) -> None:
     """End handling: the exception handled before is current again."""
     previous = frame.pop()
     frame.state.handled = None if previous.is_none() else previous
 
 
-@handler("CHECK_EXC_MATCH")
+@interprets("CHECK_EXC_MATCH")
 def check_exc_match(frame: Frame, instr: Instr) -> None:
     """Replace the type by whether the exception below matches it."""
     wanted = frame.pop()

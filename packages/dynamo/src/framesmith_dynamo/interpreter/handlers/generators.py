@@ -5,34 +5,34 @@ from __future__ import annotations
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
 from framesmith_dynamo.interpreter.generator import GeneratorValue, stop_iteration_error
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
 
 
-@handler("RETURN_GENERATOR")
+@interprets("RETURN_GENERATOR")
 def return_generator(frame: Frame, instr: Instr) -> None:
     """Leave the frame with its generator; the first value sent will be on the stack."""
     frame.result = made = GeneratorValue(frame)
-    frame.suspended = frame.stop = True
+    frame.is_suspended = frame.stop = True
     if frame.parent is not None:
         frame.parent.operands += (made,)
 
 
-@handler("YIELD_VALUE")
+@interprets("YIELD_VALUE")
 def yield_value(frame: Frame, instr: Instr) -> None:
     """Suspend the frame with the top as its result."""
     frame.result = frame.pop()
-    frame.suspended = True
+    frame.is_suspended = True
     frame.stop = True
 
 
-@handler("GET_YIELD_FROM_ITER")
+@interprets("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(frame: Frame, instr: Instr) -> None:
     """Push the iterator of `yield from`."""
     frame.push(frame.pop().iter_(frame))
 
 
-@handler("SEND")
+@interprets("SEND")
 def send(frame: Frame, instr: Instr) -> None:
     """(receiver, value): send; leave the loop with the result when the receiver ends."""
     value = frame.pop()
@@ -53,7 +53,7 @@ def advance(frame: Frame, receiver: Value, value: Value) -> Value:
     return receiver.call_method(frame, "send", (value,), {})
 
 
-@handler("END_SEND")
+@interprets("END_SEND")
 def end_send(frame: Frame, instr: Instr) -> None:
     """(receiver, result) becomes (result)."""
     result = frame.pop()
@@ -61,7 +61,7 @@ def end_send(frame: Frame, instr: Instr) -> None:
     frame.push(result)
 
 
-@handler("CLEANUP_THROW")
+@interprets("CLEANUP_THROW")
 def cleanup_throw(frame: Frame, instr: Instr) -> None:
     """(receiver, value, exception): a StopIteration becomes (None, its value), anything else is raised."""
     error = frame.pop()
@@ -72,7 +72,7 @@ def cleanup_throw(frame: Frame, instr: Instr) -> None:
     frame.push(error.getattr_(frame, "value"))
 
 
-@handler("CALL_INTRINSIC_1")
+@interprets("CALL_INTRINSIC_1")
 def call_intrinsic(frame: Frame, instr: Instr) -> None:
     """A StopIteration escaping from a generator's body becomes a RuntimeError; other intrinsics make types."""
     if instr.arg != "STOPITERATION_ERROR":

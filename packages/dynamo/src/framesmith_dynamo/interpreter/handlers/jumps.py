@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise
 
 
-@handler("JUMP", "JUMP_NO_INTERRUPT")
+@interprets("JUMP", "JUMP_NO_INTERRUPT")
 def jump(frame: Frame, instr: Instr) -> None:
     frame.jump(instr.arg)
 
 
-@handler("POP_JUMP_IF_TRUE")
+@interprets("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(frame: Frame, instr: Instr) -> None:
     """Pop; jump when true."""
     if frame.pop().bool_(frame):
         frame.jump(instr.arg)
 
 
-@handler("POP_JUMP_IF_FALSE")
+@interprets("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(frame: Frame, instr: Instr) -> None:
     """Pop; jump when false."""
     if not frame.pop().bool_(frame):
         frame.jump(instr.arg)
 
 
-@handler("POP_JUMP_IF_NONE")
+@interprets("POP_JUMP_IF_NONE")
 def pop_jump_if_none(frame: Frame, instr: Instr) -> None:
     """Pop; jump when None."""
     if frame.pop().is_none():
         frame.jump(instr.arg)
 
 
-@handler("POP_JUMP_IF_NOT_NONE")
+@interprets("POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(frame: Frame, instr: Instr) -> None:
     """Pop; jump unless None."""
     if not frame.pop().is_none():
         frame.jump(instr.arg)
 
 
-@handler("GET_ITER")
+@interprets("GET_ITER")
 def get_iter(frame: Frame, instr: Instr) -> None:
     """iter(x)"""
     frame.push(frame.pop().iter_(frame))
 
 
-@handler("FOR_ITER")
+@interprets("FOR_ITER")
 def for_iter(frame: Frame, instr: Instr) -> None:
     """Push the next item, or pop the iterator and leave the loop."""
     try:
@@ -61,7 +61,7 @@ def for_iter(frame: Frame, instr: Instr) -> None:
     frame.push(item)
 
 
-@handler("RETURN_VALUE")
+@interprets("RETURN_VALUE")
 def return_value(frame: Frame, instr: Instr) -> None:
     """Leave the frame with the top."""
     frame.result = frame.pop()

@@ -6,7 +6,7 @@ from typing import Any
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_dynamo.values.containers import TupleValue
 
@@ -19,25 +19,25 @@ def has_flag(value: Value, flag: int) -> bool:
     return bool(value.python_type().__flags__ & flag)
 
 
-@handler("GET_LEN")
+@interprets("GET_LEN")
 def get_len(frame: Frame, instr: Instr) -> None:
     """Push len(top)."""
     frame.push(frame.peek(1).len_(frame))
 
 
-@handler("MATCH_SEQUENCE")
+@interprets("MATCH_SEQUENCE")
 def match_sequence(frame: Frame, instr: Instr) -> None:
     """Push whether the top is a sequence."""
     frame.push(frame.constant(has_flag(frame.peek(1), SEQUENCE)))
 
 
-@handler("MATCH_MAPPING")
+@interprets("MATCH_MAPPING")
 def match_mapping(frame: Frame, instr: Instr) -> None:
     """Push whether the top is a mapping."""
     frame.push(frame.constant(has_flag(frame.peek(1), MAPPING)))
 
 
-@handler("MATCH_KEYS")
+@interprets("MATCH_KEYS")
 def match_keys(frame: Frame, instr: Instr) -> None:
     """(subject, keys): push the tuple of values, or None when a key is missing."""
     subject, keys = frame.peek(2), frame.peek(1).unpack(frame)
@@ -47,7 +47,7 @@ def match_keys(frame: Frame, instr: Instr) -> None:
         frame.push(frame.constant(None))
 
 
-@handler("MATCH_CLASS")
+@interprets("MATCH_CLASS")
 def match_class(frame: Frame, instr: Instr) -> None:
     """(subject, class, keyword names): push the tuple of attributes, or None when it does not match."""
     subject, cls, names = frame.popn(3)

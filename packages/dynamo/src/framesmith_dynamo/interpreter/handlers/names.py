@@ -9,7 +9,7 @@ from types import ModuleType
 from framesmith_bytecode import Instr
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values import namespaces
 from framesmith_dynamo.values.base import TracedRaise, Value
 from framesmith_guards import ModuleSource
@@ -34,19 +34,19 @@ def load_global(frame: Frame, name: str) -> Value:
     return value
 
 
-@handler("LOAD_GLOBAL")
+@interprets("LOAD_GLOBAL")
 def load_global_name(frame: Frame, instr: Instr) -> None:
     """Push a global or builtin."""
     frame.stack.append(load_global(frame, instr.arg))
 
 
-@handler("STORE_GLOBAL")
+@interprets("STORE_GLOBAL")
 def store_global(frame: Frame, instr: Instr) -> None:
     """Pop into a global."""
     namespaces.store(frame, frame.globals, instr.arg, frame.pop())
 
 
-@handler("DELETE_GLOBAL")
+@interprets("DELETE_GLOBAL")
 def delete_global(frame: Frame, instr: Instr) -> None:
     """Delete a global."""
     if namespaces.load(frame, frame.globals, instr.arg) is None:
@@ -63,7 +63,7 @@ def resolve(frame: Frame, name: str, level: int) -> str:
     return importlib.util.resolve_name("." * level + name, package)
 
 
-@handler("IMPORT_NAME")
+@interprets("IMPORT_NAME")
 def import_name(frame: Frame, instr: Instr) -> None:
     """Push an imported module: the one named, or its top package when nothing is imported from it."""
     level, names = frame.popn(2)
@@ -74,7 +74,7 @@ def import_name(frame: Frame, instr: Instr) -> None:
     frame.push(frame.wrap(sys.modules[bound], ModuleSource(bound)))
 
 
-@handler("IMPORT_FROM")
+@interprets("IMPORT_FROM")
 def import_from(frame: Frame, instr: Instr) -> None:
     """Push an attribute of the module on top, or its submodule of that name."""
     module = frame.peek(1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values import operations
 
 UNARY = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
 
 
-@handler("BINARY_OP")
+@interprets("BINARY_OP")
 def binary_op(frame: Frame, instr: Instr) -> None:
     """left <op> right, in place when the operator ends in `=`."""
     right = frame.pop()
@@ -22,39 +22,39 @@ def binary_op(frame: Frame, instr: Instr) -> None:
         frame.push(operations.binary(frame, op, left, right))
 
 
-@handler(*UNARY)
+@interprets(*UNARY)
 def unary_op(frame: Frame, instr: Instr) -> None:
     """-x, +x, ~x"""
     frame.push(frame.pop().unary_op(frame, UNARY[instr.op]))
 
 
-@handler("UNARY_NOT")
+@interprets("UNARY_NOT")
 def unary_not(frame: Frame, instr: Instr) -> None:
     """not x"""
     frame.push(frame.constant(not frame.pop().bool_(frame)))
 
 
-@handler("TO_BOOL")
+@interprets("TO_BOOL")
 def to_bool(frame: Frame, instr: Instr) -> None:
     """bool(x)"""
     frame.push(frame.constant(frame.pop().bool_(frame)))
 
 
-@handler("COMPARE_OP")
+@interprets("COMPARE_OP")
 def compare_op(frame: Frame, instr: Instr) -> None:
     """left <op> right"""
     right = frame.pop()
     frame.push(operations.compare(frame, instr.arg, frame.pop(), right))
 
 
-@handler("IS_OP")
+@interprets("IS_OP")
 def is_op(frame: Frame, instr: Instr) -> None:
     """left is right, or is not"""
     right = frame.pop()
     frame.push(frame.constant(operations.identity(frame, frame.pop(), right) != instr.arg))
 
 
-@handler("CONTAINS_OP")
+@interprets("CONTAINS_OP")
 def contains_op(frame: Frame, instr: Instr) -> None:
     """left in right, or not in"""
     container = frame.pop()

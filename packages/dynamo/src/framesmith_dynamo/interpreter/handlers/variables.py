@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from framesmith_bytecode import Instr
 from framesmith_dynamo.interpreter.frame import Frame
-from framesmith_dynamo.interpreter.handler_registry import handler
+from framesmith_dynamo.interpreter.handler_registry import interprets
 from framesmith_dynamo.values.functions.cells import CellValue
 
 
-@handler("LOAD_FAST", "LOAD_FAST_CHECK")
+@interprets("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(frame: Frame, instr: Instr) -> None:
     """Push a local."""
     value = frame.locals.get(instr.arg)
@@ -21,7 +21,7 @@ def _unbound(name: str) -> str:
     return f"cannot access local variable '{name}' where it is not associated with a value"
 
 
-@handler("STORE_FAST")
+@interprets("STORE_FAST")
 def store_fast(frame: Frame, instr: Instr) -> None:
     """Pop into a local; NULL unbinds it."""
     value = frame.stack.pop()
@@ -33,14 +33,14 @@ def store_fast(frame: Frame, instr: Instr) -> None:
         frame.locals[instr.arg] = value
 
 
-@handler("DELETE_FAST")
+@interprets("DELETE_FAST")
 def delete_fast(frame: Frame, instr: Instr) -> None:
     """Unbind a local."""
     if frame.locals.pop(instr.arg, None) is None:
         frame.raise_(UnboundLocalError, _unbound(instr.arg))
 
 
-@handler("LOAD_FAST_AND_CLEAR")
+@interprets("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(frame: Frame, instr: Instr) -> None:
     """Push the raw slot of a local, or NULL, and unbind it: an inlined comprehension borrows the name."""
     if frame.has_cell(instr.arg) and instr.arg not in frame.locals:
@@ -49,7 +49,7 @@ def load_fast_and_clear(frame: Frame, instr: Instr) -> None:
         frame.stack.append(frame.locals.pop(instr.arg, None))
 
 
-@handler("MAKE_CELL")
+@interprets("MAKE_CELL")
 def make_cell(frame: Frame, instr: Instr) -> None:
     """Put the slot's value into a new cell."""
     cell = CellValue()
@@ -60,7 +60,7 @@ def make_cell(frame: Frame, instr: Instr) -> None:
     frame.cells[instr.arg] = cell
 
 
-@handler("LOAD_DEREF")
+@interprets("LOAD_DEREF")
 def load_deref(frame: Frame, instr: Instr) -> None:
     """Push the contents of a cell."""
     value = frame.cell(instr.arg).load(frame)
@@ -72,13 +72,13 @@ def load_deref(frame: Frame, instr: Instr) -> None:
     frame.stack.append(value)
 
 
-@handler("STORE_DEREF")
+@interprets("STORE_DEREF")
 def store_deref(frame: Frame, instr: Instr) -> None:
     """Pop into a cell."""
     frame.cell(instr.arg).store(frame, frame.pop())
 
 
-@handler("DELETE_DEREF")
+@interprets("DELETE_DEREF")
 def delete_deref(frame: Frame, instr: Instr) -> None:
     """Empty a cell."""
     cell = frame.cell(instr.arg)
@@ -87,7 +87,7 @@ def delete_deref(frame: Frame, instr: Instr) -> None:
     cell.delete(frame)
 
 
-@handler("LOAD_CLOSURE")
+@interprets("LOAD_CLOSURE")
 def load_closure(frame: Frame, instr: Instr) -> None:
     """Push the cell itself."""
     frame.stack.append(frame.cell(instr.arg))

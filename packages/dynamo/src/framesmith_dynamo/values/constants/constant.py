@@ -47,7 +47,7 @@ CONSTANT_TYPES: Final = (
     torch.memory_format,
 )
 #: Constants that guards do not compare; they have no source.
-FOLDED_TYPES: Final = (torch.finfo, torch.iinfo)
+NUMERIC_INFO_TYPES: Final = (torch.finfo, torch.iinfo)
 
 _NO_SINGLETONS: Final = frozenset({int, float, complex, str, bytes})
 #: Folding gives up beyond this many items or characters, so that a trace builds no huge constants.
@@ -293,7 +293,7 @@ def plain_arguments(args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, An
 # Values from real objects
 
 
-@builds_type(*CONSTANT_TYPES, *FOLDED_TYPES)
+@builds_type(*CONSTANT_TYPES, *NUMERIC_INFO_TYPES)
 def _build_constant(tr: Tracer, obj: Any) -> Value:
     return ConstantValue(obj)
 
@@ -312,7 +312,7 @@ def wrap_constant(tr: Tracer, obj: Any, source: Source) -> Value:
     return ConstantValue(obj, source=source)
 
 
-@wraps_type(*FOLDED_TYPES)
+@wraps_type(*NUMERIC_INFO_TYPES)
 def wrap_folded(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an immutable object without a comparison that guards may use, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from framesmith_guards import Source
 
 #: Exact types whose objects never change.
-FOLDED_TYPES: Final = (
+IMMUTABLE_C_TYPES: Final = (
     types.GenericAlias,
     types.UnionType,
     type(typing.Union[int, str]),  # noqa: UP007
@@ -51,9 +51,9 @@ IDENTIFYING: Final[dict[type, tuple[str, ...]]] = {
 
 
 class FoldedValue(KnownValue):
-    """A real object of one of `FOLDED_TYPES`."""
+    """A real object of one of `IMMUTABLE_C_TYPES`."""
 
-    python_types = (*FOLDED_TYPES, re.Match)
+    python_types = (*IMMUTABLE_C_TYPES, re.Match)
     exact_operators = True
     __slots__ = ()
 
@@ -150,13 +150,13 @@ def fold_strings(tr: Tracer, function: Callable[..., Any], args: Args, kwargs: K
     return fold(tr, function, args, kwargs)
 
 
-@builds_type(*FOLDED_TYPES, re.Match)
+@builds_type(*IMMUTABLE_C_TYPES, re.Match)
 def build_folded(tr: Tracer, obj: Any) -> Value:
     """Return the value of a folded object."""
     return FoldedValue(obj)
 
 
-@wraps_type(*FOLDED_TYPES)
+@wraps_type(*IMMUTABLE_C_TYPES)
 def wrap_folded_object(tr: Tracer, obj: Any, source: Source) -> Value:
     """Wrap an object found at a source, guarded by identity or by all attributes that identify it."""
     if type(obj).__weakrefoffset__:

@@ -105,10 +105,6 @@ class MutableContainer(ContainerValue):
         tr.journal.mutate(self)
         self.changed = True
 
-    def is_new(self) -> bool:
-        """Whether the trace made the object."""
-        return self.mutation is not None and self.mutation.is_new
-
     def contents_type(self) -> type:
         """The builtin type whose methods write the contents (see `framesmith_sideeffects.contents`)."""
         raise NotImplementedError

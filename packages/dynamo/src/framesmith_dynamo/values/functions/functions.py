@@ -57,12 +57,12 @@ class FunctionValue(Value):
 
     python_types = (FunctionType,)
     exact_operators = True
-    __slots__ = ("cells", "defaults", "function", "kwdefaults", "made")
+    __slots__ = ("cells", "defaults", "function", "kwdefaults", "made_in_trace")
 
     def __init__(self, function: FunctionType, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.function = function
-        self.made = False
+        self.made_in_trace = False
         self.defaults: tuple[Value, ...] | None = None
         self.kwdefaults: dict[str, Value] | None = None
         self.cells: tuple[CellValue, ...] | None = None
@@ -77,21 +77,32 @@ class FunctionValue(Value):
         defaults: Sequence[Value] = (),
         kwdefaults: Mapping[str, Value] | None = None,
         annotations: Sequence[Value] = (),
-        cells: Sequence[CellValue] = (),
+        closure: Sequence[CellValue] = (),
     ) -> FunctionValue:
         """Return the function that MAKE_FUNCTION creates in the trace. Annotations as in `annotate`."""
         stand_in = FunctionType(code, function_globals, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
         if qualname is not None:
             stand_in.__qualname__ = qualname
         value = FunctionValue(stand_in)
-        value.made = True
+        value.made_in_trace = True
         value.defaults = tuple(defaults)
         value.kwdefaults = dict(kwdefaults or {})
-        value.cells = tuple(cells)
+        value.cells = tuple(closure)
         tr.journal.track_new(value, FunctionType)
         if annotations:
             value.annotate(tr, annotations)
         return value
+
+    def set_part(self, tr: Tracer, part: str, given: Any) -> None:
+        """Set a part of a function made in the trace, as SET_FUNCTION_ATTRIBUTE does. Annotations as in `annotate`."""
+        if part == "annotations":
+            self.annotate(tr, given)
+        elif part == "kwdefaults":
+            self.kwdefaults = given
+        elif part == "defaults":
+            self.defaults = tuple(given)
+        else:
+            self.cells = tuple(given)
 
     def annotate(self, tr: Tracer, annotations: Sequence[Value]) -> Value:
         """Set the annotations of a function made in the trace, given as names and values in turn."""
@@ -99,21 +110,25 @@ class FunctionValue(Value):
         tr.journal.store_attr(self, "__annotations__", made)
         return made
 
+    @property
+    def is_new(self) -> bool:
+        return self.made_in_trace
+
     def describe(self) -> str:
         return f"function {self.function.__qualname__}"
 
     def is_constant(self) -> bool:
-        return not self.made
+        return not self.is_new
 
     def as_constant(self) -> Any:
-        return super().as_constant() if self.made else self.function
+        return super().as_constant() if self.is_new else self.function
 
     def as_proxy(self) -> Any:
-        return super().as_proxy() if self.made else self.function
+        return super().as_proxy() if self.is_new else self.function
 
     def hash_key(self, tr: Tracer) -> object:
         self.guard_identity(tr)
-        return self if self.made else self.function
+        return self if self.is_new else self.function
 
     def guard_identity(self, tr: Tracer) -> None:
         if self.source is not None:
@@ -125,7 +140,9 @@ class FunctionValue(Value):
         if other is not self and isinstance(other, FunctionValue):
             self.guard_identity(tr)
             other.guard_identity(tr)
-        same = other is self or (not self.made and isinstance(other, FunctionValue) and other.function is self.function)
+        same = other is self or (
+            not self.is_new and isinstance(other, FunctionValue) and other.function is self.function
+        )
         return tr.constant(same == (op == "=="))
 
     # Attributes of the function
@@ -163,7 +180,7 @@ class FunctionValue(Value):
 
     def guard_defaults(self, tr: Tracer) -> None:
         """Guard which parameters have defaults."""
-        if self.made or is_settled(self._part("__defaults__")):
+        if self.is_new or is_settled(self._part("__defaults__")):
             return
         for part, kind, of in (("__defaults__", "LENGTH", len), ("__kwdefaults__", "DICT_KEYS", tuple)):
             found = getattr(self.function, part)
@@ -174,7 +191,7 @@ class FunctionValue(Value):
 
     def guard_absence(self, tr: Tracer, name: str) -> None:
         """Guard that the function has no such attribute of its own; a library's is assumed not to get one."""
-        if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+        if not self.is_new and not is_library_entry(self.where) and not is_settled(self.where):
             note_instance_dict(tr, self)
             tr.guard(InstanceDictSource(self.where), "DICT_NOT_CONTAINS", name)
 
@@ -193,7 +210,7 @@ class FunctionValue(Value):
     # Python's data model
 
     def call(self, tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
-        if not self.made:
+        if not self.is_new:
             inner = self._patched_by_torch_compile(tr)
             if inner is not None:
                 return tr.call(inner, args, kwargs)
@@ -251,11 +268,11 @@ class FunctionValue(Value):
             return pending
         if name == "__code__":
             return tr.constant(self.function.__code__)
-        if name in _COMPUTED and self.made:
+        if name in _COMPUTED and self.is_new:
             return self._own_part(tr, name)
         if name in _COMPUTED:
             return value_at(tr, getattr(self.function, name), self._part(name))
-        if not self.made and name in self.function.__dict__:
+        if not self.is_new and name in self.function.__dict__:
             note_instance_dict(tr, self)
             return value_at(tr, getattr(self.function, name), self._part(name))
         special = _SPECIAL.get(name)
@@ -289,12 +306,12 @@ class FunctionValue(Value):
 
     def entries(self) -> dict[str, Any] | None:
         """The function's `__dict__`; None for one made in the trace."""
-        return None if self.made else self.function.__dict__
+        return None if self.is_new else self.function.__dict__
 
     def own_attributes(self, tr: Tracer) -> list[tuple[str, Value]]:
         """Return the contents of the function's `__dict__`, whose names are guarded."""
-        found = () if self.made else tuple(self.function.__dict__)
-        if not self.made and not is_library_entry(self.where) and not is_settled(self.where):
+        found = () if self.is_new else tuple(self.function.__dict__)
+        if not self.is_new and not is_library_entry(self.where) and not is_settled(self.where):
             note_instance_dict(tr, self)
             tr.guard(InstanceDictSource(self.where), "DICT_KEYS", found)
         pending = tr.journal.pending_attrs(self)
@@ -305,12 +322,12 @@ class FunctionValue(Value):
     # Reconstruction
 
     def referents(self) -> Iterable[Value]:
-        if not self.made:
+        if not self.is_new:
             return ()
         return (*(self.defaults or ()), *(self.kwdefaults or {}).values(), *(self.cells or ()))
 
     def reconstruct(self, codegen: Codegen) -> None:
-        if not self.made:
+        if not self.is_new:
             if is_library_entry(self.where):
                 codegen.load_const(self.function)
             else:

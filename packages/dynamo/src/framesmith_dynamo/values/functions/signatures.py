@@ -110,7 +110,7 @@ def signature(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 def unwrapped(tr: Tracer, function: Value) -> FunctionValue:
     """Return the function at the end of a chain of `__wrapped__`, whose signature they all have."""
-    if not isinstance(function, FunctionValue) or function.made or function.mutation is not None:
+    if not isinstance(function, FunctionValue) or function.is_new or function.mutation is not None:
         raise GraphBreak(INTROSPECTION, function.describe())
     entries = function.function.__dict__
     if "__signature__" in entries or "__text_signature__" in entries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -20,6 +21,7 @@ from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import handles
 from framesmith_dynamo.values.containers import TupleValue
 from framesmith_dynamo.values.errors import refuse
+from framesmith_dynamo.values.functions.functions import FunctionValue
 from framesmith_dynamo.values.higher_order.elementwise import elementwise
 from framesmith_dynamo.values.tensors.tensor import TensorValue
 
@@ -143,12 +145,16 @@ def _why_options(tr: Tracer, options: Value) -> str | None:
     return f"kernel_options {', '.join(sorted(named))}" if named else None
 
 
+def _function_of(value: Value) -> FunctionType | None:
+    return value.function if isinstance(value, FunctionValue) else None
+
+
 def _attend(
     tr: Tracer, fakes: list[torch.Tensor], given: tuple[Value, ...], score_mod: Value, mask_mod: Value, scale: Value
 ) -> Value:
     """Return the three results of `attend`, the first with eager mode's layout."""
     none = tr.constant(None)
-    known = getattr(mask_mod, "function", None)
+    known = _function_of(mask_mod)
     if known is not None and known is UNUSABLE:
         raise GraphBreak(REFUSED, "the mask function of a block mask that was sliced")
     query = fakes[0]
@@ -158,7 +164,7 @@ def _attend(
     casts = torch.is_autocast_enabled(device)
     dtype = tr.constant(torch.get_autocast_dtype(device)) if casts else none
     mods = (
-        none if getattr(score_mod, "function", None) is CHANGES_NOTHING else score_mod,
+        none if _function_of(score_mod) is CHANGES_NOTHING else score_mod,
         none if known is HIDES_NOTHING else mask_mod,
     )
     function = polyfill.attend_cast if casts else polyfill.attend

@@ -66,5 +66,5 @@ def transformed(
     for one in body.effects:
         effects.may_fail |= one.may_fail
         effects.unproven |= one.unproven
-        effects.lasting |= one.lasting
+        effects.irreversible |= one.irreversible
     return made.unpack(tr)

@@ -14,15 +14,13 @@ from types import (
     SimpleNamespace,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from framesmith_dynamo.values.base import Found
 from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict, mro
 
-if TYPE_CHECKING:
-    pass
 
 
 class Missing:

@@ -153,7 +153,7 @@ class _Call:
             found = value.as_constant()
             if is_constant(found):
                 return found
-        elif key is value and isinstance(value, ObjectValue) and value.exists and value.source is not None:
+        elif key is value and isinstance(value, ObjectValue) and not value.is_new and value.source is not None:
             found = value.obj
             self.tr.guard(value.source, "ID_MATCH", found)
         else:
@@ -255,7 +255,7 @@ class _Call:
 
     def _snapshot(self, value: Value) -> Any:
         """Return the result in the form that a guard compares."""
-        if type(value) is ObjectValue and not value.exists:
+        if type(value) is ObjectValue and value.is_new:
             pairs = self.tr.journal.pending_attrs(value)
             slots = [type_lookup(value.cls, name) for name in pairs]
             if any(found is not None and isinstance(found.raw, MemberDescriptorType) for found in slots):
@@ -285,7 +285,7 @@ class _Call:
         while waiting:
             part = waiting.pop()
             waiting.extend(self.tr.journal.held_values(part))
-            if part.mutation is not None and part.mutation.is_new:
+            if part.is_new:
                 self.tr.journal.lend(part, self.cached)
                 lent = True
         if lent:

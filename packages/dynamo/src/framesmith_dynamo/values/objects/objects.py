@@ -87,9 +87,9 @@ class ObjectValue(Value):
         self.hashed: dict[str, Value] = {}
 
     @property
-    def exists(self) -> bool:
-        """Whether the object is older than the trace."""
-        return self.obj is not MISSING
+    def is_new(self) -> bool:
+        """Whether the trace made the object."""
+        return self.obj is MISSING
 
     def python_type(self) -> type:
         return self.cls
@@ -149,7 +149,7 @@ class ObjectValue(Value):
 
     def entries(self) -> dict[str, Any] | None:
         """The real instance dictionary, if the object exists and has one."""
-        return instance_dict(self.obj) if self.exists else None
+        return None if self.is_new else instance_dict(self.obj)
 
     def attribute_source(self, name: str) -> Source:
         """Return the source of an attribute of the instance dictionary."""
@@ -242,7 +242,7 @@ class ObjectValue(Value):
     def track(self, tr: Tracer) -> None:
         """Track the object in the journal."""
         if self.mutation is None:
-            if self.exists:
+            if not self.is_new:
                 if id(self.entries()) in tr.memo.shared_dicts:
                     refuse_shared(self)
                 tr.journal.track_existing(self, self.obj)
@@ -414,7 +414,7 @@ class ObjectValue(Value):
         if compared is not None and type(self).reconstruct is ObjectValue.reconstruct:
             for name in ("__hash__", "__eq__"):
                 special_method(tr, self, name)
-            if not self.exists:
+            if self.is_new:
                 self.hashed = {
                     name: held for name, held in tr.journal.pending_attrs(self).items() if held is not DELETED
                 }

@@ -290,7 +290,7 @@ def make_no_effect(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 @c_method("__enter__", torch.device)
 @c_method("__exit__", torch.device)
-def enter_device(tr: Tracer, self: Value, args: Args, kwargs: Kwargs) -> Value:
+def break_at_device(tr: Tracer, self: Value, args: Args, kwargs: Kwargs) -> Value:
     """`with torch.device(...)` breaks."""
     raise GraphBreak(DEVICE_INSIDE)
 

@@ -19,7 +19,7 @@ from framesmith_dynamo.polyfills import gradients, normalization
 from framesmith_dynamo.torch_adapter import unstable
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import (
-    HANDLERS,
+    CALL_HANDLERS,
     Handler,
     answering,
     breaking,
@@ -89,7 +89,7 @@ def _public_functions(module: str) -> Iterator[Any]:
 
 def _register(function: Any, handler: Handler) -> None:
     """Register a handler, unless there is one: rows are registered from the most to the least specific."""
-    if function is not None and function not in HANDLERS:
+    if function is not None and function not in CALL_HANDLERS:
         handles(function)(handler)
 
 
