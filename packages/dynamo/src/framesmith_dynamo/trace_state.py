@@ -12,7 +12,7 @@ from framesmith_dynamo.admission.costly_callees import CostlyCallees
 from framesmith_dynamo.breaks import GraphBreak
 from framesmith_dynamo.graph.builder import GraphBuilder, TensorRef
 from framesmith_dynamo.graph.symbols import ShapePolicy, Symbols
-from framesmith_dynamo.values.base import Memo
+from framesmith_dynamo.values.base import TraceFacts
 from framesmith_guards import GuardsSet
 from framesmith_sideeffects import Journal
 
@@ -29,7 +29,7 @@ class RestartTrace(Exception):
 class SpeculationLog:
     """The findings of failed attempts: the number of the outermost frame's instruction at which the graph must end.
 
-    `called_for_real`: see `Memo`. `outside`: the exception handled around the call.
+    `called_for_real`: see `TraceFacts`. `outside`: the exception handled around the call.
     """
 
     break_at: int | None = None
@@ -85,7 +85,7 @@ class TraceState:
     symbols: Symbols = field(init=False)
     journal: Journal[Value] = field(default_factory=Journal)
     guards: GuardsSet = field(default_factory=GuardsSet)
-    memo: Memo = field(default_factory=Memo)
+    facts: TraceFacts = field(default_factory=TraceFacts)
     by_source: dict[Source, Value] = field(default_factory=dict)
     by_identity: dict[int, tuple[object, Value, Source]] = field(default_factory=dict)
     tensors: dict[TensorRef, Value] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class TraceState:
 
     def __post_init__(self) -> None:
         self.symbols = Symbols(self.builder.fake_mode, self.policy)
-        self.memo.called_for_real = self.log.called_for_real
+        self.facts.called_for_real = self.log.called_for_real
 
     def location(self) -> Location | None:
         """The trace's location in the user's program, in the innermost open frame."""
@@ -118,7 +118,7 @@ class TraceState:
         for ref in self.builder.refs.values():
             ref.real = None
         self.builder.refs.clear()
-        self.memo = Memo()
+        self.facts = TraceFacts()
         for known in (self.by_source, self.by_identity, self.tensors, self.constants):
             known.clear()
         for met in (self.running, self.suspended_generators, self.unwound_frames):

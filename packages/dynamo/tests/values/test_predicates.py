@@ -13,7 +13,7 @@ import framesmith_dynamo
 ROOT = Path(framesmith_dynamo.__file__).parent
 QUESTION = re.compile(r"_*(is|has|have|may|can|was|were|needs|keeps|owns|takes)_[a-z_]+$")
 #: Attributes of the trace that read nothing new of the program.
-HARMLESS = {"journal", "memo", "globals", "root_globals", "code", "locals", "pc", "peek", "stack"}
+HARMLESS = {"journal", "facts", "globals", "root_globals", "code", "locals", "pc", "peek", "stack"}
 #: Instruction handlers and handlers of calls are named after their operation.
 HANDLERS = {"interprets", "handles", "c_method"}
 Functions = dict[str, ast.FunctionDef]

@@ -56,12 +56,8 @@ class EnvNotes:
     computed: dict[sympy.Symbol, sympy.Basic] = field(default_factory=dict)
     #: Conditions on unbacked numbers answered as torch's rules presume, with the answers.
     presumed: list[tuple[torch.SymBool, bool]] = field(default_factory=list)
-    #: Fake results of operators, by call (`framesmith_aten.fakes.rules.symbolic_results`).
+    #: Results of operations on numbers, and fake results of operators, by call.
     results: dict[Any, Any] = field(default_factory=dict)
-
-    def attach(self, env: Any) -> None:
-        """Make these the notes of a ShapeEnv."""
-        env.framesmith_notes = self
 
 
 def notes_of(env: Any) -> EnvNotes | None:

@@ -86,7 +86,7 @@ class LightNode(SymNode):
 
 
 def _remembered(node: LightNode, key: Any, find: Callable[[], SymNode]) -> SymNode:
-    results: dict[Any, SymNode] = node.shape_env.results  # type: ignore[attr-defined]
+    results: dict[Any, SymNode] = node.shape_env.framesmith_notes.results  # type: ignore[attr-defined]
     found = results.get(key)
     if found is None:
         found = find()

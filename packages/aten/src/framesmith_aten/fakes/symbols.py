@@ -196,7 +196,7 @@ def new_shape_env(*, specialize_zero_one: bool = True) -> ShapeEnv:
 
 def _prepare(env: Any) -> None:
     """Add the entries of this module to a ShapeEnv."""
-    EnvNotes().attach(env)
+    env.framesmith_notes = EnvNotes()
     if not hasattr(env, "_replacements_version_counter"):
         env.replacements = _CountedReplacements(env)
 

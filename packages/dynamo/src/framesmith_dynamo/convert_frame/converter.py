@@ -372,7 +372,7 @@ class FrameConverter:
             self._report("dynamic", info.code, change)
         guards = frame.state.guards
         with located(None):  # guards that concern the whole frame
-            for source, kind in frame.state.memo.unread_strings.items():
+            for source, kind in frame.state.facts.unread_strings.items():
                 frame.guard(source, "TYPE_MATCH", kind)
             guards.update(
                 state_guards(), global_state_guards(), alias_guards(frame.state), frame.state.symbols.guards()

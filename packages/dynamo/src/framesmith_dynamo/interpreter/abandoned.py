@@ -110,7 +110,7 @@ def _roots(state: TraceState) -> Iterator[Value]:
         yield from (value for value in (*frame.operands, frame.result) if value is not None)
     if state.handled is not None:
         yield state.handled
-    yield from state.memo.working
+    yield from state.facts.working
     yield from state.journal.escaping()  # type: ignore[misc]
 
 

@@ -11,7 +11,7 @@ from framesmith_dynamo.interpreter import inlining
 from framesmith_dynamo.interpreter.decoded import DecodedCode, decoded
 from framesmith_dynamo.tensor_calls import calls
 from framesmith_dynamo.trace_state import TraceState
-from framesmith_dynamo.values.base import Args, Kwargs, Memo, TracedRaise, Value
+from framesmith_dynamo.values.base import Args, Kwargs, TracedRaise, TraceFacts, Value
 from framesmith_dynamo.values.constants.symbolic import SymbolicNumber
 from framesmith_dynamo.values.functions.cells import CellValue
 from framesmith_dynamo.values.lookup.entries import SETTLED_KINDS, guard_same
@@ -199,8 +199,8 @@ class Frame:
         return self.state.globals
 
     @property
-    def memo(self) -> Memo:
-        return self.state.memo
+    def facts(self) -> TraceFacts:
+        return self.state.facts
 
     def wrap(self, obj: object, source: Source) -> Value:
         """Return the value of `obj`, found at `source`, guarded. The same object has the same value."""

@@ -111,9 +111,9 @@ def run_frame(frame: Frame, error: Value | None = None) -> Value:
 def _run_to_stop(frame: Frame) -> None:
     """Run instructions until the frame stops or one raises."""
     handlers, instrs, suspended = frame.code.handlers, frame.code.instrs, frame.state.suspended_generators
-    memo = frame.state.memo
+    facts = frame.state.facts
     while not frame.stop:
-        memo.step()
+        facts.step()
         index = frame.pc
         frame.pc = index + 1
         frame.operands = tuple(frame.stack)
@@ -162,7 +162,7 @@ def run_outermost(frame: Frame, log: SpeculationLog) -> Ending:
 
 def _step(frame: Frame) -> None:
     """Run one instruction, whose operands the frame holds, and the generator closes that it causes."""
-    frame.state.memo.step()
+    frame.state.facts.step()
     index = frame.pc
     frame.pc = index + 1
     frame.code.handlers[index](frame, frame.code.instrs[index])

@@ -29,7 +29,7 @@ def alias_guards(state: TraceState) -> Iterator[Guard]:
         yield Guard(sources[0], "NOT_ALIASED", tuple(sources[1:]))
     yield from memory_guards(used)
     keys: dict[type, list[Source]] = {}
-    for value in state.memo.identity_keys.values():
+    for value in state.facts.identity_keys.values():
         assert value.source is not None
         keys.setdefault(value.python_type(), []).append(value.source)
     for first, *others_keyed in keys.values():
@@ -70,10 +70,10 @@ def _mutated_dictionaries(state: TraceState) -> Iterator[AliasCandidates]:
     """
     found: dict[bool, list[Source]] = {True: [], False: []}
     for obj, value, source in state.by_identity.values():
-        if type(obj) is dict and id(obj) not in state.memo.instance_dicts and not _is_registry(source):
+        if type(obj) is dict and id(obj) not in state.facts.instance_dicts and not _is_registry(source):
             found[_is_mutated(state, value)].append(source)
     held: dict[bool, list[Source]] = {True: [], False: []}
-    for owner in state.memo.instance_dicts.values():
+    for owner in state.facts.instance_dicts.values():
         mutated = _is_mutated(state, owner)
         if owner.source is None or is_in_library(owner.source):
             continue

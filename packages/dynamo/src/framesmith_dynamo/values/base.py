@@ -54,8 +54,27 @@ class CacheUse:
 
 
 @dataclass(slots=True)
-class Memo:
-    """Facts found by a trace, besides its guards and its journal. A restarted trace begins a new one."""
+class BodyContext:
+    """The bodies of functions that are being traced and have rules of their own; each resets it when it ends."""
+
+    #: Whether 0-d tensors are indices in subscripts, as in a function of single elements.
+    elementwise_subscripts: bool = False
+    #: The number of nested bodies of function transforms.
+    transforms: int = 0
+    #: The number of those that are differentiated: their tensors have histories that the trace's have not.
+    differentiated: int = 0
+    #: The number of nested bodies of cached functions.
+    cached_calls: int = 0
+
+
+@dataclass(slots=True)
+class TraceFacts:
+    """Facts found by a trace, besides its guards and its journal.
+
+    A restarted trace begins new ones, with the `called_for_real` of the attempt before.
+    """
+
+    body: BodyContext = field(default_factory=BodyContext)
 
     #: The path to each module and class of a trusted library; None for others.
     library_paths: dict[ModuleType | type, Source | None] = field(default_factory=dict)
@@ -80,19 +99,12 @@ class Memo:
     working: list[Value] = field(default_factory=list)
     #: Strings found at sources of which only the type is guarded so far.
     unread_strings: dict[Source, type] = field(default_factory=dict)
-    #: Whether 0-d tensors are indices in subscripts, as in a function of single elements.
-    elementwise_subscripts: bool = False
-    #: The number of nested bodies of function transforms being traced.
-    transforms: int = 0
-    #: The number of those that are differentiated: their tensors have histories that the trace's have not.
-    differentiated: int = 0
     #: The items of 0-d tensors, where known: by the id of the tensor's ref, for one version.
     tensor_items: dict[int, tuple[Value, int, Value]] = field(default_factory=dict)
     #: The calls of each cached function, by its id; the results of those whose bodies were interpreted, with the
-    #: expected state of their caches, by the value's id; and the number of such bodies being interpreted.
+    #: expected state of their caches, by the value's id.
     caches: dict[int, CacheUse] = field(default_factory=dict)
     cached_results: dict[int, tuple[Value, Any]] = field(default_factory=dict)
-    in_cached_call: int = 0
     #: Cached functions, by id, whose new results are needed after the trace: calls that make them end the graph.
     called_for_real: set[int] = field(default_factory=set)
     #: The count of interpreted instructions, and of items that C functions have taken of iterators.
@@ -156,7 +168,7 @@ class Tracer(Protocol):
         """The globals of the frame being compiled."""
 
     @property
-    def memo(self) -> Memo:
+    def facts(self) -> TraceFacts:
         """The facts found by the trace, shared by all its frames."""
 
     def call_torch(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value:

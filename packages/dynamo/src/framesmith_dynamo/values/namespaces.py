@@ -57,7 +57,7 @@ def import_name(entries: Entries) -> str | None:
 
 def namespace_source(tr: Tracer, entries: Entries) -> Source:
     """Return the source of a module's dictionary, the same throughout a trace."""
-    sources = tr.memo.namespaces
+    sources = tr.facts.namespaces
     if id(entries) not in sources:
         name = import_name(entries)
         if entries is tr.root_globals and not is_trusted(name):
@@ -82,7 +82,7 @@ def note_owner(tr: Tracer, entries: Entries, function: Source) -> None:
     if entries is tr.root_globals or import_name(entries) is not None:
         return
     found = AttrSource(function, "__globals__")
-    known = tr.memo.namespaces.setdefault(id(entries), found)
+    known = tr.facts.namespaces.setdefault(id(entries), found)
     if known != found:
         tr.guard(found, "DUPLICATE_INPUT", known)
 

@@ -163,7 +163,7 @@ def hash_key(tr: Tracer, value: Value) -> object:
     """Return the key of a value in dicts and sets. Existing objects as keys are guarded to be distinct."""
     key = value.hash_key(tr)
     if key is value and value.source is not None:
-        tr.memo.identity_keys[id(value)] = value
+        tr.facts.identity_keys[id(value)] = value
     return key
 
 

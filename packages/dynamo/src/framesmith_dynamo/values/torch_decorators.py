@@ -15,7 +15,6 @@ from framesmith_dynamo.torch_switches import decorators, torch_names
 from framesmith_dynamo.torch_switches.settings import warn_once
 from framesmith_dynamo.values.base import Args, Kwargs, Tracer, Value
 from framesmith_dynamo.values.callables import Handler, answering
-from framesmith_dynamo.values.objects.objects import ObjectValue
 from framesmith_guards import AttrSource, ItemSource, ModuleSource
 
 DISABLED = register_break(
@@ -165,10 +164,11 @@ def _real(tr: Tracer, arg: Value) -> Any:
     """Return the real object of an argument: a constant, or an unchanged object found by the trace."""
     if arg.can_be_constant():
         return arg.as_constant()
-    if not isinstance(arg, ObjectValue) or arg.source is None or tr.journal.is_mutated(arg):
+    obj = getattr(arg, "obj", None)
+    if obj is None or arg.source is None or tr.journal.is_mutated(arg):
         raise GraphBreak(NOT_CONSTANT, f"{arg.describe()}, given to a function of constant result")
-    tr.guard(arg.source, "ID_MATCH", arg.obj)
-    return arg.obj
+    tr.guard(arg.source, "ID_MATCH", obj)
+    return obj
 
 
 Row = tuple[Callable[[Any], bool], Callable[[Any], Handler]]

@@ -85,7 +85,7 @@ class InstanceDictValue(AttributeDictValue):
 
 def wrap_attribute_dict(tr: Tracer, obj: dict[Any, Any], source: Source) -> Value | None:
     """Return the value of a dict of attributes of a module, or of an object known to the trace; else None."""
-    owner = tr.memo.instance_dicts.get(id(obj))
+    owner = tr.facts.instance_dicts.get(id(obj))
     if owner is not None:
         assert owner.source is not None
         if issubclass(owner.python_type(), _WITHOUT_VALUE):

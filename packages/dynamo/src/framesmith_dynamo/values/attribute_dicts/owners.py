@@ -22,9 +22,9 @@ def note_instance_dict(tr: Tracer, owner: Any) -> None:
         return
     if tr.journal.value_of(entries) is not None:
         raise GraphBreak(INSTANCE_DICT, f"{owner.describe()} is used after its __dict__ was used by itself")
-    other = tr.memo.instance_dicts.setdefault(id(entries), owner)
+    other = tr.facts.instance_dicts.setdefault(id(entries), owner)
     if other is not owner:
-        tr.memo.shared_dicts.add(id(entries))
+        tr.facts.shared_dicts.add(id(entries))
         if other.mutation is not None:
             refuse_shared(owner)
 

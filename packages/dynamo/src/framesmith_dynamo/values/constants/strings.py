@@ -28,14 +28,14 @@ class StringValue(ConstantValue):
         Value.__init__(self, source=source)
         self._text = text
         self._tr: Tracer | None = tr
-        tr.memo.unread_strings[source] = type(text)
+        tr.facts.unread_strings[source] = type(text)
 
     @property
     def value(self) -> Any:
         """The string, guarded from now on."""
         if self._tr is not None:
             assert self.source is not None
-            self._tr.memo.unread_strings.pop(self.source, None)
+            self._tr.facts.unread_strings.pop(self.source, None)
             self._tr.guard(self.source, "EQUALS_MATCH", self._text)
             self._tr = None
         return self._text

@@ -58,14 +58,14 @@ def elementwise(tr: Tracer, function: Value, wholes: Sequence[TensorValue]) -> T
     builder = wholes[0].ref.builder
     scalars = [_scalar(tr, whole.fake) for whole in wholes]
     last = scalars[-1].as_proxy()
-    before, tr.memo.elementwise_subscripts = tr.memo.elementwise_subscripts, True
+    before, tr.facts.body.elementwise_subscripts = tr.facts.body.elementwise_subscripts, True
     try:
         with tr.journal.nested("a function of single elements"):
             result = tr.call(function, scalars, {})
     except MutationRefused as error:
         raise GraphBreak(NOT_ELEMENTWISE, str(error)) from error
     finally:
-        tr.memo.elementwise_subscripts = before
+        tr.facts.body.elementwise_subscripts = before
     if not isinstance(result, TensorValue):
         raise GraphBreak(NOT_ELEMENTWISE, f"it gives {result.describe()}")
     return _Replay(tr, builder, dict(zip(scalars, wholes, strict=True)), last).of(result)

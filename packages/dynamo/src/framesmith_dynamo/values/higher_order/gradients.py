@@ -65,11 +65,11 @@ def grad_and_value(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     examples = [tr.call_torch("detach", (one,), {}) for one in tensors]
     builder, nodes = tensors[0].ref.builder, [one.as_proxy() for one in examples]
     last = last_node(builder)
-    tr.memo.differentiated += 1
+    tr.facts.body.differentiated += 1
     try:
         result = traced_body(tr, function, lambda: _with_examples(tr, trees, examples), keywords)
     finally:
-        tr.memo.differentiated -= 1
+        tr.facts.body.differentiated -= 1
     value, others = _results(tr, result, has_aux.bool_(tr))
     body = extract_subgraph(builder, last, nodes, [one.as_proxy() for one in (value, *others.leaves)])
     wanted = [_positions(trees, at) for at in chosen]

@@ -37,14 +37,14 @@ ASKS_LEVEL = register_break(
 @handles(unstable.maybe_current_level)
 def maybe_current_level(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """No transform is active around a frame that is compiled."""
-    if tr.memo.transforms:
+    if tr.facts.body.transforms:
         raise GraphBreak(ASKS_LEVEL)
     return tr.constant(None)
 
 
 def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Value]], kwargs: Kwargs) -> Value:
     """Return the result of a function under a transform, for `arguments()`, which returns new containers."""
-    tr.memo.transforms += 1
+    tr.facts.body.transforms += 1
     try:
         with tr.journal.nested("a function under a transform"):
             return tr.call(function, arguments(), kwargs)
@@ -53,7 +53,7 @@ def traced_body(tr: Tracer, function: Value, arguments: Callable[[], Sequence[Va
     except TracedRaise as error:
         raise GraphBreak(BODY_RAISES, error.value.describe()) from error
     finally:
-        tr.memo.transforms -= 1
+        tr.facts.body.transforms -= 1
 
 
 def transformed(

@@ -4,7 +4,7 @@ Note [One example]: the function is traced once, on the first example of each ba
 strides that eager mode's batched tensors report. The recorded nodes are extracted as a subgraph, and one call is
 recorded, `vmapped(graph, ...)`, in which torch applies the operators to whole batches. It is run on fakes at once: an
 operation that torch rejects under vmap raises there, and the graph breaks. Code that would see a difference between a
-batched tensor and an example breaks where it reads it (`tr.memo.transforms`).
+batched tensor and an example breaks where it reads it (`tr.facts.body.transforms`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def stop(tr: Tracer) -> NoReturn:
 
 def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
     """Return the next item, or None at the end."""
-    tr.memo.step()
+    tr.facts.step()
     try:
         return iterator.next_(tr)
     except TracedRaise as raised:
@@ -49,7 +49,7 @@ def next_or_none(tr: Tracer, iterator: Value) -> Value | None:
 @contextlib.contextmanager
 def holding(tr: Tracer, iterator: Value) -> Iterator[None]:
     """Context manager: C code refers to an iterator, perhaps as the only owner."""
-    working = tr.memo.working  # the trace may be over when a loop that was left is freed
+    working = tr.facts.working  # the trace may be over when a loop that was left is freed
     working.append(iterator)
     try:
         yield

@@ -57,7 +57,7 @@ def source_by_name(obj: Any) -> Source | None:
 
 def library_path(tr: Tracer, owner: ModuleType | type) -> Source | None:
     """Return the one path through dictionaries to a module or class of a trusted library; None for others."""
-    homes = tr.memo.library_paths
+    homes = tr.facts.library_paths
     if owner not in homes:
         name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
         homes[owner] = source_by_name(owner) if is_trusted(name) else None
@@ -69,7 +69,7 @@ def class_source(tr: Tracer, cls: type, instance: Source | None = None) -> Sourc
 
     The same source throughout a trace.
     """
-    sources = tr.memo.class_sources
+    sources = tr.facts.class_sources
     if cls not in sources:
         source = library_path(tr, cls)
         if source is None and instance is not None:
@@ -143,7 +143,7 @@ def entry_value(tr: Tracer, cls: type, entry: Found, name: str, instance: Source
 
 def pending_entry(tr: Tracer, owner: type, name: str) -> Value | None:
     """Return the value that the trace has stored into a class under an existing name; None if none."""
-    known = tr.memo.classes.get(owner)
+    known = tr.facts.classes.get(owner)
     return None if known is None else tr.journal.stored_attr(known, name)
 
 
@@ -161,9 +161,9 @@ def guard_class(tr: Tracer, cls: type, instance: Source | None = None) -> None:
 
     Once per class and trace.
     """
-    if cls in tr.memo.guarded_classes:
+    if cls in tr.facts.guarded_classes:
         return
-    tr.memo.guarded_classes.add(cls)
+    tr.facts.guarded_classes.add(cls)
     if all(is_trusted(owner.__module__) or owner.__flags__ & IMMUTABLE_TYPE for owner in mro(cls)):
         return
     base = class_source(tr, cls, instance)
@@ -178,7 +178,7 @@ def slot_check(tr: Tracer, cls: type, entry: Found, name: str, instance: Source 
     The guard on the class checks its entries, not changes of their types.
     """
     kind = type(entry.raw)
-    if not kind.__flags__ & IMMUTABLE_TYPE and kind not in tr.memo.guarded_classes:
+    if not kind.__flags__ & IMMUTABLE_TYPE and kind not in tr.facts.guarded_classes:
         guard_class(tr, cls, instance)
         guard_class(tr, kind, entry_source(tr, cls, entry, name, instance))
     return any(type_lookup(kind, slot) is not None for slot in slots)

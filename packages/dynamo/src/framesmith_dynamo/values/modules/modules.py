@@ -181,8 +181,8 @@ class ModuleValue(ObjectValue):
     def _hook_count(self, tr: Tracer, name: str) -> int:
         real = self._unchanged_registry(tr, name)
         if real is not None:
-            if (id(self), name) not in tr.memo.counted_hooks:
-                tr.memo.counted_hooks.add((id(self), name))
+            if (id(self), name) not in tr.facts.counted_hooks:
+                tr.facts.counted_hooks.add((id(self), name))
                 tr.guard(self.attribute_source(name), "LENGTH", len(real))
             return len(real)
         hooks = self.own_attribute(tr, name)
@@ -194,8 +194,8 @@ register(OBJECT_FAMILIES, Module)(ModuleValue)
 
 def guard_global_hooks(tr: Tracer) -> None:
     """Guard, once per trace, the hooks that apply to all modules."""
-    if not tr.memo.counted_global_hooks:
-        tr.memo.counted_global_hooks = True
+    if not tr.facts.counted_global_hooks:
+        tr.facts.counted_global_hooks = True
         for name in GLOBAL_HOOKS:
             count = len(getattr(torch.nn.modules.module, name))
             tr.guard(AttrSource(ModuleSource(_MODULE_FILE), name), "LENGTH", count)

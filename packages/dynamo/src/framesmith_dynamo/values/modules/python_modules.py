@@ -105,7 +105,7 @@ def wrap_python_module(tr: Tracer, obj: ModuleType, source: Source) -> Value:
     tr.guard(source, "ID_MATCH", obj)
     entries = namespaces.dictionary_of(obj)
     if entries is not tr.root_globals and namespaces.import_name(entries) is None:
-        tr.memo.namespaces.setdefault(id(entries), InstanceDictSource(source))
+        tr.facts.namespaces.setdefault(id(entries), InstanceDictSource(source))
     return PythonModuleValue(obj, source=source)
 
 

@@ -111,7 +111,7 @@ class _Call:
     def __init__(self, tr: Tracer, cached: CachedFunctionValue, args: Args, kwargs: Kwargs) -> None:
         self.tr, self.cached, self.args, self.kwargs = tr, cached, args, kwargs
         self.function = cached.obj
-        self.use = tr.memo.caches.setdefault(id(self.function), CacheUse())
+        self.use = tr.facts.caches.setdefault(id(self.function), CacheUse())
 
     def value(self) -> Value:
         """Return the result of the call; its repetition is recorded."""
@@ -130,9 +130,9 @@ class _Call:
 
     def _call_again(self, how: Callable[..., None]) -> None:
         """Repeat the call in compiled code, unless another such call does."""
-        if self.tr.memo.in_cached_call:
+        if self.tr.facts.body.cached_calls:
             return
-        results = self.tr.memo.cached_results
+        results = self.tr.facts.cached_results
         given = (*self.args, *self.kwargs.values())
         calls = [results[id(arg)][1] if id(arg) in results else None for arg in given]
         if any(call is not None and call.sources for call in calls):
@@ -146,7 +146,7 @@ class _Call:
         if symbol is not None:
             return symbol
         key = operations.hash_key(self.tr, value)
-        made = self.tr.memo.cached_results.get(id(value))
+        made = self.tr.facts.cached_results.get(id(value))
         if made is not None:
             return made[1]
         if value.can_be_constant():
@@ -216,7 +216,7 @@ class _Call:
         nothing = CachedCall(function, key, ABSENT)
         nothing_held = (source, "CACHED_CALL", nothing)
         conditions = (nothing_held,) if not nothing.sources and self._now(nothing) else ()
-        if id(self.function) in self.tr.memo.called_for_real:
+        if id(self.function) in self.tr.facts.called_for_real:
             raise self._broken("the object that it makes is needed afterwards", *conditions)
         try:
             value = self._run_body()
@@ -242,13 +242,13 @@ class _Call:
         return call.holds(self.function, *map(self.tr.hint_at, call.sources))
 
     def _run_body(self) -> Value:
-        memo, before = self.tr.memo, self.tr.operations
-        memo.in_cached_call += 1
+        body, before = self.tr.facts.body, self.tr.operations
+        body.cached_calls += 1
         try:
             with self.tr.journal.nested(self.cached.describe()):
                 value = self.tr.call(self.cached.getattr_(self.tr, "__wrapped__"), self.args, self.kwargs)
         finally:
-            memo.in_cached_call -= 1
+            body.cached_calls -= 1
         if self.tr.operations != before:
             raise GraphBreak(CACHED_FUNCTION, "it computes with tensors")
         return value
@@ -289,7 +289,7 @@ class _Call:
                 self.tr.journal.lend(part, self.cached)
                 lent = True
         if lent:
-            self.tr.memo.cached_results[id(value)] = (value, call)
+            self.tr.facts.cached_results[id(value)] = (value, call)
 
 
 class HeldResult(Value):

@@ -319,7 +319,7 @@ def _is_class(obj: Any) -> bool:
 def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
     """Wrap a class found at a source, guarded by identity."""
     tr.guard(source, "ID_MATCH", obj)
-    tr.memo.class_sources.setdefault(obj, library_path(tr, obj) or source)
+    tr.facts.class_sources.setdefault(obj, library_path(tr, obj) or source)
     value = _build_class(tr, obj)
     if value.source is None:
         value.source = source
@@ -328,9 +328,9 @@ def wrap_class(tr: Tracer, obj: type, source: Source) -> Value:
 
 def _build_class(tr: Tracer, obj: type) -> Value:
     """Return the one value of a class; its source is guarded when something is read of it."""
-    if obj not in tr.memo.classes:
-        tr.memo.classes[obj] = ClassValue(obj)
-    return tr.memo.classes[obj]
+    if obj not in tr.facts.classes:
+        tr.facts.classes[obj] = ClassValue(obj)
+    return tr.facts.classes[obj]
 
 
 builds_family(Family.CLASS, _is_class)(_build_class)

@@ -243,7 +243,7 @@ class ObjectValue(Value):
         """Track the object in the journal."""
         if self.mutation is None:
             if not self.is_new:
-                if id(self.entries()) in tr.memo.shared_dicts:
+                if id(self.entries()) in tr.facts.shared_dicts:
                     refuse_shared(self)
                 tr.journal.track_existing(self, self.obj)
             else:

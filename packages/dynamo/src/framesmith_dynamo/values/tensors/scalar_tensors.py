@@ -29,14 +29,14 @@ def note_item(tr: Tracer, tensor: Value | None, number: Value) -> None:
         return
     held = torch.bool if number.python_type() is bool else torch.int64
     if tensor.fake.dim() == 0 and tensor.fake.dtype is held:
-        tr.memo.tensor_items[id(tensor.ref)] = (tensor, tensor.fake._version, number)
+        tr.facts.tensor_items[id(tensor.ref)] = (tensor, tensor.fake._version, number)
 
 
 def item_of(tr: Tracer, value: Value) -> Value | None:
     """Return the item that a tensor is known to have; None of all others."""
     if not isinstance(value, TensorObject):
         return None
-    known = tr.memo.tensor_items.get(id(value.ref))
+    known = tr.facts.tensor_items.get(id(value.ref))
     return known[2] if known is not None and known[1] == value.fake._version else None
 
 
@@ -65,7 +65,7 @@ def _is_followed(op: str, left: Value, right: Value) -> bool:
 
 def forget_item(tr: Tracer, tensor: TensorObject) -> None:
     """Forget a tensor's item, which may change from now on without a new version: through its `.data`."""
-    tr.memo.tensor_items.pop(id(tensor.ref), None)
+    tr.facts.tensor_items.pop(id(tensor.ref), None)
 
 
 def _plain_int(value: Value) -> Value | None:

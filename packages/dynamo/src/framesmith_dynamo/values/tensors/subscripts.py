@@ -109,7 +109,7 @@ def _decided(tr: Tracer, item: Value) -> Value:
 
     Ends of a slice that are 0-d tensors become their items, if known.
     """
-    if isinstance(item, SliceValue) and tr.memo.tensor_items:
+    if isinstance(item, SliceValue) and tr.facts.tensor_items:
         return SliceValue(*(item_of(tr, part) or part for part in item.referents()))
     return tr.constant(item.bool_(tr)) if item.is_symbolic() and item.python_type() is bool else item
 

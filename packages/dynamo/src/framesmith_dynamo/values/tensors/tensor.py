@@ -85,7 +85,7 @@ class TensorValue(TensorObject):
             raise
 
     def call_method_first(self, tr: Tracer, name: str, args: Args, kwargs: Kwargs) -> Value:
-        if tr.memo.transforms:
+        if tr.facts.body.transforms:
             self.check_asked(tr, name)
         special = C_METHODS.get((torch.Tensor, name))
         if _is_misused(name, args, kwargs):
@@ -114,7 +114,7 @@ class TensorValue(TensorObject):
     # Items
 
     def getitem(self, tr: Tracer, key: Value) -> Value:
-        if tr.memo.elementwise_subscripts and (element := gathered(tr, self, key)) is not None:
+        if tr.facts.body.elementwise_subscripts and (element := gathered(tr, self, key)) is not None:
             return element
         tensor, rest = selected(tr, self, self.fake.dim(), key)
         return tensor if rest is None else tr.call_torch(operator.getitem, (tensor, rest), {})
@@ -142,7 +142,7 @@ class TensorValue(TensorObject):
         raise GraphBreak(DATA_DEPENDENT_BRANCH, f"`in` on {self.describe()}")
 
     def bool_(self, tr: Tracer) -> bool:
-        if tr.memo.transforms:
+        if tr.facts.body.transforms:
             raise GraphBreak(ASKED_IN_BODY, f"truth of {self.describe()}")
         if self.fake.numel() > 1:
             tr.raise_(RuntimeError, "Boolean value of Tensor with more than one value is ambiguous")
@@ -165,7 +165,7 @@ class TensorValue(TensorObject):
     def _computed(self, tr: Tracer, op: str, function: Any, *operands: Value) -> Value:
         """Return the result of an operator, and record its item if known."""
         result = tr.call_torch(function, operands, {})
-        if tr.memo.tensor_items:
+        if tr.facts.tensor_items:
             note_result(tr, result, op, operands)
         return result
 
@@ -230,7 +230,7 @@ def _storage_offset(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -
 @c_method("requires_grad_", torch.Tensor)
 def _requires_grad_method(tr: Tracer, self: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     [flag] = (*args, *kwargs.values()) or (tr.constant(True),)
-    if tr.memo.transforms or not self.is_same_flag(flag):  # under a transform torch rejects the method
+    if tr.facts.body.transforms or not self.is_same_flag(flag):  # under a transform torch rejects the method
         raise GraphBreak(AUTOGRAD_STATE, f"requires_grad_() of {self.describe()}", before_effects=True)
     return self
 

@@ -99,7 +99,7 @@ class TensorObject(Value):
     # Reading
 
     def getattr_(self, tr: Tracer, name: str) -> Value:
-        if tr.memo.transforms:
+        if tr.facts.body.transforms:
             self.check_asked(tr, name)
         folded = FOLDED_ATTRIBUTES.get(name)
         if folded is not None and not (name == "is_leaf" and self.source is not None and self.fake.requires_grad):
@@ -133,7 +133,7 @@ class TensorObject(Value):
         A batched tensor has no gradients of its own; its strides are those of a whole batch. Tensors of a
         differentiated function have histories.
         """
-        history = self.fake.requires_grad or tr.memo.differentiated
+        history = self.fake.requires_grad or tr.facts.body.differentiated
         if self.source is None and (name in LAYOUT_METHODS or (name in HISTORY and history)):
             raise GraphBreak(ASKED_IN_BODY, f"{name!r} of {self.describe()}")
 
@@ -182,7 +182,7 @@ class TensorObject(Value):
     # Writing
 
     def setattr_(self, tr: Tracer, name: str, value: Value) -> None:
-        if tr.memo.transforms:
+        if tr.facts.body.transforms:
             self.check_asked(tr, name)
         if name == "grad":
             self._set_grad(tr, value)

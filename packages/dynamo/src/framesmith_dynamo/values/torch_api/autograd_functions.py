@@ -64,7 +64,7 @@ def apply(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in rest
     )
     setup = type_lookup(cls, "setup_context")
-    if tr.memo.transforms:
+    if tr.facts.body.transforms:
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__} under a transform")
     if needs_grad or kwargs or setup is None or setup.owner.__module__ != "torch.autograd.function":
         raise GraphBreak(CUSTOM_AUTOGRAD, f"{cls.__module__}.{cls.__qualname__}")

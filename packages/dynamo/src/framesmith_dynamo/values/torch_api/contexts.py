@@ -236,7 +236,7 @@ def enter_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return context.enter(tr)
     settings = [context.getattr_(tr, name).as_constant() for name in AUTOCAST_SETTINGS]
     opened = tr.emit_state(unstable.enter_autocast, *settings)
-    tr.memo.entered_autocast.setdefault(id(context), []).append(opened)
+    tr.facts.entered_autocast.setdefault(id(context), []).append(opened)
     return context
 
 
@@ -245,7 +245,7 @@ def exit_existing_autocast(tr: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`autocast.__exit__(context, ...)`."""
     if isinstance(args[0], TorchContextValue):
         return args[0].exit_(tr, args[1:])
-    opened = tr.memo.entered_autocast.get(id(args[0]))
+    opened = tr.facts.entered_autocast.get(id(args[0]))
     if not opened:
         raise GraphBreak(AUTOCAST_INSIDE, "left without having been entered")
     tr.emit_state(unstable.exit_autocast, opened.pop())
