@@ -97,11 +97,6 @@ def is_allowed(function: Any) -> bool:
     return _is_in(torch_names.ALLOWED, function) and not is_leaf(function)
 
 
-def is_nonstrict(function: Any) -> bool:
-    """Whether `nonstrict_trace` made it."""
-    return _is_in(torch_names.NONSTRICT, function)
-
-
 def is_leaf(function: Any) -> bool:
     """Whether `leaf_function` made it."""
     return _is_in(torch_names.LEAVES, function)

@@ -30,9 +30,6 @@ ERROR_ON_BREAK: Final = TorchName(
     "torch._dynamo.utils", "_error_on_graph_break", "torch._dynamo.error_on_graph_break has no effect"
 )
 ALLOWED: Final = TorchName("torch._dynamo.trace_rules", "_allowed_callable_ids", "allow_in_graph has no effect")
-NONSTRICT: Final = TorchName(
-    "torch._dynamo.trace_rules", "_nonstrict_trace_callable_ids", "nonstrict_trace has no effect"
-)
 LEAVES: Final = TorchName("torch._dynamo.trace_rules", "_leaf_function_ids", "leaf_function has no effect")
 DISALLOWED: Final = TorchName("torch._dynamo.trace_rules", "_disallowed_callable_ids", "graph_break() has no effect")
 POLYFILLED: Final = TorchName(

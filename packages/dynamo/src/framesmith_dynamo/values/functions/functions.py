@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +57,12 @@ class FunctionValue(Value):
 
     python_types = (FunctionType,)
     exact_operators = True
-    __slots__ = ("cells", "defaults", "function", "kwdefaults", "made_in_trace")
+    __slots__ = ("cells", "defaults", "function", "kwdefaults", "made")
 
     def __init__(self, function: FunctionType, *, source: Source | None = None) -> None:
         super().__init__(source=source)
         self.function = function
-        self.made_in_trace = False
+        self.made = False
         self.defaults: tuple[Value, ...] | None = None
         self.kwdefaults: dict[str, Value] | None = None
         self.cells: tuple[CellValue, ...] | None = None
@@ -74,23 +74,18 @@ class FunctionValue(Value):
         function_globals: dict[str, Any],
         *,
         qualname: str | None = None,
-        defaults: Sequence[Value] = (),
-        kwdefaults: Mapping[str, Value] | None = None,
-        annotations: Sequence[Value] = (),
-        closure: Sequence[CellValue] = (),
+        **parts: Any,
     ) -> FunctionValue:
-        """Return the function that MAKE_FUNCTION creates in the trace. Annotations as in `annotate`."""
+        """Return the function that MAKE_FUNCTION creates in the trace, with parts as in `set_part`."""
         stand_in = FunctionType(code, function_globals, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
         if qualname is not None:
             stand_in.__qualname__ = qualname
         value = FunctionValue(stand_in)
-        value.made_in_trace = True
-        value.defaults = tuple(defaults)
-        value.kwdefaults = dict(kwdefaults or {})
-        value.cells = tuple(closure)
+        value.made = True
+        value.defaults, value.kwdefaults, value.cells = (), {}, ()
         tr.journal.track_new(value, FunctionType)
-        if annotations:
-            value.annotate(tr, annotations)
+        for part, given in parts.items():
+            value.set_part(tr, part, given)
         return value
 
     def set_part(self, tr: Tracer, part: str, given: Any) -> None:
@@ -112,7 +107,7 @@ class FunctionValue(Value):
 
     @property
     def is_new(self) -> bool:
-        return self.made_in_trace
+        return self.made
 
     def describe(self) -> str:
         return f"function {self.function.__qualname__}"
@@ -141,7 +136,7 @@ class FunctionValue(Value):
             self.guard_identity(tr)
             other.guard_identity(tr)
         same = other is self or (
-            not self.is_new and isinstance(other, FunctionValue) and other.function is self.function
+            isinstance(other, FunctionValue) and not self.is_new and other.function is self.function
         )
         return tr.constant(same == (op == "=="))
 
