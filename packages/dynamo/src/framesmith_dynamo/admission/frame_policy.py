@@ -125,7 +125,7 @@ def is_disabled(code: CodeType) -> bool:
 def admit(code: CodeType) -> None:
     """Mark code as compiled, whichever package it belongs to: the user has asked for this function.
 
-    The interest filter holds for it, too, other than for code that the hook is told to `always_offer`.
+    The interest filter holds for it, unlike for code given to `always_offer` of the hook.
     """
     _ADMITTED.add(code)
 
