@@ -22,7 +22,6 @@ from framesmith_dynamo.values.base import Found
 from framesmith_guards.values.classes import IMMUTABLE_TYPE, class_dict, mro
 
 
-
 class Missing:
     """The type of `MISSING`."""
 
