@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from framesmith_sideeffects.protocol import TracedValue, is_new
 
@@ -19,7 +18,7 @@ class MutationRefused(TypeError):
 class NotMadeHere(TypeError):
     """A replay needs an object that `maker` makes when the compiled code runs."""
 
-    def __init__(self, maker: Any) -> None:
+    def __init__(self, maker: TracedValue) -> None:
         super().__init__(f"an object is needed that a {described(maker)} makes")
         self.maker = maker
 
