@@ -30,7 +30,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.refusal import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
-from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,9 @@ def tile_for(depth: int, values: int, factors: str) -> AttentionTile:
 
 def _fit(matmul: FusedMatmul, pv_matmul: FusedMatmul) -> bool:
     """Whether the second matmul's rows are those of the first one, and nothing else is in it."""
-    shape = (matmul.batch.size, matmul.rows.size, matmul.columns.size)
-    if pv_matmul.a.shape != shape or pv_matmul.a.strides != contiguous_strides(shape) or pv_matmul.a.offset != 0:
-        return False
-    return is_plain(pv_matmul)
+    shape, rows = sizes_of(matmul), pv_matmul.a
+    is_whole = (rows.shape, rows.strides, rows.offset) == (shape, contiguous_strides(shape), 0)
+    return is_whole and is_plain(pv_matmul)
 
 
 def _without_others(kernel: Kernel, probabilities: str, calls: Mapping[str, CallNode]) -> tuple[Kernel, set[str]]:

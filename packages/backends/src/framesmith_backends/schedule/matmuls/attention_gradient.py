@@ -21,7 +21,7 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.matmuls.attention import Found, by_rows
-from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of
+from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of, sizes_of
 
 ROWS, COLUMNS = "rows", "columns"
 
@@ -129,7 +129,7 @@ def _moved(kernel: Kernel, matmuls: Mapping[str, FusedMatmul]) -> tuple[set[str]
     for load in read:
         if load.source in matmuls and load.index[0] == place and load.guard is None:
             taken[load.source] = matmuls[load.source]
-    sizes = {_sizes(matmul) for matmul in taken.values()}
+    sizes = {sizes_of(matmul) for matmul in taken.values()}
     other = [one for one in read if one.source in taken and (one.index[0] != place or one.guard is not None)]
     if len(sizes) != 1 or len(taken) > 2 or other:
         return None
@@ -143,10 +143,6 @@ def _moved(kernel: Kernel, matmuls: Mapping[str, FusedMatmul]) -> tuple[set[str]
     for store in stores:
         values[store.buffer] = substitute(transform(store.value, lambda e: _as_ref(e, taken)), where)
     return set(taken), values
-
-
-def _sizes(matmul: FusedMatmul) -> tuple[Size, ...]:
-    return matmul.batch.size, matmul.rows.size, matmul.columns.size
 
 
 def _as_ref(e: Expr, taken: Mapping[str, FusedMatmul]) -> Expr | None:
@@ -165,27 +161,23 @@ def _reader(grouped: Grouped, node: CallNode, name: str, first: FusedMatmul) -> 
     matmul = grouped.matmul(node)
     if matmul is None or not is_plain(matmul) or matmul.a.source == matmul.b.source:
         return None
-    batch, rows, columns = _sizes(first)
-    if rows == 1 or columns == 1:
+    sizes = sizes_of(first)
+    if 1 in sizes[1:]:
         return None
     is_left = matmul.a.source == name
     stored, other = (matmul.a, matmul.b) if is_left else (matmul.b, matmul.a)
-    shape, steps = (batch, rows, columns), contiguous_strides((batch, rows, columns))
-    upright = _is_at(stored, shape, steps)
-    is_transposed = _is_at(stored, (batch, columns, rows), (steps[0], steps[2], steps[1]))
+    upright, is_transposed = _lies_in_rows(stored, sizes), _lies_in_rows(stored.transposed, sizes)
     if stored.offset != 0 or upright == is_transposed:
         return None
-    size = matmul.batch.size, matmul.rows.size, matmul.columns.size
-    result = BufferView(node.call.name, 0, size, contiguous_strides(size))
+    result = BufferView(node.call.name, 0, sizes_of(matmul), contiguous_strides(sizes_of(matmul)))
     factor, result = (other, result) if is_left else (other.transposed, result.transposed)
     return Reader(node, name, ROWS if is_left == upright else COLUMNS, factor, result, matmul.dtype)
 
 
-def _is_at(view: BufferView, shape: Sequence[Size], strides: Sequence[Size]) -> bool:
-    """Whether the view has these sizes, and strides where sizes are not 1."""
-    return view.shape == tuple(shape) and all(
-        n == 1 or one == other for n, one, other in zip(shape, view.strides, strides, strict=True)
-    )
+def _lies_in_rows(view: BufferView, shape: tuple[Size, ...]) -> bool:
+    """Whether the view has these sizes and is contiguous; strides of single elements do not count."""
+    steps = zip(shape, view.strides, contiguous_strides(shape), strict=True)
+    return view.shape == shape and all(n == 1 or one == other for n, one, other in steps)
 
 
 def _sides(grouped: Grouped, between: MatmulPair) -> Found | None:
@@ -217,8 +209,7 @@ def _item(
     for name, (_, matmul) in between.matmuls.items():
         if name not in needed:
             continue
-        left, right = matmul.a, matmul.b
-        (a, kind), (b, other_kind) = half.view(left), half.view(right)
+        (a, kind), (b, other_kind) = half.view(matmul.a), half.view(matmul.b)
         if kind != other_kind:
             return None
         made = (a, b) if side == ROWS else (b.transposed, a.transposed)
@@ -239,10 +230,8 @@ def _item(
     kind = next(kind for kind in ("f32", "f16", "bf16") if kind in kinds)
     if why_not_deep(longest, kind) is not None:
         return None
-    name = f"attention_gradient_{side}_{first.name}"
-    tile = gradient_tile(side, longest, kind)
-    last_first = side == ROWS
-    return FusedAttentionGradient(name, first.batch, own, other, tuple(matmuls), tuple(sums), tile, last_first)
+    name, tile = f"attention_gradient_{side}_{first.name}", gradient_tile(side, longest, kind)
+    return FusedAttentionGradient(name, first.batch, own, other, tuple(matmuls), tuple(sums), tile, side == ROWS)
 
 
 def _refs(value: Expr) -> list[Ref]:

@@ -20,7 +20,7 @@ from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.schedule.fusion.domains import flat_index
 from framesmith_backends.schedule.fusion.group import Group
 from framesmith_backends.schedule.kernels.loops import arrange, moved
-from framesmith_backends.schedule.matmuls.grouped import Grouped, point_at, point_of, pointwise
+from framesmith_backends.schedule.matmuls.grouped import Grouped, point_at, point_of, pointwise, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,9 @@ class Fusable:
         """The layouts of buffers that these need besides."""
         if tile.splits == 1 and not tile.evenly:
             return {}
-        one = self.matmul
-        shape = (tile.splits, one.batch.size, one.rows.size, one.columns.size)
-        if tile.evenly:
-            shape = (tile.evenly, 2, tile.rows, tile.columns)
-        return {parts_name(one): Layout(shape, contiguous_strides(shape), "f32", device)}
+        split = (tile.splits, *sizes_of(self.matmul))
+        shape = (tile.evenly, 2, tile.rows, tile.columns) if tile.evenly else split
+        return {parts_name(self.matmul): Layout(shape, contiguous_strides(shape), "f32", device)}
 
 
 #: For each matmul that is to run in another form than the present one: its tile.

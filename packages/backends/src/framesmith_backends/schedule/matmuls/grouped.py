@@ -15,7 +15,7 @@ from framesmith_backends.ir.matmul import Item
 from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import numel
+from framesmith_backends.ir.symbolic.size import Size, numel
 from framesmith_backends.schedule.fusion.domains import flat_index
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.kernels.build import build_kernel
@@ -161,6 +161,10 @@ def _sum(program: Program, operands: Operands, loops: tuple[Var, Var, Var], dtyp
 def pointwise(name: str, loops: Iterable[Var], stores: tuple[Store, ...]) -> Kernel:
     passes = (Pass((), (), stores),)
     return Kernel(name, params_of(passes), tuple(loops), (), None, passes)
+
+
+def sizes_of(matmul: FusedMatmul) -> tuple[Size, ...]:
+    return matmul.batch.size, matmul.rows.size, matmul.columns.size
 
 
 def is_plain(matmul: FusedMatmul) -> bool:
