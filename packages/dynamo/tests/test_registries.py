@@ -12,7 +12,15 @@ from framesmith_dynamo.values.c_methods import c_method
 from framesmith_dynamo.values.callables import CALL_HANDLERS, handles
 from framesmith_dynamo.values.objects.attributes import binds
 from framesmith_dynamo.values.wrap import load_tables
-from framesmith_dynamo.values.wrap_registry import builds_type, wraps_type
+from framesmith_dynamo.values.wrap_registry import (
+    BUILDER_FAMILIES,
+    WRAPPER_FAMILIES,
+    Family,
+    builds_family,
+    builds_type,
+    wraps_family,
+    wraps_type,
+)
 
 load()
 load_tables()
@@ -29,12 +37,23 @@ load_tables()
         c_method("join", str),
         wraps_type(dict),
         builds_type(dict),
+        wraps_family(Family.CLASS, callable),
+        builds_family(Family.CLASS, callable),
         binds(property),
     ],
 )
 def test_a_key_has_one_row(enter: Callable[[Any], Any]) -> None:
     with pytest.raises(ValueError, match="is registered already"):
         enter(lambda *args: None)
+
+
+def test_families_are_tried_in_their_order() -> None:
+    assert [*WRAPPER_FAMILIES] == [*Family] and [*BUILDER_FAMILIES] == sorted(BUILDER_FAMILIES)
+
+
+def test_an_unknown_instruction_has_no_handler() -> None:
+    with pytest.raises(ValueError, match="no canonical operations"):
+        interprets("JUMP_IF_TRUE_OR_POP")
 
 
 def test_a_break_has_one_kind() -> None:
