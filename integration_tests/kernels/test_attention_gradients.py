@@ -29,7 +29,7 @@ from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
 from framesmith_backends.launch.cuda.kernel_runs import rendered
-from framesmith_backends.refusal import Refusal
+from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite import attention_gradient as rewrite
 from framesmith_backends.schedule.matmuls import attention_gradient
 from framesmith_backends.schedule.matmuls.attention import Found

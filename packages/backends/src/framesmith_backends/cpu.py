@@ -18,17 +18,17 @@ from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
 from framesmith_backends.native_ops.base import pending_code
-from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
 from framesmith_backends.pipeline import LAYOUT_PASSES, PROVIDERS, Compilation, lay_out_step, plan_graph, verifying
-from framesmith_backends.refusal import noted_refusals
-from framesmith_backends.reporting import KERNELS, PLANS
+from framesmith_backends.reporting import KERNELS, PLANS, noted_refusals
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.target import CPU
 from framesmith_guards.torch_adapter import OpOverload
 
-CHOICES: dict[str, tuple[object, ...]] = {
+#: The values of each option, the default first.
+CHOICES: Mapping[str, tuple[object, ...]] = {
     "numerics": ("strict", "contract"), "matmul": tuple(PROVIDERS), "layout": ("channels_last", "traced"),
     "launch": ("native", "python"), "verify_ir": (False, True),
 }  # fmt: skip
@@ -72,13 +72,7 @@ class CpuBackend:
     name = "cpu"
     devices: tuple[str, ...] = ("cpu",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {
-        "numerics": "strict",
-        "matmul": "auto",
-        "layout": "channels_last",
-        "launch": "native",
-        "verify_ir": False,
-    }
+    options: Mapping[str, object] = {name: values[0] for name, values in CHOICES.items()}
 
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
@@ -96,7 +90,7 @@ class CpuBackend:
         options: Mapping[str, object] | None = None,
         on_error: OnError | None = None,
     ) -> BoxedFn:
-        checked_role(role, self.name)
+        check_role(role, self.name)
         chosen = checked_options(options, self.options, CHOICES, self.name)
         if why_not_functional(gm) is not None:
             return run_eagerly(gm)

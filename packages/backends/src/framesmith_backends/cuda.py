@@ -6,7 +6,6 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
 
 import torch
 from torch import fx
@@ -14,37 +13,29 @@ from torch import fx
 from framesmith_aten.contract import MODES, ROLES, BoxedFn, OnError, Role
 from framesmith_backends.autotune.matmuls import Choices
 from framesmith_backends.autotune.tiles import TileChoices
-from framesmith_backends.cuda_graphs.capturable import (
-    launches_anything,
-    parameters,
-    takes_unbacked,
-    why_not_captured,
-)
+from framesmith_backends.cuda_graphs.capturable import launches_anything, parameters, takes_unbacked, why_not_captured
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 from framesmith_backends.eager import run_eagerly
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, Rendered, kernel_run
 from framesmith_backends.launch.source import executed, write
 from framesmith_backends.lower.graph import Lowering, has_rule, why_not_functional
-from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.options import check_role, checked_options
 from framesmith_backends.passes import run_passes
-from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, Planned, lay_out_step, plan_graph, verifying
-from framesmith_backends.refusal import noted_refusals
+from framesmith_backends.pipeline import LAYOUT_PASSES, Compilation, lay_out_step, plan_graph, verifying
 from framesmith_backends.render.triton.horizontal import Launch
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.reporting import PLANS, warn_once
+from framesmith_backends.reporting import PLANS, noted_refusals, warn_once
 from framesmith_backends.rewrite.scalars import with_scalars_moved
-from framesmith_backends.rounding import rounds_float32
-from framesmith_backends.schedule.memory.arena import Order
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Run
 from framesmith_backends.target import GPU
+from framesmith_backends.torch_adapter import rounds_float32
 from framesmith_guards.torch_adapter import OpOverload
 
+#: The values of each option, the default first.
 CHOICES: Mapping[str, tuple[object, ...]] = {
-    "mode": tuple(MODES),
-    "layout": ("channels_last", "traced"),
-    "verify_ir": (False, True),
-}
+    "mode": tuple(MODES), "layout": ("channels_last", "traced"), "verify_ir": (False, True),
+}  # fmt: skip
 #: Modes in which launches are captured, and in which candidates of matmuls and kernels are timed.
 CAPTURING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "max-autotune-no-cudagraphs")
 
@@ -53,10 +44,9 @@ CAPTURING, MEASURING = ("reduce-overhead", "max-autotune"), ("max-autotune", "ma
 class TritonStages:
     """Every stage of one compilation, for reading; `graph` is what was lowered.
 
-    `kernels` are those of the plan, each as a function of its own; `launches` are what a run's entry launches, by its
-    name. `capture` says whether launches are captured as a CUDA graph, and why not; `matmuls` and `tiles` what of
-    matmuls and of other kernels was chosen by measuring, with the times. Of a partitioned graph `parts` are what runs,
-    each with stages of its own.
+    `kernels` are those of the plan, each as a function of its own, `launches` those of each run's entry, `capture` says
+    whether they are captured as a CUDA graph, and why not. `matmuls` and `tiles` report what was measured. `parts` are
+    those of a partitioned graph.
     """
 
     graph: fx.GraphModule
@@ -108,7 +98,7 @@ class CudaBackend:
     name = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     roles: tuple[Role, ...] = ROLES
-    options: Mapping[str, object] = {"mode": "default", "layout": "channels_last", "verify_ir": False}
+    options: Mapping[str, object] = {name: values[0] for name, values in CHOICES.items()}
 
     def lowers(self, op: OpOverload) -> bool:
         return has_rule(op)
@@ -129,7 +119,7 @@ class CudaBackend:
         options: Mapping[str, object] | None = None,
         on_error: OnError | None = None,
     ) -> BoxedFn:
-        checked_role(role, self.name)
+        check_role(role, self.name)
         chosen = checked_options(options, self.options, CHOICES, self.name)
         mode = str(chosen["mode"])
         problem = self.why_not_here()
@@ -147,15 +137,25 @@ class CudaBackend:
         self, gm: fx.GraphModule, role: Role, chosen: Mapping[str, object], on_error: OnError | None
     ) -> BoxedFn:
         mode = str(chosen["mode"])
-        laid_out = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen))
-        graph, parts = _partitioned_or_reported(laid_out, mode, on_error)
+        graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, role, chosen)), None
+        try:
+            graph, parts = _partitioned(graph, mode)
+        except Exception as error:
+            if on_error is None:
+                raise
+            on_error("partitioning a graph", error)
         if parts is not None:
             return _captured_in_parts(graph, parts, role, mode, on_error)
         return _captured(launcher(_measured_stages(graph, on_error, mode)), graph, role, mode)
 
     def why_not_here(self) -> str | None:
         """The reason why this machine cannot run it, and what to install; or None."""
-        return why_no_triton()
+        missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
+        if missing:
+            return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
+        if not torch.cuda.is_available() and not interpreting():
+            return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
+        return None
 
     def why_not(self, gm: fx.GraphModule) -> str | None:
         return self.why_not_here() or why_not_functional(gm)
@@ -167,29 +167,25 @@ class CudaBackend:
         graph, parts = run_passes(LAYOUT_PASSES, gm, Compilation(GPU, "inference", chosen)), None
         if _is_lowered(graph):
             graph, parts = _partitioned(graph, mode)
-        stages = replace(_unmeasured_stages(graph, mode), capture=_capture_text(graph, parts, mode))
-        if parts is None:
-            return stages
+        stages = replace(_stages(graph, mode), capture=_capture_text(graph, parts, mode))
         kind = device_of(graph)
-        return replace(stages, parts=tuple(_explained(part, mode, kind) for part in parts))
+        found = (replace(_stages(part.graph, mode, kind), capture=part.text()) for part in parts or ())
+        return replace(stages, parts=tuple(found))
 
 
-def _explained(part: Part, mode: str, device: str) -> TritonStages:
-    return replace(_unmeasured_stages(part.graph, mode, device), capture=part.text())
-
-
-def _unmeasured_stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
+def _stages(gm: fx.GraphModule, mode: str, device: str | None = None) -> TritonStages:
     """All stages of the graph, its matmuls by their present candidates, other kernels by rule."""
-    return stages_of(gm, device=device, **_choices(gm, mode, measured=False))
+    choose, tiles = _choices(gm, mode, measured=False)
+    return stages_of(gm, None, choose, device, tiles)
 
 
 def _measured_stages(
     gm: fx.GraphModule, on_error: OnError | None, mode: str, device: str | None = None
 ) -> TritonStages:
     """All stages of the graph; where the mode asks for that, its matmuls and kernels are measured."""
-    choices = _choices(gm, mode, not interpreting(), on_error)
-    stages = stages_of(gm, on_error, device=device, **choices)
-    if choices:
+    choose, tiles = _choices(gm, mode, not interpreting(), on_error)
+    stages = stages_of(gm, on_error, choose, device, tiles)
+    if choose is not None:
         for what, report in (("matmuls", stages.matmuls), ("tiles", stages.tiles)):
             if report:
                 PLANS.info("%s:\n%s", what, report)
@@ -203,41 +199,27 @@ def stages_of(
     device: str | None = None,
     tiles: TileChoices | None = None,
 ) -> TritonStages:
-    """All stages of the graph; `choose` says which matmuls run as one kernel with what follows.
-
-    `tiles` chooses the configurations of other kernels; without it by rule.
-    """
+    """All stages of the graph; `choose` has candidates of matmuls, `tiles` those of other kernels, else by rule."""
     made = Rendered()
     with noted_refusals() as refusals:
-        planned = _planned(gm, device or device_of(gm), on_error, choose, made.order)
+        about = Compilation(GPU, "inference", {}, _attends)
+        planned = plan_graph(gm, about, device or device_of(gm), on_error, choose=choose, order=made.order)
     gm, lowering, plan = planned.graph, planned.lowering, planned.plan
     every = [one for some in made.gathered.values() for one in some]
     program = replace(lowering.program, layouts={**lowering.program.layouts, **made.layouts})
     chosen = {} if tiles is None else tiles(every, program)
     functions = dict(made.functions)
-    for form in chosen.values():
-        functions.update(form.functions)
+    for one in chosen.values():
+        functions.update(one.functions)
     launched = {
         entry: [chosen[one.name].launch if one.name in chosen else one.launch(functions) for one in some]
         for entry, some in made.gathered.items()
     }
     reports = ["mode asks for no measuring" if choices is None else choices.text() for choices in (choose, tiles)]
-    source = write(plan, gm)[0]
-    kernels = tuple(functions.values())
+    kernels, source = tuple(functions.values()), write(plan, gm)[0]
     return TritonStages(
         gm, lowering, plan, kernels, launched, source, matmuls=reports[0], tiles=reports[1], refusals=refusals
     )
-
-
-def _planned(
-    gm: fx.GraphModule,
-    device: str,
-    on_error: OnError | None,
-    choose: Choices | None = None,
-    order: Order | None = None,
-) -> Planned:
-    about = Compilation(GPU, "inference", {}, _attends)
-    return plan_graph(gm, about, device, on_error, choose=choose, order=order)
 
 
 def _attends(dtype: str, device: str) -> bool:
@@ -260,21 +242,9 @@ def _partitioned(gm: fx.GraphModule, mode: str) -> tuple[fx.GraphModule, list[Pa
     graph = with_scalars_moved(gm, device)
     if why_no_cuda_graph(graph) is None and not takes_unbacked(graph):
         return graph, None
-    parts = partition(graph, device, lambda part: _planned(part, kind, lambda *_: None).plan.launches)
+    about = Compilation(GPU, "inference", {}, _attends)
+    parts = partition(graph, device, lambda part: plan_graph(part, about, kind, lambda *_: None).plan.launches)
     return (gm, None) if parts is None else (graph, parts)
-
-
-def _partitioned_or_reported(
-    gm: fx.GraphModule, mode: str, on_error: OnError | None
-) -> tuple[fx.GraphModule, list[Part] | None]:
-    """The same; a graph of which that fails is not partitioned."""
-    try:
-        return _partitioned(gm, mode)
-    except Exception as error:
-        if on_error is None:
-            raise
-        on_error("partitioning a graph", error)
-        return gm, None
 
 
 def _captured_in_parts(
@@ -300,17 +270,14 @@ def _captured_in_parts(
 
 def _captured(run: BoxedFn, gm: fx.GraphModule, role: Role, mode: str) -> BoxedFn:
     """The function with its launches captured, where they may be; a warning names graphs where they may not."""
-    if mode not in CAPTURING:
-        return run
-    from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
-
-    if not launches_anything(gm):
+    if mode not in CAPTURING or not launches_anything(gm):
         return run
     about = f"mode={mode!r}: the {role} graph of {_first_operator(gm)}"
     why = why_no_cuda_graph(gm)
     if why is not None:
         warn_once(f"{about} runs without CUDA graphs: {why}")
         return run
+    from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
     from framesmith_backends.cuda_graphs.capturer import CudaCapturer
 
     return CapturedGraph(run, parameters(gm), CudaCapturer(device_index(gm)), about)
@@ -345,37 +312,24 @@ def _is_lowered(gm: fx.GraphModule) -> bool:
     return why_not_functional(gm) is None and len(_device_indices(gm)) <= 1
 
 
-class _Choosing(TypedDict, total=False):
-    choose: Choices
-    tiles: TileChoices
-
-
-def _choices(gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None) -> _Choosing:
+def _choices(
+    gm: fx.GraphModule, mode: str, measured: bool, on_error: OnError | None = None
+) -> tuple[Choices, TileChoices] | tuple[None, None]:
     """The choices of candidates of the graph's matmuls and kernels, on its device; not `measured`, the present ones."""
     if mode not in MEASURING:
-        return {}
+        return None, None
     exact = not rounds_float32("matmul")
     if not measured or device_of(gm) != "cuda":
-        return {"choose": Choices(exact=exact), "tiles": TileChoices()}
+        return Choices(exact=exact), TileChoices()
     from framesmith_backends.autotune.clock import DeviceClock
     from framesmith_backends.launch.cuda.driver import device
 
     clock = DeviceClock(device(device_index(gm)))
-    return {"choose": Choices(clock, on_error, exact=exact), "tiles": TileChoices(clock, on_error)}
+    return Choices(clock, on_error, exact=exact), TileChoices(clock, on_error)
 
 
 def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def why_no_triton() -> str | None:
-    """Why Triton kernels cannot run in this process, or None."""
-    missing = [name for name in ("triton", "llvmlite") if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{missing[0]} is not installed: python -m pip install 'framesmith-backends[cuda]'"
-    if not torch.cuda.is_available() and not interpreting():
-        return "torch sees no CUDA device (TRITON_INTERPRET=1 runs its kernels on CPU tensors, slowly)"
-    return None
 
 
 def device_of(gm: fx.GraphModule) -> str:
@@ -396,7 +350,7 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
-    """The launcher, on the device of that number; on that of the graph's tensors where none is given."""
+    """The launcher, on the device of that number, or on that of the graph's tensors."""
     from framesmith_backends.launch.cuda.interpreted import entry
 
     source, space = write(stages.plan, stages.graph)
@@ -415,7 +369,6 @@ def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
 
 
 def kernel_runs(stages: TritonStages) -> list[KernelRun]:
-    """The runs of kernels, with their Triton kernels and the positions of their arguments."""
     runs = [step for step in stages.plan.steps if isinstance(step, Run)]
     return [kernel_run(run, stages.launches[run.entry]) for run in runs]
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.contract import ROLES, BoxedFn, OnError, Role
-from framesmith_backends.options import checked_options, checked_role
+from framesmith_backends.options import check_role, checked_options
 from framesmith_guards.torch_adapter import OpOverload
 
 
@@ -32,7 +32,7 @@ class EagerBackend:
         options: Mapping[str, object] | None = None,
         on_error: OnError | None = None,
     ) -> BoxedFn:
-        checked_role(role, self.name)
+        check_role(role, self.name)
         checked_options(options, self.options, {}, self.name)
         return run_eagerly(gm)
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from framesmith_aten.contract import ROLES, Role
+from framesmith_aten.contract import ROLES
 from framesmith_guards import warn_user
 
 
@@ -49,11 +49,11 @@ def _warn_once(old: str, present: str) -> None:
     warn_user(FutureWarning(f"{old} is deprecated: use {present!r}"))
 
 
-def checked_role(role: str, backend: str, roles: tuple[Role, ...] = ROLES) -> Role:
-    for known in roles:
-        if role == known:
-            return known
-    raise ValueError(f"backend {backend!r} has no role {role!r}: expected one of {list(roles)}{nearest(role, roles)}")
+def check_role(role: str, backend: str) -> None:
+    if role not in ROLES:
+        raise ValueError(
+            f"backend {backend!r} has no role {role!r}: expected one of {list(ROLES)}{nearest(role, ROLES)}"
+        )
 
 
 def checked_options(

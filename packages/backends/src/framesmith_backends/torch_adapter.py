@@ -1,10 +1,10 @@
-"""What this package takes of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
+"""The names of torch that may move between releases: see Note [Needs] in `framesmith_guards.needs`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 import torch
 
@@ -68,3 +68,22 @@ unstable: Final = Needs(
 
 #: oneDNN's operators.
 mkldnn: Final = Operators("mkldnn")
+
+Computation = Literal["matmul", "conv", "rnn"]
+
+
+def float32_precision(what: Computation) -> Callable[[], object]:
+    """Return the function that reads how this is computed on CUDA: "tf32" or True for TensorFloat-32.
+
+    `allow_tf32`, of before torch 2.9, raises where the settings of convolutions and recurrent layers differ, and where
+    matmuls have been set by newer functions alone.
+    """
+    precision = unstable.get_fp32_precision_getter
+    if precision is not None:
+        return functools.partial(precision, "cuda", what)
+    return lambda: (torch.backends.cuda.matmul if what == "matmul" else torch.backends.cudnn).allow_tf32
+
+
+def rounds_float32(what: Computation) -> bool:
+    """Whether operands may be rounded to TensorFloat-32."""
+    return float32_precision(what)() in ("tf32", True)

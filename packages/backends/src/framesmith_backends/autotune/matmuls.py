@@ -22,11 +22,11 @@ from framesmith_backends.autotune.trials import (
 from framesmith_backends.ir.fused.matmul import TileShape
 from framesmith_backends.ir.matmul import Item, OnGpu
 from framesmith_backends.ir.program import Layout, Program
-from framesmith_backends.launch.cuda.kernel_runs import alone, rendered
+from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import candidates
-from framesmith_backends.render.triton.horizontal import Launch
+from framesmith_backends.render.triton.horizontal import Launch, alone
 from framesmith_backends.render.triton.kernel import render_triton
 from framesmith_backends.schedule.matmuls.epilogues import Fusable
 from framesmith_backends.schedule.matmuls.operators import view_of

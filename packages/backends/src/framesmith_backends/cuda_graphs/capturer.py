@@ -31,8 +31,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.contract import BoxedFn
-from framesmith_backends.rounding import float32_precision
-from framesmith_backends.torch_adapter import SWITCHES, unstable
+from framesmith_backends.torch_adapter import SWITCHES, float32_precision, unstable
 
 #: torch's functions for states that its public interface does not reach.
 _cuda: Any = torch.cuda  # parts of it have no types

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from framesmith_aten.contract import BoxedFn
 
@@ -63,6 +63,26 @@ def at_work() -> Iterator[None]:
     finally:
         _work.mine.count -= 1
         _work.add(-1)
+
+
+class once(Generic[Made]):
+    """`functools.cache` by positional arguments, but threads that meet wait: compiling takes tenths of a second."""
+
+    def __init__(self, make: Callable[..., Made]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._made: dict[tuple[Hashable, ...], Made] = {}
+
+    def __call__(self, *given: Hashable) -> Made:
+        if given not in self._made:
+            with at_work(), self._lock:
+                if given not in self._made:
+                    self._made[given] = self._make(*given)
+        return self._made[given]
+
+    def cache_clear(self) -> None:
+        """Forget all of it."""
+        self._made.clear()
 
 
 def begin(make: Callable[[], Made]) -> Future[Made]:

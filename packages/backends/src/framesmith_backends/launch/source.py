@@ -24,7 +24,7 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.program import BufferView, SymbolBinding
 from framesmith_backends.ir.symbolic.size import Size, Symbol, size_text, symbols, symbols_of
 from framesmith_backends.schedule.plan import Plan
-from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run, Step
+from framesmith_backends.schedule.steps import Allocate, CallStep, Copies, Drop, Run
 from framesmith_backends.torch_adapter import unstable
 from framesmith_guards.generated import generated_namespace
 from framesmith_guards.torch_adapter import OpOverload, aten
@@ -41,7 +41,7 @@ class Writer:
 
     `space` is its globals, `names` maps runtime names to identifiers, `runtime` graph nodes' names to runtime names.
     `symbols` names the numbers known at the call, `bindings` has for each value the lines that read them from it.
-    `below_autograd` says that nothing the function calls may ask for autograd.
+    With `below_autograd` nothing that it calls may ask for autograd.
     """
 
     space: dict[str, object] = field(default_factory=dict)
@@ -91,6 +91,7 @@ class Writer:
 
 def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     """(source of `call(args)`, its globals except for the native entries)."""
+    targets = _targets(plan)
     w = Writer(
         space={
             "_empty": unstable.empty_strided_cpu,
@@ -101,7 +102,7 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
             "_below_autograd": below_autograd,
         },
         runtime=plan.runtime,
-        below_autograd=calls_plain_operators(plan),
+        below_autograd=all(isinstance(target, OpOverload) and not is_custom(target) for target in targets),
     )
     for name in plan.inputs:
         w.identifier(name)
@@ -109,17 +110,13 @@ def write(plan: Plan, gm: fx.GraphModule) -> tuple[str, dict[str, object]]:
     body = [line for name in plan.inputs for line in w.bindings.get(name, ())]
     for step in plan.steps:
         body += _WRITERS[type(step)](w, step, gm)
-    outputs = ", ".join(w.identifier(o) if isinstance(o, str) else literal(w, o) for o in plan.outputs)
-    body.append(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
-    head = ["def call(args):"]
-    if plan.inputs:
-        unpacked = ", ".join(w.identifier(n) for n in plan.inputs)
-        head.append(f"    {unpacked}{',' if len(plan.inputs) == 1 else ''} = args")
-    head.append("    args.clear()")
-    if needs_guard(plan):
-        head.append("    with _below_autograd():")
-        return "\n".join(head + [f"        {line}" for line in body]) + "\n", w.space
-    return "\n".join(head + [f"    {line}" for line in body]) + "\n", w.space
+    outputs = (w.identifier(o) if isinstance(o, str) else literal(w, o) for o in plan.outputs)
+    body.append(f"return {literal_tuple(outputs)}")
+    head = [f"{', '.join(map(w.identifier, plan.inputs))}{',' if len(plan.inputs) == 1 else ''} = args"]
+    head = [*(head if plan.inputs else []), "args.clear()"]
+    if targets and w.below_autograd:
+        head, body = [*head, "with _below_autograd():"], [f"    {line}" for line in body]
+    return "\n".join(["def call(args):", *(f"    {line}" for line in head + body)]) + "\n", w.space
 
 
 def _bindings(w: Writer, plan: Plan) -> dict[str, list[str]]:
@@ -175,66 +172,40 @@ def below_autograd() -> Any:
     return unstable.AutoDispatchBelowADInplaceOrView()
 
 
-def calls_plain_operators(plan: Plan) -> bool:
-    """Whether all calls are of plain operators, which need no autograd."""
-    return all(isinstance(target, OpOverload) and not is_custom(target) for target in _targets(plan))
-
-
-def needs_guard(plan: Plan) -> bool:
-    """Whether there are ATen calls, all of plain operators, to run below autograd."""
-    return bool(_targets(plan)) and calls_plain_operators(plan)
-
-
 def _targets(plan: Plan) -> list[object]:
-    """The functions that the plan calls."""
+    """The functions that the plan calls, those of numbers aside."""
     copies: list[object] = [COPY_ALL for step in plan.steps if isinstance(step, Copies)]
     nodes = [step.call.node for step in plan.steps if isinstance(step, CallStep) and step.view is None]
-    return copies + [
-        n.target for n in nodes if n.op == "call_function" and n.target is not operator.getitem and not _is_number(n)
-    ]
+    calls = [n for n in nodes if n.op == "call_function" and n.target not in (operator.getitem, *FUNCTIONS)]
+    return copies + [n.target for n in calls if not is_symbolic(n.meta.get("val"))]
 
 
-def _is_number(node: fx.Node) -> bool:
-    return node.target in FUNCTIONS or is_symbolic(node.meta.get("val"))
-
-
-def _allocate(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
-    assert isinstance(step, Allocate)
-    name = w.identifier(step.name)
+def _allocate(w: Writer, step: Allocate, gm: fx.GraphModule) -> list[str]:
+    name, layout = w.identifier(step.name), step.layout
     if step.reuse is not None:
         return [f"{name} = {w.identifier(step.reuse)}"]
-    layout = step.layout
-    dtype = w.bind(layout.dtype, DTYPES[layout.dtype].torch)
-    without_operator = _without_operator(layout.device)
-    if without_operator is not None:
-        return [f"{name} = {without_operator}({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, {dtype})"]
+    dtype, sizes = (
+        w.bind(layout.dtype, DTYPES[layout.dtype].torch),
+        f"{w.sizes(layout.shape)}, {w.sizes(layout.strides)}",
+    )
+    # Without an operator, in a third of the time; on CUDA that is on the current device.
+    if layout.device == "cpu":
+        return [f"{name} = _empty({sizes}, {dtype})"]
+    if layout.device.startswith("cuda") and torch.cuda.device_count() == 1:
+        return [f"{name} = _empty_cuda({sizes}, {dtype})"]
     device = w.bind(layout.device, _device(layout.device))  # always said: the default device may be another
-    return [f"{name} = _empty_on({w.sizes(layout.shape)}, {w.sizes(layout.strides)}, dtype={dtype}, device={device})"]
+    return [f"{name} = _empty_on({sizes}, dtype={dtype}, device={device})"]
 
 
-def _without_operator(device: str) -> str | None:
-    """The name of what makes a tensor on the device without an operator, in a third of the time, or None.
-
-    On CUDA that is on the current device: where there is but one, on that.
-    """
-    if device == "cpu":
-        return "_empty"
-    return "_empty_cuda" if device.startswith("cuda") and torch.cuda.device_count() == 1 else None
+_device = functools.cache(torch.device)
 
 
-@functools.cache
-def _device(name: str) -> torch.device:
-    return torch.device(name)
-
-
-def _run(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
-    assert isinstance(step, Run)
+def _run(w: Writer, step: Run, gm: fx.GraphModule) -> list[str]:
     numbers = [w.identifier(n.name) if isinstance(n, Number) else w.symbols[n] for n in step.numbers]
     return [f"{step.entry}({', '.join([*(w.identifier(b) for b in step.buffers), *numbers])})"]
 
 
-def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
-    assert isinstance(step, CallStep)
+def _call(w: Writer, step: CallStep, gm: fx.GraphModule) -> list[str]:
     node, name = step.call.node, w.identifier(step.call.name)
     if step.view is not None:
         return [f"{name} = {w.view(step.view)}"]
@@ -242,12 +213,9 @@ def _call(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
         return [f"{name} = {w.size(step.call.size)}"]
     lines = [f"{name} = {call_text(w, node, gm)}", *w.bindings.get(step.call.name, ())]
     if step.layout is not None and node.op == "call_function":
-        lines += _checked(name, w.sizes(step.layout.strides))
+        strides = w.sizes(step.layout.strides)
+        lines += [f"if {name}.stride() != {strides}:", f"    {name} = _restride({name}, {strides})"]
     return lines
-
-
-def _checked(name: str, strides: str) -> list[str]:
-    return [f"if {name}.stride() != {strides}:", f"    {name} = _restride({name}, {strides})"]
 
 
 def method_text(w: Writer, node: fx.Node) -> str | None:
@@ -266,7 +234,7 @@ def method_text(w: Writer, node: fx.Node) -> str | None:
 def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
     """The expression that computes the node."""
     if node.op == "get_attr":
-        return w.bind(str(node.target), _attribute(gm, str(node.target)))
+        return w.bind(str(node.target), operator.attrgetter(str(node.target))(gm))
     if node.target is operator.getitem:
         return f"{literal(w, node.args[0])}[{literal(w, node.args[1])}]"
     method = method_text(w, node)
@@ -280,13 +248,6 @@ def call_text(w: Writer, node: fx.Node, gm: fx.GraphModule) -> str:
     parts = [literal(w, a) for a in node.args]
     parts += [f"{key}={literal(w, value)}" for key, value in node.kwargs.items()]
     return f"{function}({', '.join(parts)})"
-
-
-def _attribute(gm: fx.GraphModule, path: str) -> object:
-    found: Any = gm
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def literal(w: Writer, value: object) -> str:
@@ -310,18 +271,16 @@ def literal_tuple(parts: Iterable[str]) -> str:
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
-def _copies(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
-    assert isinstance(step, Copies)
+def _copies(w: Writer, step: Copies, gm: fx.GraphModule) -> list[str]:
     function = w.bind("copy_all", COPY_ALL._op)
     targets, sources = (f"[{', '.join(map(w.identifier, names))}]" for names in (step.targets, step.sources))
     return [f"{function}({targets}, {sources})"]
 
 
-def _drop(w: Writer, step: Step, gm: fx.GraphModule) -> list[str]:
-    assert isinstance(step, Drop)
+def _drop(w: Writer, step: Drop, gm: fx.GraphModule) -> list[str]:
     return [f"del {', '.join(w.identifier(n) for n in step.names)}"]
 
 
-_WRITERS: dict[type, Callable[[Writer, Step, fx.GraphModule], list[str]]] = {
+_WRITERS: dict[type, Callable[..., list[str]]] = {
     Allocate: _allocate, Run: _run, CallStep: _call, Copies: _copies, Drop: _drop,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from framesmith_aten.operators import is_pointwise, is_random, is_view
 from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.dtypes import FROM_TORCH, is_low_precision
 from framesmith_backends.ir.fused.attention import Attends, why_not_deep
-from framesmith_backends.refusal import Refusal, note
+from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.rewrite.replacing import call, replaced
 from framesmith_guards.torch_adapter import OpOverload, aten
 

@@ -18,7 +18,7 @@ from torch import fx
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.dtypes import is_low_precision
 from framesmith_backends.ir.operators import CONVOLUTIONS
-from framesmith_backends.refusal import Refusal
+from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite.channels_last import (
     Preference,
     activations_of,
@@ -27,7 +27,7 @@ from framesmith_backends.rewrite.channels_last import (
     operands_of,
     turns_weights,
 )
-from framesmith_backends.rounding import rounds_float32
+from framesmith_backends.torch_adapter import rounds_float32
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: On the CPU: elements of input and result for each weight from which channels-last is faster. Measured with two

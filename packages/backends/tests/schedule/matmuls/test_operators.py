@@ -14,8 +14,8 @@ from graphs.tracing_symbolic import by_eager, takes, trace_symbolic
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm.libraries import why_no_blas
 from framesmith_backends.lower.graph import lower_graph
-from framesmith_backends.refusal import Refusal
 from framesmith_backends.render.llvm.module import PART
+from framesmith_backends.reporting import Refusal
 from framesmith_backends.schedule.matmuls.operators import blas_matmul
 from framesmith_backends.schedule.plan import make_plan
 from framesmith_backends.schedule.steps import CallStep

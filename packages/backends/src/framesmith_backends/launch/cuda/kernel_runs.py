@@ -69,18 +69,13 @@ def computing(run: Run) -> list[OnGpu]:
 
 
 def rendered(item: OnGpu) -> TritonKernel:
-    """The Triton form of a kernel, of a matmul with its epilogue, or of attention."""
-    name = f"triton_{item.name}"
-    if isinstance(item, FusedAttention):
-        return render_attention(item, name)
-    if isinstance(item, FusedAttentionGradient):
-        return render_attention_gradient(item, name)
-    return render_matmul(item, name) if isinstance(item, FusedMatmul) else render_triton(item, name)
+    """The Triton kernel of an item of a run."""
+    return _RENDERERS.get(type(item), render_triton)(item, f"triton_{item.name}")
 
 
-def alone(item: OnGpu, form: TritonKernel) -> Launch:
-    """Its launch by itself."""
-    return Launch(form, tuple(param.name for param in item.params), (item.name,))
+_RENDERERS: dict[type, Callable[..., TritonKernel]] = {
+    FusedAttention: render_attention, FusedAttentionGradient: render_attention_gradient, FusedMatmul: render_matmul,
+}  # fmt: skip
 
 
 def kernel_run(run: Run, launches: Sequence[Launch]) -> KernelRun:

@@ -29,11 +29,10 @@ from llvmlite import binding
 from llvmlite.utils import get_library_name
 
 from framesmith_backends import storage
-from framesmith_backends.launch.background import at_work, begin, made
+from framesmith_backends.launch.background import at_work, begin, made, once
 from framesmith_backends.launch.llvm.compiler_pages import give_back
 from framesmith_backends.launch.llvm.heap import keep_freed_pages
 from framesmith_backends.launch.llvm.libraries import MATMULS, address, find, torch_libraries, why_no_blas
-from framesmith_backends.launch.once import once
 from framesmith_backends.target import Processor, host
 
 METH_FASTCALL = 0x0080

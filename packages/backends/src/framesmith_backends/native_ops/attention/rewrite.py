@@ -17,7 +17,7 @@ from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.operators import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
 from framesmith_backends.native_ops.base import CODE, call_like, is_on_cpu, rewritten
-from framesmith_backends.refusal import Refusal, note
+from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.rewrite.replacing import Copies
 
 Args = tuple[Argument, ...]

@@ -84,8 +84,13 @@ class Gathered:
         """How it is launched; `rendered` has each member as a function of its own. Lines are walked in that form."""
         functions = [rendered[member.name] for member in self.members]
         if len(functions) == 1:
-            return Launch(functions[0], _buffers(self.members[0]), (self.name,))
+            return alone(self.members[0], functions[0])
         return _together(self.form, self.kernels, functions, form)
+
+
+def alone(item: OnGpu, function: TritonKernel) -> Launch:
+    """The launch of an item by itself."""
+    return Launch(function, _buffers(item), (item.name,))
 
 
 def gathered(

@@ -28,7 +28,7 @@ from framesmith_backends.ir.kernel import Accumulate, Kernel, Store
 from framesmith_backends.ir.program import Program, contiguous_strides
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.refusal import Refusal, note
+from framesmith_backends.reporting import Refusal, note
 from framesmith_backends.schedule.fusion.group import CallNode, Group, Node
 from framesmith_backends.schedule.matmuls.grouped import Grouped, Half, is_plain, point_of, sizes_of
 

@@ -10,7 +10,7 @@ from torch import fx
 from framesmith_backends.ir.matmul import LARGEST, Matmul, Matrix
 from framesmith_backends.ir.program import BufferView, Call, Program, contiguous_strides
 from framesmith_backends.ir.symbolic.size import Size, surely_at_least, surely_positive
-from framesmith_backends.refusal import Refusal
+from framesmith_backends.reporting import Refusal
 from framesmith_guards.torch_adapter import aten
 
 
