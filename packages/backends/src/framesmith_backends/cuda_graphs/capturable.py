@@ -5,29 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
+from framesmith_aten import operators as ops
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
-from framesmith_aten.operators import (
-    arguments,
-    is_check_by_device,
-    is_custom,
-    is_effect,
-    is_mutable,
-    is_random,
-    is_view,
-    is_view_by_strides,
-    op_name,
-    reads_sizes,
-    row,
-    tensors_in,
-    undeclared_writes,
-    written_arguments,
-)
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -40,11 +24,7 @@ ON_THE_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A graph's inputs, by position.
-
-    `tensors` and `numbers` are all of it; `varying` are tensors whose sizes, strides or offsets are symbols, `written`
-    those that the graph writes to.
-    """
+    """A graph's inputs by position; `varying` tensors have symbols in sizes, strides or offset, `written` ones change."""
 
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]
@@ -64,11 +44,8 @@ def takes_unbacked(gm: fx.GraphModule) -> bool:
 
 def why_not_by_itself(node: fx.Node, device: torch.device) -> str | None:
     """Why the call cannot be captured, whatever the rest of its graph is, or None."""
-    for operand in node.all_input_nodes:
-        reason = _why_not_value(operand, device) or why_unbacked(operand)
-        if reason is not None:
-            return reason
-    return _why_not_node(node, device) or why_unbacked(node)
+    values = (_why_not_value(operand, device) or why_unbacked(operand) for operand in node.all_input_nodes)
+    return next(filter(None, values), None) or _why_not_node(node, device) or why_unbacked(node)
 
 
 def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
@@ -76,8 +53,9 @@ def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
 
 
 def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
-    for tensor in tensors_in(node.meta.get("val")):
-        if not _is_on(tensor, device):
+    for tensor in ops.tensors_in(node.meta.get("val")):
+        known = {device.index, tensor.device.index} - {None}  # a device without a number is the current one
+        if tensor.device.type != device.type or len(known) > 1:
             return f"{node.name} is on {tensor.device}, and all that is captured lies on {device}"
     return None
 
@@ -85,20 +63,10 @@ def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
 def why_unbacked(node: fx.Node) -> str | None:
     """The reason why a value is unbacked or of unbacked size, or None."""
     value = node.meta.get("val")
-    numbers = [number for one in tensors_in(value) if _may_vary(one) for number in numbers_of(one).values()]
-    symbolic = [number for number in (value, *numbers) if is_symbolic(number)]
-    if any(is_unbacked(number) or is_assumed(number) for number in symbolic):
-        return f"{node.name} or its size is unbacked"
-    return None
-
-
-def _may_vary(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and has_symbols(tensor)
-
-
-def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
-    known = {device.index, tensor.device.index} - {None}  # a device without a number is the current one
-    return tensor.device.type == device.type and len(known) <= 1
+    varying = [one for one in ops.tensors_in(value) if one.layout is torch.strided and has_symbols(one)]
+    numbers = [value, *(number for one in varying for number in numbers_of(one).values())]
+    unbacked = any(is_symbolic(number) and (is_unbacked(number) or is_assumed(number)) for number in numbers)
+    return f"{node.name} or its size is unbacked" if unbacked else None
 
 
 def why_not_call(node: fx.Node) -> str | None:
@@ -107,20 +75,20 @@ def why_not_call(node: fx.Node) -> str | None:
     if not isinstance(op, OpOverload):
         if op is operator.getitem or op in FUNCTIONS:
             return None
-        return f"{op_name(op)} is no operator: what it does besides is not known"
+        return f"{ops.op_name(op)} is no operator: what it does besides is not known"
     for tag, what in ON_THE_HOST.items():
         if tag in op.tags:
             return f"{op} {what}"
-    if is_custom(op):
+    if ops.is_custom(op):
         return f"{op} is not torch's own: what it does besides, on the host, would be left out"
-    if is_view_by_strides(op):
+    if ops.is_view_by_strides(op):
         return f"{op} sees memory around its operand"
-    if is_effect(op) and not (is_random(op) or is_mutable(op) or row(op).statistics or is_check_by_device(op)):
+    on_device = ops.is_random(op) or ops.is_mutable(op) or ops.row(op).statistics or ops.is_check_by_device(op)
+    if ops.is_effect(op) and not on_device:
         return f"{op} has an effect on the host"
-    given = arguments(op, node.args, node.kwargs)
-    if given.get("generator") is not None:
+    if ops.arguments(op, node.args, node.kwargs).get("generator") is not None:
         return f"{op} draws from a generator of its own"
-    if reads_sizes(op, value_of(node.args), value_of(node.kwargs)):
+    if ops.reads_sizes(op, value_of(node.args), value_of(node.kwargs)):
         return f"{op} reads from the device how many elements there are"
     return None
 
@@ -128,28 +96,21 @@ def why_not_call(node: fx.Node) -> str | None:
 def launches_anything(gm: fx.GraphModule) -> bool:
     """Whether something in the graph may compute: not only views and numbers."""
     return any(
-        node.op == "call_function" and isinstance(node.target, OpOverload) and not is_view(node.target)
+        node.op == "call_function" and isinstance(node.target, OpOverload) and not ops.is_view(node.target)
         for node in gm.graph.nodes
     )
 
 
 def parameters(gm: fx.GraphModule) -> Parameters:
-    """The inputs of the graph."""
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     tensors = {at: v for at, node in enumerate(nodes) if isinstance(v := node.meta.get("val"), torch.Tensor)}
-    positions = {node: at for at, node in enumerate(nodes)}
-    written = {positions[node] for node in _written(gm) if node in positions}
+    written = {target for node in gm.graph.nodes for target in written_by(node)}
     return Parameters(
         tensors=tuple(tensors),
         numbers=tuple(at for at in range(len(nodes)) if at not in tensors),
         varying=tuple(at for at, value in tensors.items() if has_symbols(value)),
-        written=frozenset(written),
+        written=frozenset(at for at, node in enumerate(nodes) if node in written),
     )
-
-
-def _written(gm: fx.GraphModule) -> Iterator[fx.Node]:
-    for node in gm.graph.nodes:
-        yield from written_by(node)
 
 
 def written_by(node: fx.Node) -> Iterator[fx.Node]:
@@ -157,23 +118,18 @@ def written_by(node: fx.Node) -> Iterator[fx.Node]:
     op = node.target
     if node.op != "call_function" or not isinstance(op, OpOverload):
         return
-    names = written_arguments(op)
-    if row(op).statistics:
-        names = (*names, *undeclared_writes(op, node.args, node.kwargs))
-    given = arguments(op, node.args, node.kwargs) if names else {}
-    for name in names:
-        yield from map(base_of, _nodes_in(given.get(name)))
-
-
-def _nodes_in(value: Any) -> list[fx.Node]:
-    if isinstance(value, fx.Node):
-        return [value]
-    return [node for item in value for node in _nodes_in(item)] if isinstance(value, (list, tuple)) else []
+    names = ops.written_arguments(op)
+    if ops.row(op).statistics:
+        names = (*names, *ops.undeclared_writes(op, node.args, node.kwargs))
+    given = ops.arguments(op, node.args, node.kwargs) if names else {}
+    found: list[fx.Node] = []
+    fx.node.map_arg([given.get(name) for name in names], found.append)
+    yield from map(base_of, found)
 
 
 def base_of(node: fx.Node) -> fx.Node:
     """The base of a view, or the call of one of several results."""
-    while node.op == "call_function" and node.args and (is_view(node.target) or node.target is operator.getitem):
+    while node.op == "call_function" and node.args and (ops.is_view(node.target) or node.target is operator.getitem):
         source = node.args[0]
         if not isinstance(source, fx.Node):
             break

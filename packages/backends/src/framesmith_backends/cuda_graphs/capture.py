@@ -10,7 +10,7 @@ import operator
 import weakref
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,15 +19,7 @@ import torch
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.layouts import is_interleaved
 from framesmith_backends.cuda_graphs.capturable import Parameters
-from framesmith_backends.cuda_graphs.results import (
-    Copying,
-    Memory,
-    NotCaptured,
-    Results,
-    place_of,
-    results_of,
-    view,
-)
+from framesmith_backends.cuda_graphs.results import Copying, Memory, NotCaptured, Results, place_of, results_of, view
 from framesmith_backends.launch.source import below_autograd
 from framesmith_backends.torch_adapter import unstable
 
@@ -110,14 +102,15 @@ class Capture:
     def __init__(
         self,
         captured: Replayable,
-        fixed: Mapping[int, int],
+        addresses: Sequence[int],
+        copied: Sequence[int],
         copies: Copies,
         results: Results,
         writes: Writes | None,
         lends: bool,
     ) -> None:
         self.replayable = captured
-        self.fixed = dict(fixed)
+        self.fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
         self.copies = copies
         self.results = results
         self.writes = writes
@@ -126,14 +119,16 @@ class Capture:
         self.memory = Memory(tensors)
         if not self.memory.is_free():
             raise NotCaptured("something else holds its results")
-        self._addresses_of = _getter(self.fixed)
-        self._expected = self._addresses_of(_by_place(self.fixed))
+        self._addresses_of: Callable[[Sequence[int]], Any] = lambda addresses: ()
+        if self.fixed:
+            self._addresses_of = operator.itemgetter(*self.fixed)
+        self._expected = self._addresses_of(addresses)
         if not lends:
             results.copying = Copying(tensors)
             return
-        addresses = [address for address in self.memory.addresses if address]
-        OF_CAPTURES.update(addresses)
-        weakref.finalize(self, _forget, addresses).atexit = False
+        own = [address for address in self.memory.addresses if address]
+        OF_CAPTURES.update(own)
+        weakref.finalize(self, _forget, own).atexit = False
 
     def takes(self, addresses: Sequence[int]) -> bool:
         return bool(self._addresses_of(addresses) == self._expected)
@@ -144,10 +139,6 @@ class Capture:
     def may_take(self, args: Sequence[Any]) -> bool:
         """Whether no copied input overlaps a written one."""
         return self.writes is None or self.writes.are_disjoint(args)
-
-    def why_not_copied(self) -> str | None:
-        """Why results like these cannot be handed out as copies, or None."""
-        return self.memory.why_not_copied(MOST_COPIED)
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
         self.replayable.ready()
@@ -170,20 +161,10 @@ def _forget(addresses: Sequence[int]) -> None:
             del OF_CAPTURES[address]
 
 
-def _getter(positions: Mapping[int, int]) -> Callable[[Sequence[int]], Any]:
-    return operator.itemgetter(*positions) if positions else lambda addresses: ()
-
-
-def _by_place(fixed: Mapping[int, int]) -> Sequence[int]:
-    """The addresses as a list with 0 for the others."""
-    return [fixed.get(place, 0) for place in range(max(fixed, default=-1) + 1)]
-
-
 class Writes:
     """The inputs that may not share memory, because one of them is copied and one of them written to.
 
-    Copies of memory that is written to elsewhere would miss what is written, or undo it. `_Ranges` are the fixed ones
-    that matter, by their beginnings, with the furthest end up to each.
+    Copies of memory that is written to elsewhere would miss what is written, or undo it.
     """
 
     def __init__(self, args: Sequence[Any], parameters: Parameters, copied: Sequence[int]) -> None:
@@ -203,7 +184,7 @@ class Writes:
 
 
 class _Ranges:
-    """Ranges of memory."""
+    """Ranges of memory by their beginnings, with the furthest end up to each."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         ranges = sorted(range_ for range_ in ranges if range_[0] < range_[1])
@@ -231,9 +212,8 @@ def capture_launches(
     values, captured = capturer.capture(run, [*inputs], copies.buffers)
     results = results_of(values, inputs, parameters.tensors, capturer.device)
     del values  # a tensor that something else holds as well, a constant, is seen by that
-    fixed = {place: address for place, address in enumerate(addresses) if place not in copied}
     writes = Writes(args, parameters, positions) if parameters.written and copied else None
-    return Capture(captured, fixed, copies, results, writes, lends)
+    return Capture(captured, addresses, copied, copies, results, writes, lends)
 
 
 def _check(args: Sequence[Any], device: torch.device) -> None:

@@ -29,7 +29,7 @@ import torch
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_backends.cuda_graphs.capturable import Parameters
-from framesmith_backends.cuda_graphs.capture import OF_CAPTURES, Capture, Capturer, capture_launches
+from framesmith_backends.cuda_graphs.capture import MOST_COPIED, OF_CAPTURES, Capture, Capturer, capture_launches
 from framesmith_backends.cuda_graphs.results import NotCaptured
 from framesmith_backends.reporting import PLANS, warn_once
 
@@ -112,12 +112,8 @@ class CapturedGraph:
         for known in [known for known, variant in self._variants.items() if not variant.has_its_weights()]:
             del self._variants[known]
         same = [known for known, variant in self._variants.items() if variant.sizes == key[0]]
-        crowded = (
-            len(same) >= MOST_LAYERS
-            if same
-            else len({variant.sizes for variant in self._variants.values()}) >= MOST_MET
-        )
-        if crowded:
+        sizes = {variant.sizes for variant in self._variants.values()}
+        if len(same) >= MOST_LAYERS if same else len(sizes) >= MOST_MET:
             what = f"the parameters of more than {MOST_LAYERS} modules" if same else "sizes and numbers that come once"
             warn_once(f"{self.about} is not captured for {what}{'' if same else f'; {FEWER_VARIANTS}'}")
             unused = next((known for known in same or self._variants if not self._variants[known].made), None)
@@ -133,12 +129,10 @@ class CapturedGraph:
         if variant.given_up:
             return None
         copied = variant.copied(addresses)
-        if copied is None:
-            return None
-        if not self._has_room(variant):
+        if copied is None or not self._has_room(variant):
             return None
         lends = variant.make_place(addresses)
-        why = None if lends else variant.why_no_copies()
+        why = None if lends else variant.captures[0].memory.why_not_copied(MOST_COPIED)
         if why is not None:
             warn_once(
                 f"{self.about} runs without CUDA graphs where results of its last {MOST_CAPTURES} calls are still "
@@ -170,10 +164,8 @@ class CapturedGraph:
         if not variant.made:
             same = Counter(other.sizes for other in self._variants.values() if other.made)
             if variant.sizes not in same and len(same) >= MOST_VARIANTS:
-                self._give_up(
-                    variant,
-                    f"it is captured for {MOST_VARIANTS} sets of sizes and numbers already; {FEWER_VARIANTS}",
-                )
+                why = f"it is captured for {MOST_VARIANTS} sets of sizes and numbers already; {FEWER_VARIANTS}"
+                self._give_up(variant, why)
                 return False
         if variant.made >= MOST_MADE:
             self._give_up(variant, f"its inputs came at other addresses after each of {MOST_MADE} captures")
@@ -197,10 +189,8 @@ class CapturedGraph:
 
 
 def _exactly(number: object) -> object:
-    """A number as what is equal for the same bits alone."""
-    if isinstance(number, float):
-        return number.hex()
-    return type(number), number
+    """A key of the number that is equal for the same bits alone."""
+    return number.hex() if isinstance(number, float) else (type(number), number)
 
 
 def _first_raised(error: BaseException, outside: BaseException | None) -> BaseException:
@@ -241,10 +231,8 @@ class CallVariant:
 
     def ready_for(self, args: Sequence[Any], addresses: list[int]) -> Capture | None:
         """A capture that can be replayed for this call."""
-        for capture in self.captures:
-            if capture.takes(addresses) and capture.is_free() and capture.may_take(args):
-                return capture
-        return None
+        found = (one for one in self.captures if one.takes(addresses) and one.is_free() and one.may_take(args))
+        return next(found, None)
 
     def copied(self, addresses: list[int]) -> list[int] | None:
         """The tensors that a capture for this call is to copy; None to wait whether the addresses will stay."""
@@ -252,24 +240,17 @@ class CallVariant:
         for place, (address, last) in enumerate(zip(addresses, self.last, strict=True)):
             if place in self.moving or address == last or address in OF_CAPTURES:
                 continue
-            if self.was_fixed(place) and self.moved[place] < PATIENCE:
+            was_fixed = self.moved[place] > 0 or any(place in capture.fixed for capture in self.captures)
+            if was_fixed and self.moved[place] < PATIENCE:
                 self.moved[place] += 1
                 waiting = True
             else:
                 self.moving.add(place)
-            self.drop_fixed(place, address)
+            # Captures that read the tensor where it is no longer are of no use, unless other captures give it.
+            fixed = ((one, one.fixed.get(place, address)) for one in self.captures)
+            self.captures = [one for one, known in fixed if known == address or known in OF_CAPTURES]
         self.last = addresses
         return None if waiting else [place for place in sorted(self.moving) if addresses[place] not in OF_CAPTURES]
-
-    def was_fixed(self, place: int) -> bool:
-        """Whether a capture reads this tensor where it lies."""
-        return self.moved[place] > 0 or any(place in capture.fixed for capture in self.captures)
-
-    def drop_fixed(self, place: int, address: int) -> None:
-        """Forget captures that read this tensor at an address at which it is not, unless other captures give it."""
-        self.captures = [
-            one for one in self.captures if (known := one.fixed.get(place, address)) == address or known in OF_CAPTURES
-        ]
 
     def make_place(self, addresses: list[int]) -> bool:
         """Whether there is a place for one more capture that lends; the oldest that is free goes if there is none."""
@@ -283,10 +264,6 @@ class CallVariant:
             return False
         self.captures.remove(unused)
         return True
-
-    def why_no_copies(self) -> str | None:
-        """Why results, which are as those of other captures, cannot be handed out as copies; or None."""
-        return self.captures[0].why_not_copied()
 
     def add(self, capture: Capture) -> None:
         """Those that lend come first; beyond a number of those that give copies, the oldest goes."""

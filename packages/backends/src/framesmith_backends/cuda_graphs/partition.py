@@ -27,27 +27,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten import operators as ops
 from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import may_fail, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
-from framesmith_aten.operators import (
-    arguments,
-    is_custom,
-    is_effect,
-    is_mutable,
-    is_random,
-    is_view,
-    row,
-    tensors_in,
-)
 from framesmith_backends.cuda_graphs.capturable import (
     base_of,
     why_not_by_itself,
     why_not_call,
     why_unbacked,
     written_by,
-)
+)  # fmt: skip
 from framesmith_backends.launch.source import executed
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -85,7 +76,7 @@ def partition(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.G
 
     `launches` counts those of a part of few calls.
     """
-    if any(map(_shows_what_is_written, gm.graph.nodes)):
+    if any(_is_unmovable_view_of_written(node) for node in gm.graph.nodes):
         return None
     dependencies = _Dependencies(gm)
     reasons = {node: why_not_by_itself(node, device) for node in dependencies.calls}
@@ -108,15 +99,12 @@ def partition(gm: fx.GraphModule, device: torch.device, launches: Callable[[fx.G
     return None
 
 
-def _shows_what_is_written(node: fx.Node) -> bool:
-    """Whether the node shows memory that is written to, and cannot be taken again in each part."""
-    if not is_view(node.target) or is_shown_anywhere(node):
+def _is_unmovable_view_of_written(node: fx.Node) -> bool:
+    """Whether the node is a view of memory that is written to, and cannot be taken again in each part."""
+    if not ops.is_view(node.target) or is_repeatable_view(node):
         return False
     base = base_of(node)
     return any(base in written_by(other) for other in node.graph.nodes)
-
-
-# The order
 
 
 class _Dependencies:
@@ -129,7 +117,7 @@ class _Dependencies:
     def __init__(self, gm: fx.GraphModule) -> None:
         self._sources: dict[fx.Node, frozenset[fx.Node]] = {}
         for node in gm.graph.nodes:
-            own = node.op == "call_function" and not (is_item(node) or is_shown_anywhere(node))
+            own = node.op == "call_function" and not (is_item(node) or is_repeatable_view(node))
             self._sources[node] = frozenset([node]) if own else self.sources(node.all_input_nodes)
         self.positions = {node: at for at, node in enumerate(gm.graph.nodes)}
         self.calls: list[fx.Node] = []
@@ -171,7 +159,7 @@ class _Effects:
         bases = set(map(base_of, node.all_input_nodes))
         found.update(_present(self.written, bases))
         targets = set(written_by(node))
-        if targets or is_mutable(node.target):
+        if targets or ops.is_mutable(node.target):
             found.update(self.failing, *(self.touched.get(target, ()) for target in targets))
             self.written.update(dict.fromkeys(targets, node))
         for base in bases | targets:
@@ -188,19 +176,17 @@ ANY = "any"
 def _effects(node: fx.Node) -> list[object]:
     """Kinds of effects; of each kind they keep their order, and of one that may be any with all others."""
     op = node.target
-    if op in FUNCTIONS or not is_effect(op):
+    if op in FUNCTIONS or not ops.is_effect(op):
         return []
-    if not isinstance(op, OpOverload) or is_custom(op):
+    if not isinstance(op, OpOverload) or ops.is_custom(op):
         return [ANY]
-    if not is_random(op):
+    if not ops.is_random(op):
         return ["writes"]
-    if arguments(op, node.args, node.kwargs).get("generator") is not None:
+    if ops.arguments(op, node.args, node.kwargs).get("generator") is not None:
         return [ANY]
-    tensors = [*tensors_in(node.meta.get("val"))] or [
-        tensor for operand in node.all_input_nodes for tensor in tensors_in(operand.meta.get("val"))
-    ]
-    written = ["writes"] if is_mutable(op) or row(op).statistics else []
-    return [str(tensors[0].device) if tensors else ANY, *written]
+    tensors = ops.tensors_in([one.meta.get("val") for one in (node, *node.all_input_nodes)])
+    device = next((str(tensor.device) for tensor in tensors), ANY)
+    return [device, *(["writes"] if ops.is_mutable(op) or ops.row(op).statistics else [])]
 
 
 def _present(found: dict[Any, fx.Node], keys: Iterable[object]) -> list[fx.Node]:
@@ -254,9 +240,6 @@ class _Ordering:
         for user in users:
             self.missing[user] -= 1
         return [user for user in users if not self.missing[user]]
-
-
-# The parts
 
 
 class _PartBuilder:
@@ -316,28 +299,22 @@ class _PartBuilder:
         return Part(new_module(self.gm, graph), *names, self.parts[at].why)
 
 
-# What goes along
-
-
 def is_item(node: fx.Node) -> bool:
     """Whether the node is one of several results of a call that is no view."""
-    return node.target is operator.getitem and not is_shown_anywhere(node)
+    return node.target is operator.getitem and not is_repeatable_view(node)
 
 
-def is_shown_anywhere(node: fx.Node) -> bool:
+def is_repeatable_view(node: fx.Node) -> bool:
     """Whether the node is a view, or several at once, that can be taken again wherever what it shows is known."""
     if node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, fx.Node) and view_source(node) is not None and is_shown_anywhere(source)
+        return isinstance(source, fx.Node) and view_source(node) is not None and is_repeatable_view(source)
     return view_source(node) is not None and why_not_call(node) is None and not may_fail(node)
 
 
 def _is_plain_number(node: fx.Node) -> bool:
     """Whether the node gives a number computed from the sizes of the inputs."""
     return (node.target in FUNCTIONS or node.target in LAYOUT_QUERIES) and why_unbacked(node) is None
-
-
-# The whole
 
 
 def in_sequence(gm: fx.GraphModule, parts: Sequence[Part], functions: Sequence[BoxedFn]) -> BoxedFn:

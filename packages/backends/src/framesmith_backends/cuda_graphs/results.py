@@ -92,10 +92,10 @@ class Memory:
             if storage._cdata not in held:
                 self.storages.append(storage)
             held[storage._cdata] = held.get(storage._cdata, -1) + 1
-        alone = _alone()
+        holders, references = _counts_alone()
         self.cells = [*held]
-        self.counts = [alone.holders + more for more in held.values()]
-        self.references = [alone.references] * len(held)
+        self.counts = [holders + more for more in held.values()]
+        self.references = [references] * len(held)
         self.tensors = [*tensors]
         self.addresses = [tensor.data_ptr() for tensor in tensors]
 
@@ -116,24 +116,17 @@ class Memory:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """The counts of a storage that a single tensor and its own Python object hold."""
-
-    holders: int
-    references: int
-
-
 @functools.cache
-def _alone() -> Alone:
+def _counts_alone() -> tuple[int, int]:
+    """Holders and references of a storage that a single tensor and its own Python object hold."""
     tensor = torch.empty(1, device="cpu")
     storages = [tensor.untyped_storage()]
-    found = Alone(_holders(storages[0]._cdata), _references(storages)[0])
+    holders, references = _holders(storages[0]._cdata), _references(storages)[0]
     another = tensor.detach()
-    if _holders(storages[0]._cdata) != found.holders + 1:
+    if _holders(storages[0]._cdata) != holders + 1:
         raise NotCaptured("this version of torch does not say who holds a tensor's memory")
     del another
-    return found
+    return holders, references
 
 
 def _holders(cell: int) -> int:
