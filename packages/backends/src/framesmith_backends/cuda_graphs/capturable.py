@@ -24,7 +24,7 @@ ON_THE_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A graph's inputs by position; `varying` tensors have symbols in sizes, strides or offset, `written` ones change."""
+    """A graph's inputs by position; `varying` tensors have symbols in sizes, strides or offset; `written` change."""
 
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]

@@ -27,7 +27,6 @@ from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Atom, Div, Indirect, Ix, Mod, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, surely_positive
-from framesmith_backends.render.triton.sizes import size_of, step_of
 from framesmith_backends.render.triton.state import Writing
 
 #: Operations on float32 with an approximate form for results that are rounded to bfloat16 at once.
@@ -45,23 +44,13 @@ def _depths(w: Writing, root: Expr) -> dict[Expr, int]:
     found: dict[Expr, int] = {}
     for node in walk(root):
         depth = max((found[child] for child in children(node)), default=0)
-        if isinstance(node, Load):
-            depth = max(depth, _ix_depth(w, node.index[0]))
-        elif isinstance(node, Index):
-            depth = max(depth, _ix_depth(w, node.ix))
-        elif isinstance(node, Ref):
+        if isinstance(node, Ref):
             depth = w.ref_levels.get(node.name, w.base)
+        elif isinstance(node, (Load, Index)):
+            ix = node.ix if isinstance(node, Index) else node.index[0]
+            depth = max(depth, *(w.level_of[v] for v in index.variables(ix)), 0)
         found[node] = depth
     return found
-
-
-def _lanes(w: Writing, e: Expr) -> frozenset[Var]:
-    """The axes of the tile along which the value may differ."""
-    return expressions.variables(e) & set(w.tile.variables)
-
-
-def _ix_depth(w: Writing, ix: Ix) -> int:
-    return max((w.level_of[v] for v in index.variables(ix)), default=0)
 
 
 def emit(w: Writing, root: Expr) -> str:
@@ -81,7 +70,8 @@ def emit(w: Writing, root: Expr) -> str:
         else:
             scope = w.scopes[depths[node]]
             # A masked value is only good under the same mask, and so is what is computed of it.
-            key = (node, w.mask(_lanes(w, node)) if isinstance(node, Load) else None, *_perhaps_empty(w, ()))
+            mask = w.mask(expressions.variables(node)) if isinstance(node, Load) else None
+            key = (node, mask, *_perhaps_empty(w, ()))
             if key not in scope.names:
                 scope.names[key] = w.fresh(_EMITTERS[type(node)](w, node, names), scope)
             names[node] = scope.names[key]
@@ -112,10 +102,6 @@ def _cast(w: Writing, node: Cast, names: dict[Expr, str]) -> str:
     return f"{value}.to({DTYPES[target].triton})"
 
 
-def _op(w: Writing, node: Op, names: dict[Expr, str]) -> str:
-    return operation(node.name, tuple(names[a] for a in node.args), node.args[-1].dtype)
-
-
 def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
     """The text of an operation on operands of a type."""
     text = emitter(OPS[name].triton, dtype)
@@ -124,21 +110,13 @@ def operation(name: str, args: tuple[str, ...], dtype: str) -> str:
     return text.format(*args)
 
 
-def _index(w: Writing, node: Index, names: dict[Expr, str]) -> str:
-    return f"{_position(w, node.ix)}.to(tl.int64)"
-
-
-def _position(w: Writing, ix: Ix) -> str:
+def position(w: Writing, ix: Ix) -> str:
+    """The index as an expression; its parts are named where they are known."""
     parts = [_term(w, atom, k) for atom, k in ix.terms]
     if ix.const != 0 or not parts:
         known = bool(parts) or isinstance(ix.const, Sym)
-        parts.append(step_of(w, ix.const) if known else f"tl.full([], {ix.const}, {w.integer})")
+        parts.append(w.step(ix.const) if known else f"tl.full([], {ix.const}, {w.integer})")
     return f"({' + '.join(parts)})"
-
-
-def position_text(w: Writing, ix: Ix) -> str:
-    """The text of a place; what it is made of is named where it is known."""
-    return _position(w, ix)
 
 
 def _term(w: Writing, atom: Atom, k: Size) -> str:
@@ -148,8 +126,8 @@ def _term(w: Writing, atom: Atom, k: Size) -> str:
         text = _indirect(w, atom)
     else:
         sign = {Div: "//", Mod: "%"}[type(atom)]
-        text = f"({_position(w, atom.base)} {sign} {step_of(w, atom.divisor)})"
-    return text if k == 1 else f"{text} * {step_of(w, k)}"
+        text = f"({position(w, atom.base)} {sign} {w.step(atom.divisor)})"
+    return text if k == 1 else f"{text} * {w.step(k)}"
 
 
 def _indirect(w: Writing, atom: Indirect) -> str:
@@ -160,7 +138,7 @@ def _indirect(w: Writing, atom: Indirect) -> str:
         return emit(w, given)
     if atom not in scope.names:
         value = emit(w, given)
-        inside = f"({value} >= 0) & ({value} < {step_of(w, atom.size)})"
+        inside = f"({value} >= 0) & ({value} < {w.step(atom.size)})"
         scope.names[atom] = w.fresh(f"tl.where({inside}, {value}, 0)", scope)
     return scope.names[atom]
 
@@ -182,7 +160,7 @@ def _perhaps_empty(w: Writing, variables: Collection[Var]) -> list[Var]:
 
 def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
     (ix,) = node.index
-    place = _position(w, ix)
+    place = position(w, ix)
     lanes = index.variables(ix)
     if node.guard is not None:
         # A mask of lanes needs a place for each of them.
@@ -190,7 +168,7 @@ def _load(w: Writing, node: Load, names: dict[Expr, str]) -> str:
             if axis not in lanes and axis in expressions.variables(node.guard):
                 lanes, place = lanes | {axis}, f"{place} + {w.variables[axis]} * 0"
     masks = [m for m in (w.mask(lanes), names[node.guard] if node.guard is not None else None) if m]
-    masks += [f"({size_of(w, var.size)} > 0)" for var in _perhaps_empty(w, expressions.variables(node))]
+    masks += [f"({w.size(var.size)} > 0)" for var in _perhaps_empty(w, expressions.variables(node))]
     mask = f"({' & '.join(masks)}) != 0" if len(masks) > 1 else "".join(masks)
     suffix = f", mask={mask}, other=0" if masks else ""
     suffix += ', cache_modifier=".cg"' if node in w.past_l1 else ""
@@ -240,19 +218,22 @@ def emit_store(w: Writing, store: Store) -> None:
     value = stored(w, store.value if term is None else term)
     # What is added up is added at every point, wherever it goes to.
     lanes = index.variables(store.index) if term is None else w.tile.variables
-    position = _position(w, store.index)
-    mask = w.mask(lanes)
+    address = f"{w.pointers[store.buffer]} + {position(w, store.index)}"
+    mask, shape = w.mask(lanes), w.tile.shape(lanes)
     suffix = f", mask={mask}" if mask is not None else ""
-    shape = w.tile.shape(lanes)
     if shape is not None:
         value = f"tl.broadcast_to({value}, {shape})"
-    place = f"{w.pointers[store.buffer]} + {position}"
     if term is None:
-        w.line(f"tl.store({place}, {value}{suffix})")
+        w.line(f"tl.store({address}, {value}{suffix})")
         return
     if shape is not None:
-        place = f"tl.broadcast_to({place}, {shape})"
-    w.line(f'tl.atomic_add({place}, {value}{suffix}, sem="relaxed")')
+        address = f"tl.broadcast_to({address}, {shape})"
+    w.line(f'tl.atomic_add({address}, {value}{suffix}, sem="relaxed")')
 
 
-_EMITTERS: dict[type, Callable[..., str]] = {Cast: _cast, Op: _op, Index: _index, Load: _load}
+_EMITTERS: dict[type, Callable[..., str]] = {
+    Cast: _cast,
+    Op: lambda w, node, names: operation(node.name, tuple(names[a] for a in node.args), node.args[-1].dtype),
+    Index: lambda w, node, names: f"{position(w, node.ix)}.to(tl.int64)",
+    Load: _load,
+}

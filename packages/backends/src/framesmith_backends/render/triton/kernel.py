@@ -12,10 +12,9 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least
-from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.passes import programs_along, write_program
-from framesmith_backends.render.triton.state import Scope, Writing
+from framesmith_backends.render.triton.state import writing
 from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, holds_row, reaches, reads_apart
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.kernels.loops import lane_score, read_once
@@ -145,23 +144,19 @@ def _held_while_short(kernel: Kernel, block: int) -> bool:
 
 def _render(kernel: Kernel, name: str, form: Form, whole: bool = False) -> TritonKernel:
     pointers, tile, warps = tuple(DTYPES[p.dtype].pointer for p in kernel.params), form.tile, form.warps
-    integer = "tl.int64" if reaches(kernel) else "tl.int32"
-    w = Writing(kernel, tile, [Scope([], 1)], integer, whole)
+    w = writing(kernel, tile, kernel.params, reaches(kernel), whole)
     w.past_l1 = read_once(kernel) if form.past_l1 else frozenset()
-    for k, param in enumerate(kernel.params):
-        w.pointers[param.name] = f"p{k}"
     block = tile.axes[-1].block if tile.axes else 1
     checks = bool(kernel.checks)
     result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)
-    w.line(f"pid = tl.program_id(0).to({integer}){' + fs.integer(first)' if result.has_first else ''}")
+    w.line(f"pid = tl.program_id(0).to({w.integer}){' + fs.integer(first)' if result.has_first else ''}")
     write_program(w)
-    source = "\n".join([result.head, *flat(w.scopes[0].lines)]) + "\n"
     aligned = tuple(
         k for k, n in enumerate(kernel.numbers) if isinstance(n, Symbol) and n in w.stepping and n.hint % ALIGNMENT == 0
     )
-    return replace(result, source=source, aligned=aligned)
+    return replace(result, source=w.source(result.head), aligned=aligned)
 
 
 def warps_of(kernel: Kernel, tile: Tile) -> int:

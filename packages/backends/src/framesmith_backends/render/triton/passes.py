@@ -14,8 +14,7 @@ from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
-from framesmith_backends.render.triton.sizes import size_of, step_of
-from framesmith_backends.render.triton.state import Scope, Writing
+from framesmith_backends.render.triton.state import Writing
 from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row, row_axes
 from framesmith_backends.target import BYTES_IN_TURN
 
@@ -40,7 +39,7 @@ def write_program(w: Writing) -> None:
         w.level_of[var] = 0
         number = point
         if position < len(loops) - 1:
-            parts = size_of(w, programs_along(var, tile))
+            parts = w.size(programs_along(var, tile))
             number = f"{point} % {parts}"
             point = w.fresh(f"{point} // {parts}", w.here)
         axis = tile.of(var)
@@ -64,7 +63,7 @@ def _rows_in_turn(w: Writing) -> None:
     w.cells.update((a.name, _start(w, a)) for a in columns)
     number, depth = f"r_{down.name}", len(w.scopes)
     step = 1 if axis is None else axis.block
-    _open_loop(w, f"tl.range(0, {size_of(w, down.size)}, {step}, num_stages={_stages(w)})", number)
+    w.open_loop(f"tl.range(0, {w.size(down.size)}, {step}, num_stages={_stages(w)})", number)
     if axis is None:
         w.level_of[down] = depth
         w.variables[down] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
@@ -73,7 +72,7 @@ def _rows_in_turn(w: Writing) -> None:
     w.base = depth
     _passes(w)
     w.base = 0
-    _close(w, depth)
+    w.close(depth)
     for a in columns:
         cell = w.cells[a.name]
         w.refs[a.name] = _reduced(w, a.kind, cell, () if axis is None else (axis,))
@@ -127,7 +126,7 @@ def _open_lanes(w: Writing, var: Var, name: str, level: int | None = None) -> No
     if (axis.block != var.size) if _is_held(w, axis) and var in w.kernel.row else (var.size % axis.block != 0):
         known = scope.names.get(("mask", name))
         if known is None:
-            known = scope.names["mask", name] = w.fresh(f"{name} < {step_of(w, var.size)}", scope)
+            known = scope.names["mask", name] = w.fresh(f"{name} < {w.step(var.size)}", scope)
         w.masks[var] = known
 
 
@@ -260,10 +259,10 @@ def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> t
     k, along = w.kernel, row_axes(w.kernel, w.tile)
     w.rows = k.row
     for var in (v for v in k.row if all(axis.var is not v for axis in along)):
-        _open_loop(w, f"range({size_of(w, var.size) if part is None else 1})", f"r_{var.name}")
+        w.open_loop(f"range({w.size(var.size) if part is None else 1})", f"r_{var.name}")
         w.level_of[var] = len(w.scopes) - 1
         # A loop's number has 32 bits where its end has.
-        number = f"{size_of(w, var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
+        number = f"{w.size(var.size - 1)} - r_{var.name}" if backwards else f"r_{var.name}"
         w.variables[var] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
     for axis in along:
         _row_lanes(w, axis, part, backwards)
@@ -271,7 +270,7 @@ def _open_row(w: Writing, part: int | None = None, backwards: bool = False) -> t
 
 
 def _close_row(w: Writing, depth: int, along: Sequence[Axis]) -> None:
-    _close(w, depth)
+    w.close(depth)
     w.rows = ()
     for axis in along:
         w.masks.pop(axis.var, None)
@@ -288,25 +287,12 @@ def _row_lanes(w: Writing, axis: Axis, part: int | None = None, backwards: bool 
         _open_lanes(w, axis.var, known, level)
         return
     start = f"start{w.count}"
-    end = size_of(w, axis.var.size) if part is None else part
-    last = size_of(w, (axis.count - 1) * axis.block) if backwards else ""
-    _open_loop(w, f"range(0, {end}, {axis.block})", start)
+    end = w.size(axis.var.size) if part is None else part
+    last = w.size((axis.count - 1) * axis.block) if backwards else ""
+    w.open_loop(f"range(0, {end}, {axis.block})", start)
     if backwards:
         start = w.fresh(f"tl.full([], {last} - {start}, {w.integer})", w.here)
     _open_lanes(w, axis.var, w.fresh(f"{start} + {lanes}", w.here))
-
-
-def _open_loop(w: Writing, over: str, name: str) -> None:
-    indent = w.here.indent
-    w.scopes.append(Scope([], indent + 1))
-    # The loop's head is written when it is closed, after what its body needs from outside.
-    w.here.names["head"] = "    " * indent + f"for {name} in {over}:"
-
-
-def _close(w: Writing, depth: int) -> None:
-    while len(w.scopes) > depth:
-        inner = w.scopes.pop()
-        w.here.lines += [inner.names["head"], inner.lines]
 
 
 def _start(w: Writing, a: Accumulate) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from framesmith_backends.ir.expr import Load, Number
-from framesmith_backends.ir.kernel import Kernel
+from framesmith_backends.ir.kernel import Kernel, Param
+from framesmith_backends.ir.symbolic import size as sizes
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol
+from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.tile import Tile
 
 
@@ -70,3 +72,55 @@ class Writing:
     def line(self, text: str, scope: Scope | None = None) -> None:
         target = self.here if scope is None else scope
         target.lines.append("    " * target.indent + text)
+
+    def source(self, head: str) -> str:
+        """The text of the function whose first line is given."""
+        return "\n".join([head, *flat(self.scopes[0].lines)]) + "\n"
+
+    def open_loop(self, over: str, name: str) -> None:
+        indent = self.here.indent
+        self.scopes.append(Scope([], indent + 1))
+        # The loop's head is written when it is closed, after what its body needs from outside.
+        self.here.names["head"] = "    " * indent + f"for {name} in {over}:"
+
+    def close(self, depth: int) -> None:
+        """Close all loops but the outermost `depth - 1`."""
+        while len(self.scopes) > depth:
+            inner = self.scopes.pop()
+            self.here.lines += [inner.names["head"], inner.lines]
+
+    def size(self, size: Size) -> str:
+        """The size as a 64-bit integer that is known in every block of lines; from parameters, once, if symbolic."""
+        if not isinstance(size, Sym):
+            return str(size)
+        names = self.scopes[0].names
+        if ("size", size) not in names:
+            text = " + ".join(self._monomial(monomial, k) for monomial, k in size.terms)
+            names["size", size] = text if text.isidentifier() else self.fresh(text, self.scopes[0])
+        return names["size", size]
+
+    def step(self, size: Size) -> str:
+        """The size, where indices in memory or a mask of the lanes depend on it."""
+        self.stepping |= sizes.symbols(size)
+        return self.size(size)
+
+    def _monomial(self, monomial: tuple[sizes.Atom, ...], k: int) -> str:
+        factors = [self._atom(atom) for atom in monomial]
+        return " * ".join([str(k), *factors] if k != 1 or not factors else factors)
+
+    def _atom(self, atom: sizes.Atom) -> str:
+        if isinstance(atom, Symbol):
+            return self.numbers[atom]
+        a, b = map(self.size, sizes.operands(atom))
+        if isinstance(atom, sizes.Extreme):
+            return f"tl.where({a} {'>' if atom.largest else '<'} {b}, {a}, {b})"
+        if sizes.surely_at_least(atom.base, 0) and sizes.surely_positive(atom.divisor):
+            return f"({a} // {b})"
+        return f"fs.floor_quotient({a}, {b})"
+
+
+def writing(kernel: Kernel, tile: Tile, params: Sequence[Param], far: bool, whole: bool = False) -> Writing:
+    """The state before anything is written of a function of these parameters; `far`: offsets need 64 bits."""
+    w = Writing(kernel, tile, [Scope([], 1)], "tl.int64" if far else "tl.int32", whole)
+    w.pointers.update((param.name, f"p{k}") for k, param in enumerate(params))
+    return w

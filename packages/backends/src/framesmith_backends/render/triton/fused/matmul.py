@@ -1,4 +1,4 @@
-"""A matmul with its epilogue as the source of a Triton function: a program for each tile of the result.
+"""A matmul with its epilogue as a Triton function: a program for each tile of the result.
 
 Programs are numbered so that neighbours read the same rows and columns, which are then in the cache. Sums are kept in
 float32, in one order whatever runs when. What lies beyond the matrices is read as zeros and not stored. An operand that
@@ -16,10 +16,18 @@ from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, Rest
 from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.emit import emit, position_text, stored
+from framesmith_backends.render.triton.emit import emit, position, stored
+from framesmith_backends.render.triton.fused.operands import (
+    fixed,
+    function_of,
+    last_index,
+    masked,
+    name_loop,
+    precision,
+    steps_of,
+)
 from framesmith_backends.render.triton.kernel import TritonKernel
-from framesmith_backends.render.triton.state import Scope, Writing
+from framesmith_backends.render.triton.state import Scope, Writing, writing
 from framesmith_backends.render.triton.tile import Axis, Tile, reaches
 
 #: So many tiles down the rows are computed before the next columns are read.
@@ -29,12 +37,8 @@ ROWS_TOGETHER = 8
 def render_matmul(matmul: FusedMatmul, name: str) -> TritonKernel:
     """The Triton form of the matmul in its tile."""
     tile = matmul.tile
-    integer = "tl.int64" if _reaches(matmul) else "tl.int32"
     axes = Tile((Axis(matmul.rows, tile.rows), Axis(matmul.columns, tile.columns)))
-    w = Writing(matmul.epilogue, axes, [Scope([], 1)], integer)
-    params = matmul.params
-    for k, param in enumerate(params):
-        w.pointers[param.name] = f"p{k}"
+    w = writing(matmul.epilogue, axes, matmul.params, _reaches(matmul))
     lines = w.here.lines
     grid = _programs(w, matmul)
     _loops(w, matmul)
@@ -43,40 +47,22 @@ def render_matmul(matmul: FusedMatmul, name: str) -> TritonKernel:
     if matmul.rest is None or matmul.rest.known:
         for store in matmul.epilogue.passes[0].stores:
             _store(w, store)
-    head = f"def {name}({', '.join(f'p{k}' for k in range(len(params)))}):"
-    source = "\n".join([head, *flat(lines)]) + "\n"
-    pointers = tuple(DTYPES[param.dtype].pointer for param in params)
-    return replace(TritonKernel(name, source, grid, tile.columns, tile.warps, pointers), stages=tile.stages)
-
-
-def _count(size: object, block: int) -> int:
-    assert isinstance(size, int)
-    return -(-size // block)
+    w.scopes[0].lines = lines  # `_open` has left those before its loop
+    return function_of(w, name, matmul.params, grid, tile)
 
 
 def _reaches(matmul: FusedMatmul) -> bool:
-    """Whether a place of an operand or of the epilogue may be beyond 32 bits, tails of tiles included."""
+    """Whether an index of an operand or of the epilogue may be beyond 32 bits, tails of tiles included."""
     tile, far = matmul.tile, reaches(matmul.epilogue)
     far = far or (matmul.left_over * matmul.steps + 1) * tile.evenly >= 1 << 31
-    beyond = ((1, tile.rows, tile.depth * tile.splits * 2), (1, tile.depth * tile.splits * 2, tile.columns))
-    for (place, value), more in zip(matmul.operands, beyond, strict=True):
-        far = far or (_last(place, more) >= 1 << 31 if value is None else _reaches_computing(matmul, value))
+    deep, loops = tile.depth * tile.splits * 2, (matmul.batch, matmul.rows, matmul.along)
+    for (view, value), more in zip(matmul.operands, ((1, tile.rows, deep), (1, deep, tile.columns)), strict=True):
+        if value is None:
+            far = far or last_index(view, more) >= 1 << 31
+        else:
+            passes = (Pass((), (), (Store("operand", index.ZERO, value),)),)
+            far = far or reaches(Kernel("operand", (), loops, (), None, passes))
     return far
-
-
-def _reaches_computing(matmul: FusedMatmul, value: Expr) -> bool:
-    """The same of what an operand is computed of."""
-    loops = matmul.batch, matmul.rows, matmul.along, matmul.columns
-    passes = (Pass((), (), (Store("operand", index.ZERO, value),)),)
-    return reaches(Kernel("operand", (), loops[:3], (), None, passes))
-
-
-def _last(place: BufferView, more: tuple[int, ...]) -> int:
-    found = place.offset
-    for n, extra, step in zip(place.shape, more, place.strides, strict=True):
-        found += (n + extra) * abs(step)
-    assert isinstance(found, int)
-    return found
 
 
 def _lines(w: Writing, *lines: str) -> None:
@@ -138,8 +124,7 @@ def _open_share(w: Writing, matmul: FusedMatmul) -> None:
 
 def _loops(w: Writing, matmul: FusedMatmul) -> None:
     """The numbers of the part of the depth and of the matmul; what is left in `pid` is that of the tile."""
-    batch, splits = matmul.batch.size, matmul.tile.splits
-    assert isinstance(batch, int)
+    batch = fixed(matmul.batch.size)
     tiles = matmul.tiles // batch
     w.level_of[matmul.batch] = w.base
     w.variables[matmul.batch] = "batch"
@@ -148,13 +133,13 @@ def _loops(w: Writing, matmul: FusedMatmul) -> None:
         w.level_of[matmul.part] = w.base
         w.variables[matmul.part] = "part"
         _lines(w, f"part = batch // {batch}", f"batch = batch % {batch}")
-    assert (matmul.part is not None) == (splits > 1)
+    assert (matmul.part is not None) == (matmul.tile.splits > 1)
 
 
 def _tile(w: Writing, matmul: FusedMatmul) -> None:
     """The rows and columns of the tile, and which of them there are."""
     tile = matmul.tile
-    down, across = _count(matmul.rows.size, tile.rows), _count(matmul.columns.size, tile.columns)
+    down, across = -(-fixed(matmul.rows.size) // tile.rows), -(-fixed(matmul.columns.size) // tile.columns)
     together = min(ROWS_TOGETHER, down)
     _lines(w, f"first = pid // {together * across} * {together}", f"within = pid % {together * across}")
     if down % together:
@@ -166,13 +151,8 @@ def _tile(w: Writing, matmul: FusedMatmul) -> None:
         f"columns = within // {height} * {tile.columns} + tl.arange(0, {tile.columns})",
         f"depth = tl.arange(0, {tile.depth}).to({w.integer})",
     )
-    for var, name, spread in ((matmul.rows, "rows", "[:, None]"), (matmul.columns, "columns", "[None, :]")):
-        w.level_of[var] = w.base
-        w.variables[var] = w.fresh(f"{name}{spread}", w.here)
-        axis = w.tile.of(var)
-        assert axis is not None and isinstance(var.size, int)
-        if var.size % axis.block:
-            w.masks[var] = w.fresh(f"{w.variables[var]} < {var.size}", w.here)
+    name_loop(w, matmul.rows, "rows[:, None]")
+    name_loop(w, matmul.columns, "columns[None, :]")
 
 
 def _multiply(w: Writing, matmul: FusedMatmul) -> None:
@@ -182,9 +162,9 @@ def _multiply(w: Writing, matmul: FusedMatmul) -> None:
     rest = matmul.rest
     first = f"low * {tile.depth}" if rest is not None and not rest.known else first
     _lines(w, f"along = depth{f' + {first}' if first else ''}")
-    for which, (place, value) in zip("ab", matmul.operands, strict=True):
+    for which, (view, value) in zip("ab", matmul.operands, strict=True):
         if value is None:
-            _places(w, matmul, which, place)
+            _addresses(w, matmul, which, view)
     _lines(w, f"sums = tl.zeros([{tile.rows}, {tile.columns}], tl.float32)")
     body = Scope([], w.here.indent + 1)
     # The number of the step counts from the first one of the part, and from the first of all in shares.
@@ -215,14 +195,11 @@ def _step(w: Writing, matmul: FusedMatmul, inside: dict[str, str], body: Scope) 
             _compute(w, matmul, which, value, inside.get(which), body)
             continue
         own = w.masks.get(matmul.rows if which == "a" else matmul.columns)
-        mask = " & ".join(f"({one})" for one in (own, inside.get(which)) if one)
-        w.line(f"{which} = tl.load({which}_places{f', mask={mask}, other=0.0' if mask else ''})", body)
-    precision = ', input_precision="tf32"' if matmul.dtype == "f32" else ""
-    w.line(f"sums = tl.dot(a, b, sums{precision})", body)
-    for which, (place, value), axis in zip("ab", matmul.operands, (2, 1), strict=True):
-        step = place.strides[axis] if place.shape[axis] != 1 else 0
+        w.line(f"{which} = tl.load({which}_addresses{masked(own, inside.get(which))})", body)
+    w.line(f"sums = tl.dot(a, b, sums{precision(matmul.dtype)})", body)
+    for which, (view, value), axis in zip("ab", matmul.operands, (2, 1), strict=True):
         if value is None:
-            w.line(f"{which}_places += {_times(str(tile.depth), step)}", body)
+            w.line(f"{which}_addresses += {tile.depth * steps_of(view)[axis]}", body)
 
 
 def _add_up(w: Writing, matmul: FusedMatmul, rest: Rest) -> None:
@@ -244,29 +221,29 @@ def _add_up(w: Writing, matmul: FusedMatmul, rest: Rest) -> None:
     )
 
 
-def _places(w: Writing, matmul: FusedMatmul, which: str, place: BufferView) -> None:
+def _addresses(w: Writing, matmul: FusedMatmul, which: str, view: BufferView) -> None:
     """The addresses of the first tile of an operand that is read as it lies."""
-    z, first, second = (step if n != 1 else 0 for n, step in zip(place.shape, place.strides, strict=True))
+    batch, *steps = steps_of(view)
     parts = ("rows[:, None]", "along[None, :]") if which == "a" else ("along[:, None]", "columns[None, :]")
-    where = [_times(part, step) for part, step in zip(parts, (first, second), strict=True)]
-    base = [str(place.offset)] if place.offset != 0 else []
-    base += [_times("batch", z)] if z != 0 else []
+    where = [str(view.offset)] if view.offset != 0 else []
+    where += [_times("batch", batch)] if batch != 0 else []
+    where += map(_times, parts, steps)
     tile = matmul.tile
-    shape = (tile.rows, tile.depth) if which == "a" else (tile.depth, tile.columns)
-    places = f"tl.broadcast_to({' + '.join([*base, *where])}, [{shape[0]}, {shape[1]}])"
-    w.line(f"{which}_places = {w.pointers[place.source]} + {places}")
+    shape = [tile.rows, tile.depth] if which == "a" else [tile.depth, tile.columns]
+    w.line(f"{which}_addresses = {w.pointers[view.source]} + tl.broadcast_to({' + '.join(where)}, {shape})")
+
+
+def _times(text: str, step: int) -> str:
+    return text if step == 1 else f"{text} * {step}"
 
 
 def _compute(w: Writing, matmul: FusedMatmul, which: str, value: Expr, inside: str | None, body: Scope) -> None:
     """A tile of an operand that is computed; what of it is the same at every depth is computed before the loop."""
     tile, along = matmul.tile, matmul.along
-    deep, other = (
-        Axis(along, tile.depth),
-        (matmul.rows, tile.rows) if which == "a" else (matmul.columns, tile.columns),
-    )
-    axes = (Axis(*other), deep) if which == "a" else (deep, Axis(*other))
+    deep = Axis(along, tile.depth)
+    axes = (Axis(matmul.rows, tile.rows), deep) if which == "a" else (deep, Axis(matmul.columns, tile.columns))
     spread = "[None, :]" if which == "a" else "[:, None]"
-    masks = {var: mask for var, mask in w.masks.items() if var is other[0]}
+    masks = {axis.var: w.masks[axis.var] for axis in axes if axis.var in w.masks}
     if inside is not None:
         masks[along] = inside
     own = replace(
@@ -285,16 +262,11 @@ def _compute(w: Writing, matmul: FusedMatmul, which: str, value: Expr, inside: s
     w.count = own.count
 
 
-def _times(text: str, step: object) -> str:
-    assert isinstance(step, int)
-    return text if step == 1 else str(int(text) * step) if text.isdigit() else f"{text} * {step}"
-
-
 def _store(w: Writing, store: Store) -> None:
-    """An element of each place of the tile, also where the index or the value does not tell the places apart."""
+    """An element for each point of the tile, also where the index or the value is the same for several."""
     value = stored(w, store.value)
     shape = w.tile.shape(w.tile.variables)
-    place = f"{w.pointers[store.buffer]} + tl.broadcast_to({position_text(w, store.index)}, {shape})"
+    place = f"{w.pointers[store.buffer]} + tl.broadcast_to({position(w, store.index)}, {shape})"
     mask = w.mask(w.tile.variables)
     suffix = f", mask=tl.broadcast_to({mask}, {shape})" if mask is not None else ""
     assert index.indirect_atoms(store.index) == ()
