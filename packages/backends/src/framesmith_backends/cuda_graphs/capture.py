@@ -140,6 +140,10 @@ class Capture:
         """Whether no copied input overlaps a written one."""
         return self.writes is None or self.writes.are_disjoint(args)
 
+    def why_not_copied(self) -> str | None:
+        """Why results like these cannot be handed out as copies, or None."""
+        return self.memory.why_not_copied(MOST_COPIED)
+
     def replay(self, args: Sequence[Any]) -> list[Any]:
         self.replayable.ready()
         copies = self.copies

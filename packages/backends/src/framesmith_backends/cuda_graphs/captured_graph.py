@@ -29,7 +29,7 @@ import torch
 
 from framesmith_aten.contract import BoxedFn
 from framesmith_backends.cuda_graphs.capturable import Parameters
-from framesmith_backends.cuda_graphs.capture import MOST_COPIED, OF_CAPTURES, Capture, Capturer, capture_launches
+from framesmith_backends.cuda_graphs.capture import OF_CAPTURES, Capture, Capturer, capture_launches
 from framesmith_backends.cuda_graphs.results import NotCaptured
 from framesmith_backends.reporting import PLANS, warn_once
 
@@ -132,7 +132,7 @@ class CapturedGraph:
         if copied is None or not self._has_room(variant):
             return None
         lends = variant.make_place(addresses)
-        why = None if lends else variant.captures[0].memory.why_not_copied(MOST_COPIED)
+        why = None if lends else variant.captures[0].why_not_copied()
         if why is not None:
             warn_once(
                 f"{self.about} runs without CUDA graphs where results of its last {MOST_CAPTURES} calls are still "

@@ -3,10 +3,11 @@
 A program finds by its number whose it is, and does what all of them do with that one's buffers: there is one text for
 all, also for lines of elements whose numbers differ.
 
-Note [Branches]. Which buffers a program takes is told by comparing its number with where each kernel's programs begin,
-half of what is left at a time. These are to stay branches: LLVM would read all buffers' addresses and choose among them
-one by one, which for 128 kernels takes 236 registers instead of 39. What differs in text and may have effects
-(`fs.since`) it neither merges nor does beforehand. What is chosen is known to be aligned, as all are.
+Note [Branches]. A program finds its buffers by comparing its number with where each kernel's programs begin, half of
+what is left at a time. These are to stay branches: LLVM would read all buffers' addresses and choose among them one by
+one, which for 128 kernels takes 236 registers instead of 39. What differs in text and may have effects (`fs.since`) it
+neither merges nor does beforehand. Each branch costs Triton time for everything that is known there, so that of many
+kernels some at a time are chosen among in a function of their own.
 """
 
 from __future__ import annotations
@@ -24,15 +25,10 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, symbols
 from framesmith_backends.render.nested_lines import flat
-from framesmith_backends.render.triton.kernel import (
-    ALIGNMENT,
-    MOST_PROGRAMS,
-    TritonKernel,
-    warps_of,
-)
+from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel, warps_of
 from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, reaches
+from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, fixed, reaches
 from framesmith_backends.render.triton.tile_rules import LANE_BLOCK
 from framesmith_backends.schedule.horizontal import LINE, SharedForm, horizontal_groups, line_form
 from framesmith_backends.schedule.kernels.loops import rewrite_indices
@@ -40,7 +36,7 @@ from framesmith_backends.target import MOST_PARAMETERS
 
 #: Among so many kernels one function chooses.
 SEVERAL = 12
-#: What a program calls the number of its line's elements.
+#: The number of elements of a program's line, in the program.
 ELEMENTS = "elements"
 
 
@@ -55,14 +51,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What one launch runs: an item, or kernels that are alike, with what these share."""
+    """The members of one launch: an item, or kernels of the same structure, with what these share."""
 
     members: tuple[OnGpu, ...]
     form: SharedForm
 
     @property
     def name(self) -> str:
-        """That of its first member."""
         return self.members[0].name
 
     def text(self) -> str:
@@ -81,7 +76,7 @@ class Gathered:
         return _over(self.form.line, max(_counts(self.kernels)))
 
     def launch(self, rendered: Mapping[str, TritonKernel], form: Form | None = None) -> Launch:
-        """How it is launched; `rendered` has each member as a function of its own. Lines are walked in that form."""
+        """Return the launch; `rendered` has each member as a function of its own; `form` is for lines."""
         functions = [rendered[member.name] for member in self.members]
         if len(functions) == 1:
             return alone(self.members[0], functions[0])
@@ -107,7 +102,7 @@ def gathered(
     found: list[Gathered] = []
     for one in horizontal_groups(kernels, forms, most, shown):
         members = tuple(kernels[k] for k in one.members)
-        if len(members) == 1 or sum(_programs(rendered[kernel.name]) for kernel in members) > MOST_PROGRAMS:
+        if len(members) == 1 or sum(fixed(rendered[kernel.name].grid) for kernel in members) > MOST_PROGRAMS:
             found += [Gathered((kernel,), SharedForm(kernel.name)) for kernel in members]
         else:
             found.append(Gathered(members, one.form))
@@ -115,13 +110,8 @@ def gathered(
 
 
 def _form(kernel: OnGpu, function: TritonKernel) -> SharedForm:
-    if (
-        not isinstance(kernel, Kernel)
-        or function.longer is not None
-        or function.has_first
-        or function.has_checks
-        or not isinstance(function.grid, int)
-    ):
+    several = function.longer is not None or function.has_first or not isinstance(function.grid, int)
+    if not isinstance(kernel, Kernel) or several or function.has_checks:
         return SharedForm(kernel.name)
     text = function.source.replace(f"def {function.name}(", "def kernel(", 1)
     line = None if reaches(kernel) else line_form(kernel)  # lines are walked with 32 bits
@@ -130,11 +120,6 @@ def _form(kernel: OnGpu, function: TritonKernel) -> SharedForm:
 
 def _buffers(kernel: OnGpu) -> tuple[str, ...]:
     return tuple(param.name for param in kernel.params)
-
-
-def _programs(function: TritonKernel) -> int:
-    assert isinstance(function.grid, int)
-    return function.grid
 
 
 def _together(
@@ -151,7 +136,7 @@ def _together(
     targets = [pointers[k] for k in chosen]
     found = replace(first, name=f"{first.name}_and_{len(kernels) - 1}_more", pointers=tuple(kinds.values()))
     if shared.line is None:
-        programs, body = [*map(_programs, functions)], _body_of(first, pointers)
+        programs, body = [fixed(function.grid) for function in functions], _body_of(first, pointers)
     else:
         counts = _counts(kernels)
         form = form or line_form_by_rule(shared.line, counts)
@@ -181,11 +166,7 @@ def _counts(kernels: Sequence[Kernel]) -> list[int]:
 def _choice(
     targets: Sequence[str], rows: Sequence[Sequence[str]], starts: Sequence[int]
 ) -> tuple[list[str], list[str]]:
-    """Lines that name what belongs to the program of that number, and functions that they call.
-
-    Note [Branches]. Each branch costs Triton time for everything that is known there, so that of many kernels some at
-    a time are chosen among in a function of their own.
-    """
+    """Functions, and lines that call them, to name what belongs to the program of that number: Note [Branches]."""
     leaves = [", ".join((*row, f"fs.since(number, {start})")) for row, start in zip(rows, starts, strict=True)]
     left = ", ".join(targets)
     helpers: list[str] = []
@@ -201,7 +182,7 @@ def _choice(
 
 
 def _branches(left: str, leaves: Sequence[str], starts: Sequence[int], indent: int) -> list[str]:
-    """Lines that give the names on the left what the leaf of the program's number has."""
+    """Lines that assign the leaf of the program's number to the names on the left."""
     pad, half = "    " * indent, len(leaves) // 2
     if half == 0:
         return [f"{pad}{left} = {leaves[0]}"]
@@ -220,10 +201,7 @@ def _body_of(function: TritonKernel, pointers: Sequence[str]) -> list[str]:
 
 
 def _line_body(line: Kernel, block: int, pointers: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """What is done with a block of each line, whose numbers of elements are these.
-
-    Where vectors of elements may reach beyond an end, whole blocks have lines of their own, without masks.
-    """
+    """Lines for a block of each line; whole blocks have their own, without masks, where vectors may reach beyond."""
     size = counts[0] if len({*counts}) == 1 else LINE.size
     kinds = ["double" if isinstance(number, Number) else "integer" for number in line.numbers]
     head = [*(f"    m{k} = fs.{kind}(n{k})" for k, kind in enumerate(kinds)), "    pid = place"]
@@ -252,7 +230,7 @@ def _block(
 
 
 def _over(line: Kernel, size: Size) -> Kernel:
-    """The kernel of a line, over one of that size."""
+    """The kernel of a line over one of that size."""
     var = Var(LINE.name, size)
     moved = rewrite_indices(line, lambda ix: index.substitute(ix, {LINE: index.of(var)}))
     return replace(moved, outer=(var,), lane=var)

@@ -1,8 +1,8 @@
-"""Two passes over rows that are not held, as one: what the second needs of the first is mended afterwards.
+"""Two passes over rows that are not held, as one: what the second needs of the first is corrected afterwards.
 
-The largest element and the sum of exponentials below it: each lane scales its sum anew where it finds a larger element
-(Milakov and Gimelshein, 2018). A sum and the distances from its mean: these may be from any number nearby, which a part
-of the row tells, since `sum (v - k)^2 = sum (v - mean)^2 + n (mean - k)^2`.
+The largest element and the sum of exponentials below it: each lane rescales its sum where it finds a larger element
+(Milakov and Gimelshein, 2018). A sum and the distances from its mean: these may be from any number nearby, such as the
+mean of a part of the row, since `sum (v - k)^2 = sum (v - mean)^2 + n (mean - k)^2`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Joined = tuple[Exponentials, ...] | tuple[Distances, ...]
 
 
 def joinable(kernel: Kernel, number: int) -> Joined:
-    """How that pass and the next may be one; () where they may not."""
+    """The reductions of that pass and the next, if they may be one pass; () if not."""
     passes = kernel.passes[number : number + 2]
     return () if len(passes) < 2 else _joined(passes[0], passes[1], kernel.row)
 
@@ -56,14 +56,10 @@ def _joined(first: Pass, second: Pass, row: Sequence[Var]) -> Joined:
 
 
 def _exponentials(first: Pass, second: Pass) -> tuple[Exponentials, ...]:
-    found: list[Exponentials] = []
-    for a in second.reductions:
-        top = next((top for top in first.reductions if _is_sum_below(a, top)), None)
-        if top is None:
-            return ()
-        found.append(Exponentials(top, a))
-    tops = [pair.top.name for pair in found]
-    return tuple(found) if tops == [a.name for a in first.reductions] else ()
+    if len(first.reductions) != len(second.reductions):
+        return ()
+    pairs = [*zip(first.reductions, second.reductions, strict=True)]
+    return tuple(Exponentials(*pair) for pair in pairs) if all(_is_sum_below(a, top) for top, a in pairs) else ()
 
 
 def _is_sum_below(a: Accumulate, top: Accumulate) -> bool:

@@ -1,7 +1,7 @@
 """One kernel as the source of a Triton function: the same loops, a program for each outer point or lane block.
 
 The text needs `tl` and the functions of `launch.triton_support` (as `fs`) in its globals. Sizes and numbers that are
-known only at the call are parameters; a kernel of a short row that may become long has a second form for that.
+known only at the call are parameters; a kernel of a short row that may become long has a second variant for that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least
 from framesmith_backends.render.triton import tile_rules
-from framesmith_backends.render.triton.passes import programs_along, write_program
+from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import writing
-from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, holds_row, reaches, reads_apart
+from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, has_strided_reads, holds_row, reaches
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.kernels.loops import lane_score, read_once
 
 # A launch has no more programs than this.
 MOST_PROGRAMS = (1 << 31) - 1
-# Elements of a thread, where they lie apart in memory, and bytes of those that it reads at once of a row that goes on,
-# or is one of several that are taken in turn.
-PER_THREAD, PER_THREAD_APART, BYTES_PER_THREAD = 8, 2, 32
+# Elements of a thread, those of strided reads, and bytes of those that it reads at once of a row that goes on, or is
+# one of several that are taken in turn.
+PER_THREAD, PER_THREAD_STRIDED, BYTES_PER_THREAD = 8, 2, 32
 # So many warps take rows in turn, if they have enough to do, and more only where a thread would have more bytes of a
 # row than the above.
 WARPS_IN_TURN = 8
@@ -37,8 +37,8 @@ class TritonKernel:
 
     `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles; `aligned` says which of them are sizes
     along which memory is walked and that were divisible by `ALIGNMENT` while tracing. The parameter `first`, the number
-    of the first program, is there where a launch may not hold the whole grid. With `longer` this form is for rows of no
-    more than `block` elements, `longer` for others.
+    of the first program, is there where a launch may not hold the whole grid. With `longer` this variant is for rows of
+    no more than `block` elements, `longer` for others.
     """
 
     name: str
@@ -56,10 +56,9 @@ class TritonKernel:
 
     @property
     def options(self) -> dict[str, int | bool]:
-        """How it is compiled: each operation rounded, as eager's are, and with its checks.
+        """Triton's options: each operation rounded, as eager's are, subnormal numbers of the device's library too.
 
-        Functions of the device's library take numbers too small for a normal one for what they are, as torch's kernels
-        do, not for zero. (Triton's asserts for overflows of its own would come with the checks.)
+        With checks, but without Triton's own asserts for overflows.
         """
         checked: dict[str, int | bool] = {"debug": True, "sanitize_overflow": False} if self.has_checks else {}
         staged = {"num_stages": self.stages} if self.stages else {}
@@ -68,7 +67,7 @@ class TritonKernel:
 
     @property
     def has_first(self) -> bool:
-        return may_need_launches(self.grid)
+        return not surely_at_least(MOST_PROGRAMS, self.grid)
 
     @property
     def forms(self) -> tuple[TritonKernel, ...]:
@@ -88,11 +87,6 @@ class TritonKernel:
         return f"def {self.name}({', '.join(name + types.get(kind, '') for name, kind in self.parameters)}):"
 
 
-def may_need_launches(grid: Size) -> bool:
-    """Whether the grid may hold more programs than a launch."""
-    return not surely_at_least(MOST_PROGRAMS, grid)
-
-
 def why_not_triton(kernel: Kernel) -> str | None:
     """Why the kernel cannot be rendered, or None."""
     if kernel.scratch:
@@ -101,13 +95,13 @@ def why_not_triton(kernel: Kernel) -> str | None:
 
 
 def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> TritonKernel:
-    """The kernel as a Triton function, by rule or in the given form, one for kernels of fixed sizes alone.
+    """The kernel as a Triton function, by rule or, if its sizes are fixed, in the given configuration.
 
     A ValueError where `why_not_triton` has a reason.
     """
     problem = why_not_triton(kernel)
     if problem is not None:
-        raise ValueError(f"kernel {kernel.name} has no Triton form: {problem}")
+        raise ValueError(f"kernel {kernel.name} has no Triton function: {problem}")
     kernel = in_no_order(kernel)
     if form is not None:
         return _render(kernel, name, form)
@@ -120,7 +114,7 @@ def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> Triton
 
 
 def form_by_rule(kernel: Kernel) -> Form:
-    """The form of a kernel whose points are in no order."""
+    """The configuration of a kernel whose points are in no order."""
     tile = tile_of(kernel)
     return Form(tile, warps_of(kernel, tile))
 
@@ -148,7 +142,8 @@ def _render(kernel: Kernel, name: str, form: Form, whole: bool = False) -> Trito
     w.past_l1 = read_once(kernel) if form.past_l1 else frozenset()
     block = tile.axes[-1].block if tile.axes else 1
     checks = bool(kernel.checks)
-    result = TritonKernel(name, "", grid_of(kernel, tile), block, warps, pointers, kernel.numbers, has_checks=checks)
+    grid = numel(tile.count(var) for var in kernel.outer if var not in kernel.down)
+    result = TritonKernel(name, "", grid, block, warps, pointers, kernel.numbers, has_checks=checks)
     for k, number in enumerate(kernel.numbers):
         w.numbers[number] = w.fresh(f"fs.{'double' if isinstance(number, Number) else 'integer'}(n{k})", w.here)
     w.line(f"pid = tl.program_id(0).to({w.integer}){' + fs.integer(first)' if result.has_first else ''}")
@@ -166,15 +161,10 @@ def warps_of(kernel: Kernel, tile: Tile) -> int:
     a warp read at once would be spread over as many lines of the cache as they have elements.
     """
     elements = tile.elements
-    per_thread = PER_THREAD_APART if reads_apart(kernel, tile) else PER_THREAD
+    per_thread = PER_THREAD_STRIDED if has_strided_reads(kernel, tile) else PER_THREAD
     if kernel.down:
         most = BYTES_PER_THREAD // tile_rules.widest(kernel)
         per_thread = min(max(elements // (WARP * WARPS_IN_TURN), min(most, PER_THREAD)), most)
     elif per_thread == PER_THREAD and kernel.row and not holds_row(kernel, tile):
         per_thread = max(BYTES_PER_THREAD // max(tile_rules.bytes_of_point(kernel), 1), PER_THREAD)
     return min(max(elements // (WARP * per_thread), 1), 16 if elements <= 1 << 14 else 32)
-
-
-def grid_of(kernel: Kernel, tile: Tile) -> Size:
-    """The number of programs."""
-    return numel(programs_along(var, tile) for var in kernel.outer if var not in kernel.down)

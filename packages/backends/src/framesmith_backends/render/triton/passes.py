@@ -9,24 +9,18 @@ from framesmith_backends.ir.expr import Expr, Ref, loads, walk
 from framesmith_backends.ir.kernel import Accumulate, Pass
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Size, surely_at_least
+from framesmith_backends.ir.symbolic.size import surely_at_least
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials
 from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.state import Writing
-from framesmith_backends.render.triton.tile import Axis, Tile, joined, part_of_row, row_axes
+from framesmith_backends.render.triton.tile import Axis, joined, part_of_row, row_axes
 from framesmith_backends.target import BYTES_IN_TURN
 
 # Where a program takes rows in turn: while some are reduced, all but one of so many steps are on their way to shared
 # memory, if a launch gives as much.
 STAGES = 3
-
-
-def programs_along(var: Var, tile: Tile) -> Size:
-    """How many programs are along the loop."""
-    axis = tile.of(var)
-    return var.size if axis is None else axis.count
 
 
 def write_program(w: Writing) -> None:
@@ -39,7 +33,7 @@ def write_program(w: Writing) -> None:
         w.level_of[var] = 0
         number = point
         if position < len(loops) - 1:
-            parts = w.size(programs_along(var, tile))
+            parts = w.size(tile.count(var))
             number = f"{point} % {parts}"
             point = w.fresh(f"{point} // {parts}", w.here)
         axis = tile.of(var)
@@ -63,7 +57,8 @@ def _rows_in_turn(w: Writing) -> None:
     w.cells.update((a.name, _start(w, a)) for a in columns)
     number, depth = f"r_{down.name}", len(w.scopes)
     step = 1 if axis is None else axis.block
-    w.open_loop(f"tl.range(0, {w.size(down.size)}, {step}, num_stages={_stages(w)})", number)
+    stages = STAGES if tile_rules.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
+    w.open_loop(f"tl.range(0, {w.size(down.size)}, {step}, num_stages={stages})", number)
     if axis is None:
         w.level_of[down] = depth
         w.variables[down] = w.fresh(f"tl.full([], {number}, {w.integer})", w.here)
@@ -81,11 +76,6 @@ def _rows_in_turn(w: Writing) -> None:
         emit_store(w, store)
 
 
-def _stages(w: Writing) -> int:
-    """How many steps there are at once."""
-    return STAGES if tile_rules.bytes_in_turn(w.kernel) * w.tile.elements <= BYTES_IN_TURN else 1
-
-
 def _passes(w: Writing) -> None:
     k = w.kernel
     stored: set[str] = set()
@@ -93,7 +83,7 @@ def _passes(w: Writing) -> None:
     for at, one in enumerate(k.passes):
         if at <= written:
             continue
-        if stored & _read(one):
+        if stored & {load.source for load in loads(*one.values)}:
             # What other threads of the program have written is seen after this.
             w.line("tl.debug_barrier()")
             stored.clear()
@@ -107,10 +97,6 @@ def _passes(w: Writing) -> None:
         elif one.has_loop:
             _pass(w, one)
         stored |= {store.buffer for store in (*one.before, *one.stores)}
-
-
-def _read(one: Pass) -> set[str]:
-    return {load.source for load in loads(*one.values)}
 
 
 def _open_lanes(w: Writing, var: Var, name: str, level: int | None = None) -> None:
@@ -168,7 +154,7 @@ def _pass(w: Writing, one: Pass) -> None:
 
 
 def _reduced(w: Writing, kind: str, cell: str, along: Sequence[Axis]) -> str:
-    """What the reduction makes of a tile along the row's axes, which stay, of one element; a flat tile has no other."""
+    """The reduction of a tile along the row's axes, which stay, of one element; a flat tile has no other axis."""
     if not along:
         return cell
     assert len(along) == (len(w.tile.axes) if w.tile.flat else 1)
@@ -209,13 +195,13 @@ def _exponentials(w: Writing, pairs: Sequence[Exponentials]) -> None:
     _close_row(w, depth, along)
     for pair, top, total in zip(pairs, tops, totals, strict=True):
         w.refs[pair.top.name] = whole = _reduced(w, "max", top, along)
-        # No more than this tells a row that has an infinity, or nothing but those below: there the sum is NaN.
+        # A row that has an infinity, or nothing but those below, is known by no more than this: there the sum is NaN.
         scaled = w.fresh(f"{total} * fs.exp({top} - {whole})", w.here)
         w.refs[pair.total.name] = _reduced(w, "sum", scaled, along)
 
 
 def _estimates(w: Writing, distances: Sequence[Distances]) -> None:
-    """Of each sum what the first part of the row tells."""
+    """The sums, estimated from the first part of the row."""
     cells = [_start(w, d.total) for d in distances]
     depth = len(w.scopes)
     part = part_of_row(w.kernel, w.tile)

@@ -1,7 +1,8 @@
-"""Tiles, the forms that kernels are rendered in, and what a tile of a kernel holds and reads."""
+"""Tiles, the configurations that kernels are rendered in, and what a tile of a kernel holds and reads."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,9 +13,8 @@ from framesmith_backends.ir.symbolic.size import Size, hint, numel, surely_at_le
 from framesmith_backends.render.triton.joined import Distances, Joined, joinable
 from framesmith_backends.schedule.kernels.loops import accesses, memory_indices
 
-# Sums about the mean of a part of a row, which has no more than so many such parts, tell those about its own mean:
-# where the means are far apart, so are the elements from theirs, `(mean - k)^2 <= parts * variance`, and rounding
-# counts by as much more.
+# Sums about the mean of a part of a row, one of at most so many such parts, give those about the row's mean: where the
+# two are far from each other, so are the elements from theirs, `(mean - k)^2 <= parts * variance`.
 MOST_PARTS = 16
 # Threads of a warp.
 WARP = 32
@@ -29,7 +29,7 @@ class Axis:
 
     @property
     def count(self) -> Size:
-        """Into how many parts the loop is cut."""
+        """The number of blocks of the loop."""
         return (self.var.size + (self.block - 1)) // self.block
 
 
@@ -51,13 +51,15 @@ class Tile:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for axis in self.axes:
-            count *= axis.block
-        return count
+        return math.prod(axis.block for axis in self.axes)
 
     def of(self, var: Var) -> Axis | None:
         return next((axis for axis in self.axes if axis.var is var), None)
+
+    def count(self, var: Var) -> Size:
+        """The number of programs along the loop."""
+        axis = self.of(var)
+        return var.size if axis is None else axis.count
 
     def lanes(self, var: Var) -> str:
         """The numbers from 0 along that axis."""
@@ -66,24 +68,20 @@ class Tile:
             behind = Tile(self.axes[at + 1 :]).elements
             quotient = f" // {behind}" if behind > 1 else ""
             return f"(tl.arange(0, {self.elements}){quotient}{f' % {self.axes[at].block}' if at else ''})"
-        places = [":" if axis.var is var else "None" for axis in self.axes]
+        axes = [":" if axis.var is var else "None" for axis in self.axes]
         (block,) = (axis.block for axis in self.axes if axis.var is var)
-        return f"tl.arange(0, {block})" + (f"[{', '.join(places)}]" if len(places) > 1 else "")
+        return f"tl.arange(0, {block})" + (f"[{', '.join(axes)}]" if len(axes) > 1 else "")
 
     def shape(self, variables: Collection[Var]) -> str | None:
         """The shape of what differs along those variables; None for a single value."""
-        if self.flat:
-            return f"[{self.elements}]" if any(axis.var in variables for axis in self.axes) else None
-        sizes = [str(axis.block) if axis.var in variables else "1" for axis in self.axes]
-        return f"[{', '.join(sizes)}]" if any(axis.var in variables for axis in self.axes) else None
+        if not any(axis.var in variables for axis in self.axes):
+            return None
+        return str([self.elements] if self.flat else [a.block if a.var in variables else 1 for a in self.axes])
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """In what form a kernel is rendered: the tile of a program, its warps, and whether L1 is left out of reads.
-
-    It is left out of reads that take each element once: what others read again stays there longer.
-    """
+    """The tile of a program, its warps, and whether reads that take each element once leave out L1, for other reads."""
 
     tile: Tile
     warps: int
@@ -92,6 +90,12 @@ class Form:
     def text(self) -> str:
         blocks = "x".join(str(axis.block) for axis in self.tile.axes) or "1"
         return f"{blocks}, {self.warps} warps{', once past L1' if self.past_l1 else ''}"
+
+
+def fixed(size: Size) -> int:
+    """A size of a kernel whose sizes are all constants."""
+    assert isinstance(size, int)
+    return size
 
 
 def covering(size: Size) -> int:
@@ -105,7 +109,7 @@ def holds_row(kernel: Kernel, tile: Tile) -> bool:
 
 
 def joined(kernel: Kernel, tile: Tile, number: int) -> Joined:
-    """How that pass and the next are one; () where they are not, or the tile holds what both read."""
+    """The reductions of that pass and the next, if they are one; () if not, or if the tile holds what both read."""
     if holds_row(kernel, tile):
         return ()
     how = joinable(kernel, number)
@@ -118,9 +122,9 @@ def row_axes(kernel: Kernel, tile: Tile) -> tuple[Axis, ...]:
 
 
 def part_of_row(kernel: Kernel, tile: Tile) -> tuple[int, int] | None:
-    """How far along the row's first axis a part goes that tells its mean well enough, and how many elements it has.
+    """The end along the row's first axis of a part whose mean is near enough, and how many elements it has; or None.
 
-    It has all of the other axes, and the first step of loops that are not in the tile. None if no such part does.
+    The part has all of the other axes, and the first step of loops that are not in the tile.
     """
     axes, count = row_axes(kernel, tile), numel(v.size for v in kernel.row)
     if not axes or not isinstance(count, int) or not isinstance(axes[0].var.size, int):
@@ -131,8 +135,8 @@ def part_of_row(kernel: Kernel, tile: Tile) -> tuple[int, int] | None:
     return (end, end * beside) if end >= wanted else None
 
 
-def reads_apart(kernel: Kernel, tile: Tile) -> bool:
-    """Whether elements of neighbouring lanes lie apart in memory, and along no axis of the tile beside each other."""
+def has_strided_reads(kernel: Kernel, tile: Tile) -> bool:
+    """Whether neighbouring lanes access memory with a stride above 1, and no axis of the tile has stride 1."""
     for ix, _ in memory_indices(kernel):
         steps = [index.coefficient(ix, var) for var in tile.variables]
         if any(step not in (0, 1, None) for step in steps[-1:]) and 1 not in steps:
@@ -141,7 +145,7 @@ def reads_apart(kernel: Kernel, tile: Tile) -> bool:
 
 
 def reaches(kernel: Kernel) -> bool:
-    """Whether a place in memory, or what it is made of, may be beyond 32 bits."""
+    """Whether an index in memory, or a part of it, may be beyond 32 bits."""
     return any(_reach(ix) >= 1 << 31 for ix, _ in accesses(kernel)) or _as_size(kernel.points) >= 1 << 31
 
 

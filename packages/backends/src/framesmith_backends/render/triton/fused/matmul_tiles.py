@@ -1,4 +1,4 @@
-"""Which tiles of a matmul are worth measuring: a short list by a model of the time that each takes.
+"""The tiles of a matmul that are worth measuring: a short list by a model of the time that each takes.
 
 Of the model only the order counts. A tile takes as long as its multiplications and what it computes of its operands, or
 its reads of the cache, whichever is more, and tiles go in waves over the processors.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, cost, loads, variables
 from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
-from framesmith_backends.render.triton.tile import WARP
+from framesmith_backends.render.triton.tile import WARP, covering, fixed
 from framesmith_backends.target import most_shared
 
 #: Rows, columns, bytes of depth, warps and stages of low-precision types; a depth in bytes serves float32 as well.
@@ -26,10 +26,10 @@ SPLITS = (1, 2, 4, 8)
 #: So many of them are measured: with a program for each tile, with operands that are computed on the way in, in turn by
 #: programs that stay, and cut evenly.
 MOST_CANDIDATES, MOST_COMPUTED, MOST_IN_TURN, MOST_EVENLY = 6, 3, 2, 2
-#: Where processors are without work for less than this part of the time, tiles are not cut.
+#: Tiles are not cut if processors are without work for less than this part of the time.
 LEAST_IDLE = 0.05
-#: What a processor multiplies in a nanosecond with tall tiles, reads from the cache, what a launch or tile takes, and
-#: for how many elements it does a step of an expression in a nanosecond.
+#: Multiplications of a processor in a nanosecond with tall tiles, bytes that it reads from the cache, nanoseconds of a
+#: launch or tile, and for how many elements it does a step of an expression in a nanosecond.
 RATE, READ, START, STEPS = 6000.0, 50.0, 700.0, 200.0
 #: Beside what it computes of operands a thread has no more sums than these, and of what costs so much it has no more
 #: elements at once.
@@ -42,6 +42,8 @@ MOST_IN_TENSOR_MEMORY = 128
 READ_AT_ONCE = 16
 #: Of tiles with fewer rows than a step of the tensor cores, so many count as if they were there.
 STEP = 64
+#: Elements of the tiles that a processor has at once.
+SHARED_TILES = 128 * 256
 
 
 def candidates(matmul: FusedMatmul, capability: int, processors: int) -> list[TileShape]:
@@ -63,39 +65,34 @@ def candidates(matmul: FusedMatmul, capability: int, processors: int) -> list[Ti
 def _shapes(matmul: FusedMatmul) -> Iterator[TileShape]:
     itemsize = DTYPES[matmul.dtype].itemsize
     for rows, columns, width, warps, stages in TILES:
-        depth = min(width // itemsize, max(16, _covering(matmul.depth)))
+        depth = min(width // itemsize, max(16, covering(matmul.depth)))
         yield TileShape(rows, columns, depth, warps, stages, computed=matmul.tile.computed)
 
 
 def _best(matmul: FusedMatmul, tiles: Iterable[TileShape], capability: int, processors: int) -> list[TileShape]:
-    """Those in which the matmul is computed, the fastest first, of those that are alike one."""
+    """Those in which the matmul is computed, the fastest first: of those that differ but in the parts of the depth one.
+
+    Of tiles with few rows the model does not know the best.
+    """
     good = [tile for tile in tiles if why_not(matmul, tile, capability) is None]
-    chosen: list[TileShape] = []
+    chosen: dict[tuple[int, ...], TileShape] = {}
     for tile in sorted(good, key=lambda tile: modelled(matmul, tile, processors)):
-        if not any(_alike(tile, other) for other in chosen):
-            chosen.append(tile)
-    return chosen
+        splits = 0 if tile.rows >= STEP else tile.splits
+        chosen.setdefault((tile.rows, tile.columns, tile.depth, tile.warps, splits), tile)
+    return [*chosen.values()]
 
 
 def _at_once(matmul: FusedMatmul, tile: TileShape, capability: int) -> int:
-    """How many programs a processor has at a time, of such as go over several tiles."""
+    """The programs that a processor has at a time, of such as go over several tiles."""
     room = most_shared(capability) // shared_bytes(matmul, replace(tile, programs=1))
     return max(1, min(SHARED_TILES // (tile.rows * tile.columns), room))
-
-
-def _alike(tile: TileShape, other: TileShape) -> bool:
-    """Whether two differ but in the parts of the depth. Of tiles with few rows the model does not tell the best."""
-    first, second = ((one.rows, one.columns, one.depth, one.warps) for one in (tile, other))
-    return first == second and (tile.rows >= STEP or tile.splits == other.splits)
 
 
 def why_not(matmul: FusedMatmul, tile: TileShape, capability: int) -> str | None:
     """Why the matmul is not computed in such tiles, or None."""
     if shared_bytes(matmul, tile) > most_shared(capability):
         return "more shared memory than a launch has"
-    rows, columns = matmul.rows.size, matmul.columns.size
-    assert isinstance(rows, int) and isinstance(columns, int)
-    if tile.rows > max(16, _covering(rows)) or tile.columns > max(32, _covering(columns)):
+    if tile.rows > max(16, covering(matmul.rows.size)) or tile.columns > max(32, covering(matmul.columns.size)):
         return "larger than the matmul"
     if any(tile.computed) and not _fits_registers(matmul, tile, capability):
         return "more registers than there are"
@@ -110,7 +107,7 @@ def _why_not_several(matmul: FusedMatmul, capability: int) -> str | None:
     tile = matmul.tile
     many = tile.rows * tile.columns > MOST_SUMS * WARP * tile.warps
     if not _lies_in_wide_rows(matmul):
-        return "operands that are read in narrow pieces, each with an address in registers"
+        return "operands that are read in narrow chunks, each with an address in registers"
     if tile.evenly:
         if many:
             return "more registers than there are, where sums are added up"
@@ -127,28 +124,24 @@ def _why_not_several(matmul: FusedMatmul, capability: int) -> str | None:
 
 def _is_lean(matmul: FusedMatmul) -> bool:
     """Whether a thread has room for twice the sums: of low-precision types, without masks, eight warps to a tile."""
-    tile, rows, columns = matmul.tile, matmul.rows.size, matmul.columns.size
-    assert isinstance(rows, int) and isinstance(columns, int)
-    whole = rows % tile.rows == 0 and columns % tile.columns == 0
+    tile = matmul.tile
+    whole = matmul.rows.size % tile.rows == 0 and matmul.columns.size % tile.columns == 0
     return whole and tile.warps == 8 and DTYPES[matmul.dtype].itemsize == 2
 
 
 def _lies_in_wide_rows(matmul: FusedMatmul) -> bool:
     """Whether rows or columns of the operands that are read begin at multiples of 16 bytes, and lie side by side."""
-    pieces = READ_AT_ONCE // DTYPES[matmul.dtype].itemsize
-    for place in (place for place, value in matmul.operands if value is None):
-        steps = [step for n, step in zip(place.shape, place.strides, strict=True) if n != 1]
-        others = [place.offset, *(step for step in steps if step != 1)]
-        if 1 not in steps or any(step % pieces != 0 for step in others):
+    chunk = READ_AT_ONCE // DTYPES[matmul.dtype].itemsize
+    for view in (view for view, value in matmul.operands if value is None):
+        steps = [step for n, step in zip(view.shape, view.strides, strict=True) if n != 1]
+        others = [view.offset, *(step for step in steps if step != 1)]
+        if 1 not in steps or any(step % chunk != 0 for step in others):
             return False
     return True
 
 
 def shared_bytes(matmul: FusedMatmul, tile: TileShape) -> int:
-    """Of what is read ahead, of an operand that is computed, which has no stages, and of results.
-
-    Where one tile follows another, results have a place of their own, by which they go to other threads.
-    """
+    """Bytes of what is read ahead, of an operand that is computed, which has no stages, and of results in turn."""
     lengths, itemsize = (tile.rows, tile.columns), DTYPES[matmul.dtype].itemsize
     read = sum(length * size for length, size in zip(lengths, bytes_read(matmul), strict=True)) * tile.stages
     made = sum(length * itemsize for length, own in zip(lengths, tile.computed, strict=True) if own)
@@ -167,21 +160,21 @@ def _fits_registers(matmul: FusedMatmul, tile: TileShape, capability: int) -> bo
 
 def bytes_read(matmul: FusedMatmul) -> tuple[int, int]:
     """Bytes that are read for an element of each operand: of those that are another for each of them."""
-    itemsize = DTYPES[matmul.dtype].itemsize
-    first, second = (itemsize if value is None else _bytes_read(matmul, value) for _, value in matmul.operands)
-    return first, second
-
-
-def _bytes_read(matmul: FusedMatmul, value: Expr) -> int:
     loops = {matmul.along, matmul.rows}, {matmul.along, matmul.columns}
-    read = (one for one in loads(value) if any(own <= variables(one) for own in loops))
-    return sum(DTYPES[one.dtype].itemsize for one in read)
+
+    def read(value: Expr | None) -> int:
+        if value is None:
+            return DTYPES[matmul.dtype].itemsize
+        own = (one for one in loads(value) if any(both <= variables(one) for both in loops))
+        return sum(DTYPES[one.dtype].itemsize for one in own)
+
+    (_, first), (_, second) = matmul.operands
+    return read(first), read(second)
 
 
 def modelled(matmul: FusedMatmul, tile: TileShape, processors: int) -> float:
     """Nanoseconds, roughly."""
-    rows, columns, batch = matmul.rows.size, matmul.columns.size, matmul.batch.size
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(batch, int)
+    rows, columns, batch = map(fixed, (matmul.rows.size, matmul.columns.size, matmul.batch.size))
     programs = -(-rows // tile.rows) * -(-columns // tile.columns) * batch * tile.splits
     depth = -(-matmul.depth // (tile.depth * tile.splits)) * tile.depth
     itemsize = DTYPES[matmul.dtype].itemsize
@@ -189,10 +182,8 @@ def modelled(matmul: FusedMatmul, tile: TileShape, processors: int) -> float:
     multiplied = 2 * max(tile.rows, STEP) * tile.columns * depth / rate
     lengths = (tile.rows, tile.columns)
     read = sum(length * size for length, size in zip(lengths, bytes_read(matmul), strict=True)) * depth / READ
-    steps = sum(
-        length * cost(value) for length, value in zip(lengths, matmul.prologues, strict=True) if value is not None
-    )
-    multiplied += steps * depth / STEPS
+    prologues = zip(lengths, matmul.prologues, strict=True)
+    multiplied += sum(length * cost(value) for length, value in prologues if value is not None) * depth / STEPS
     together = max(1, min(programs // processors, SHARED_TILES // (tile.rows * tile.columns)))
     waves: float = -(-programs // (processors * together))
     parts = 0.0
@@ -203,11 +194,3 @@ def modelled(matmul: FusedMatmul, tile: TileShape, processors: int) -> float:
         waves = programs / tile.evenly
         parts = START + together * 2 * 2 * tile.rows * tile.columns * 4 / READ
     return waves * (together * max(multiplied, read) + START) + parts
-
-
-#: Elements of the tiles that a processor has at once.
-SHARED_TILES = 128 * 256
-
-
-def _covering(size: int) -> int:
-    return 1 << (size - 1).bit_length()

@@ -13,18 +13,12 @@ from framesmith_backends.ir.kernel import Kernel, Param, Pass, Store
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Writing
+from framesmith_backends.render.triton.tile import fixed
 
 #: `tl.dot` takes no fewer elements along any side.
 LEAST_SIDE = 16
-
-
-def fixed(size: Size) -> int:
-    """A size of a kernel whose sizes are all constants."""
-    assert isinstance(size, int)
-    return size
 
 
 def side(length: int) -> int:
