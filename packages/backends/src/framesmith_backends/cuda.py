@@ -74,7 +74,7 @@ class TritonStages:
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.capture),
             ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
             ("plan", self.plan.text()),
-            ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.forms)),
+            ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.variants)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
 

@@ -21,7 +21,7 @@ About = TypeVar("About")
 
 
 class Observer(Protocol):
-    """What is called after each pass, with its name, its result, whether that is new, and the seconds it took."""
+    """A function called after each pass with its name, its result, whether that is new, and the seconds it took."""
 
     def __call__(self, name: str, ir: object, changed: bool, seconds: float, /) -> None: ...
 

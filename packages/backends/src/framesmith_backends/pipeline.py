@@ -34,7 +34,7 @@ from framesmith_backends.schedule.memory.arena import Order
 from framesmith_backends.schedule.plan import Plan, make_plan
 from framesmith_backends.target import Target
 
-#: What multiplies large float32 matrices on the CPU, by the option `matmul`.
+#: The passes that choose who multiplies large float32 matrices on the CPU, by the option `matmul`.
 PROVIDERS: Mapping[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
     "auto": with_fastest_matmuls,
     "aten": lambda gm: gm,
@@ -45,7 +45,7 @@ PROVIDERS: Mapping[str, Callable[[fx.GraphModule], fx.GraphModule]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What the passes over a graph know: `attends` says which attention is one kernel, if any is."""
+    """The context of passes over a graph: `attends` says which attention is one kernel, if any is."""
 
     target: Target
     role: Role

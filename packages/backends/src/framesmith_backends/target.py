@@ -31,7 +31,7 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RowColumnPolicy:
-    """How rows are split that are reduced along with sums down their columns: one program takes the rows of a part.
+    """The split of rows that are reduced along with sums down their columns: one program takes the rows of a part.
 
     There are `parts` of them, or more where rows have no such divisor or a part would have more than `most_rows`, and
     fewer where these would have fewer than `least_rows`. Fewer than `least` parts leave processors idle.
@@ -49,7 +49,7 @@ class RowColumnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class InlineBudget:
-    """What each of up to `users` readers computes again: of at most this cost, with at most so many loads."""
+    """The most that each of up to `users` readers computes again: of this cost, with so many loads."""
 
     cost: int
     loads: int
@@ -111,7 +111,7 @@ LEAST_COLUMNS = 32
 #: Bytes that a GPU's program reads at once, while twice as much is on its way: with reductions 48 KB, so that a
 #: processor has four programs.
 BYTES_IN_TURN = 16 << 10
-#: Where splits are balanced there are up to so many times as many parts as wanted: sizes have few divisors.
+#: Balanced splits have up to so many times as many parts as wanted: sizes have few divisors.
 SLACK = 4
 
 #: Vectors along other dimensions than rows are as fast on a CPU. A part has no more rows than a sum has steps before it
@@ -170,7 +170,7 @@ _LEAST_SHARED = 64 << 10
 PARAMETER_BYTES = 4096
 #: Triton adds two addresses of scratch memory to a kernel's parameters; these kernels use none.
 SCRATCH_PARAMETERS = 2
-#: How many parameters of its own a kernel may have.
+#: The number of parameters of its own that a kernel may have.
 MOST_PARAMETERS = PARAMETER_BYTES // 8 - SCRATCH_PARAMETERS
 
 

@@ -31,7 +31,7 @@ from framesmith_backends.autotune.trials import TooLarge
 from framesmith_backends.cuda import TritonStages, kernel_runs, stages_of
 from framesmith_backends.ir.program import Program
 from framesmith_backends.render.triton.horizontal import Gathered
-from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
+from framesmith_backends.render.triton.tile_candidates import MOST_CONFIGS
 from framesmith_backends.target import most_shared
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -135,7 +135,7 @@ CANDIDATES: tuple[tuple[Function, tuple[tuple[int, ...], ...], list[str]], ...] 
 def test_candidates_differ_from_the_rules_in_one_thing_each(function: Function, shapes: Any, wanted: list[str]) -> None:
     (trial, *_) = trials_of(trace(function, empty(*shapes)))
     found = [one.text() for one in trial.candidates]
-    assert found[0] == wanted[0] and {*wanted} <= {*found} and len({*found}) == len(found) <= MOST_FORMS
+    assert found[0] == wanted[0] and {*wanted} <= {*found} and len({*found}) == len(found) <= MOST_CONFIGS
 
 
 @needs_triton
@@ -346,7 +346,7 @@ def test_other_modes_make_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None
     def never(*args: object) -> None:
         raise AssertionError("candidates are made")
 
-    monkeypatch.setattr(choosing_tiles, "forms_of", never)
+    monkeypatch.setattr(choosing_tiles, "configs_of", never)
     for mode in ("default", "reduce-overhead"):
         stages = CudaBackend().explain(trace(scaled, empty(LARGE)), {"mode": mode})
         assert stages.tiles == "mode asks for no measuring"

@@ -34,7 +34,7 @@ from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.program import Program
 from framesmith_backends.render.triton import tile_candidates, tile_rules
 from framesmith_backends.render.triton.horizontal import Gathered
-from framesmith_backends.render.triton.tile_candidates import MOST_FORMS
+from framesmith_backends.render.triton.tile_candidates import MOST_CONFIGS
 from framesmith_backends.target import GPU
 
 #: A graph, what it is run on, and how far its results may be off.
@@ -107,7 +107,7 @@ def check(case: Case, counts: dict[int, int]) -> None:
     gm, inputs, tolerance = case
     plain = [x.clone() for x in inputs]
     wanted = gm(*plain)
-    for which in range(MOST_FORMS - 1):
+    for which in range(MOST_CONFIGS - 1):
         clock = Preferring(which, blocks_alone=True)
         stages = stages_of(gm, tiles=TileChoices(clock))
         if not clock.preferred:
@@ -190,7 +190,7 @@ class Failing:
 def main() -> int:
     make_blocks_small()
     cuda.GPU = replace(GPU, row_column=replace(GPU.row_column, parts=4, least=2, least_rows=2))
-    counts = dict.fromkeys(range(MOST_FORMS - 1), 0)
+    counts = dict.fromkeys(range(MOST_CONFIGS - 1), 0)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         failures = failures_of(attempts(counts))

@@ -23,8 +23,8 @@ from framesmith_backends.ir.symbolic.size import Symbol, hint
 from framesmith_backends.launch.cuda.support_source import support_digest
 from framesmith_backends.render.triton.horizontal import Gathered, Launch
 from framesmith_backends.render.triton.kernel import TritonKernel, render_triton
-from framesmith_backends.render.triton.tile import Form
-from framesmith_backends.render.triton.tile_candidates import forms_of
+from framesmith_backends.render.triton.tile import Config
+from framesmith_backends.render.triton.tile_candidates import configs_of
 
 #: The name of the present candidate.
 BY_RULE = "by rule"
@@ -37,7 +37,7 @@ class TileTrial:
     """A launch and its candidate configurations, the rule's first; `moved` are the bytes that it moves."""
 
     one: Gathered
-    candidates: tuple[Form, ...]
+    candidates: tuple[Config, ...]
     moved: int
     present: ClassVar[str] = BY_RULE
 
@@ -81,7 +81,7 @@ class TileTrial:
             bounds={**dict.fromkeys(written - read, ANY_INTEGERS), **_bounds(kernels)},
         )
 
-    def _launched(self, form: Form) -> Launch:
+    def _launched(self, form: Config) -> Launch:
         kernels = tuple(map(without_checks, self.one.kernels))
         return in_form(replace(self.one, members=kernels), form).launch
 
@@ -94,16 +94,16 @@ class InForm:
     launch: Launch
 
 
-def in_form(one: Gathered, form: Form) -> InForm:
-    """Return the launch in that configuration of `forms_of`.
+def in_form(one: Gathered, form: Config) -> InForm:
+    """Return the launch in that configuration of `configs_of`.
 
     Raises ValueError where kernels that share a text would not do so in that form.
     """
     if one.line is not None:
         functions = {kernel.name: render_triton(kernel, f"triton_{kernel.name}") for kernel in one.kernels}
         return InForm(functions, one.launch(functions, form))
-    at = forms_of(one.kernels[0]).index(form)
-    own = [forms_of(kernel) for kernel in one.kernels]  # the same form, over each kernel's own loops
+    at = configs_of(one.kernels[0]).index(form)
+    own = [configs_of(kernel) for kernel in one.kernels]  # the same form, over each kernel's own loops
     functions = {
         kernel.name: render_triton(kernel, f"triton_{kernel.name}", candidates[at])
         for kernel, candidates in zip(one.kernels, own, strict=True)
@@ -138,7 +138,7 @@ def trial_of(one: Gathered, program: Program) -> TileTrial | None:
     moved = sum(bytes_moved(kernel, program) for kernel in kernels)
     if moved < LEAST_BYTES:
         return None
-    candidates = tuple(forms_of(one.line or kernels[0]))
+    candidates = tuple(configs_of(one.line or kernels[0]))
     return TileTrial(one, candidates, moved) if len(candidates) > 1 else None
 
 

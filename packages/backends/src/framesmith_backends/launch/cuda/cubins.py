@@ -40,11 +40,7 @@ class Cubin:
 
 
 def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list[Cubin]:
-    """Each kernel's code, in the form for aligned numbers where that is said; kernels of the same source share it.
-
-    Layers of a model are equal: of 67 kernels of a ViT's training step 12 are compiled. In the code they have the name
-    of the one that was compiled first, in whatever graph.
-    """
+    """Each kernel's code, for aligned numbers where that is said; kernels of the same source share it, and its name."""
     names = [_file(kernel, aligned, capability) for kernel, aligned in wanted]
     first: dict[str, tuple[TritonKernel, bool]] = {}
     for name, one in zip(names, wanted, strict=True):
@@ -56,9 +52,7 @@ def cubins(wanted: Sequence[tuple[TritonKernel, bool]], capability: int) -> list
 
 
 def cubin(kernel: TritonKernel, aligned: bool, capability: int, anywhere: bool = False) -> Cubin:
-    """The kernel's code, from the cache folder if this Triton has compiled it for such GPUs before.
-
-    It is for tensors that begin at multiples of 16 bytes, or `anywhere`.
+    """The kernel's code, for tensors that begin at multiples of 16 bytes or `anywhere`; from the cache folder if known.
 
     Raises ValueError where it cannot be launched by its grid and parameters alone, or asks for more shared memory than
     such GPUs have.

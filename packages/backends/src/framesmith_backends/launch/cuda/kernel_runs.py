@@ -96,18 +96,18 @@ def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
 
 
 def launches(kernel: TritonKernel) -> Callable[[Sequence[Any]], Iterator[tuple[TritonKernel, int, int]]]:
-    """A function of the kernel's numbers: the form that they choose, the first program and the count of each launch.
+    """A function of the kernel's numbers: the variant that they choose, the first program and the count of each launch.
 
     There is no launch for no programs, and several for more than one may have.
     """
     row = number_function(kernel.row, kernel)
-    grids = [number_function(form.grid, form) for form in kernel.forms]
+    grids = [number_function(one.grid, one) for one in kernel.variants]
 
     def chosen(numbers: Sequence[Any]) -> Iterator[tuple[TritonKernel, int, int]]:
-        which = int(len(kernel.forms) > 1 and row(*numbers) > kernel.block)
+        which = int(len(kernel.variants) > 1 and row(*numbers) > kernel.block)
         programs = int(grids[which](*numbers))
         for first in range(0, programs, MOST_PROGRAMS):
-            yield kernel.forms[which], first, min(programs - first, MOST_PROGRAMS)
+            yield kernel.variants[which], first, min(programs - first, MOST_PROGRAMS)
 
     return chosen
 

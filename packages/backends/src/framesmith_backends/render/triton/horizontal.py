@@ -28,7 +28,7 @@ from framesmith_backends.render.nested_lines import flat
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel, warps_of
 from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import Scope, Writing
-from framesmith_backends.render.triton.tile import Axis, Form, Tile, covering, fixed, reaches
+from framesmith_backends.render.triton.tile import Axis, Config, Tile, covering, fixed, reaches
 from framesmith_backends.render.triton.tile_rules import LANE_BLOCK
 from framesmith_backends.schedule.horizontal import LINE, SharedForm, horizontal_groups, line_form
 from framesmith_backends.schedule.kernels.loops import rewrite_indices
@@ -75,7 +75,7 @@ class Gathered:
             return None
         return _over(self.form.line, max(_counts(self.kernels)))
 
-    def launch(self, rendered: Mapping[str, TritonKernel], form: Form | None = None) -> Launch:
+    def launch(self, rendered: Mapping[str, TritonKernel], form: Config | None = None) -> Launch:
         """Return the launch; `rendered` has each member as a function of its own; `form` is for lines."""
         functions = [rendered[member.name] for member in self.members]
         if len(functions) == 1:
@@ -93,14 +93,11 @@ def gathered(
     rendered: Mapping[str, TritonKernel],
     shown: Mapping[str, frozenset[str]],
 ) -> list[Gathered]:
-    """The kernels and matmuls of a run by launches, in order; `rendered` has each as a function of its own.
-
-    `shown` is as `horizontal_groups` has it.
-    """
-    forms = [_form(kernel, rendered[kernel.name]) for kernel in kernels]
+    """The kernels and matmuls of a run by launches, in order; `shown` is as `horizontal_groups` has it."""
+    structures = [_structure(kernel, rendered[kernel.name]) for kernel in kernels]
     most = MOST_PARAMETERS - max((len(kernel.numbers) for kernel in kernels), default=0)
     found: list[Gathered] = []
-    for one in horizontal_groups(kernels, forms, most, shown):
+    for one in horizontal_groups(kernels, structures, most, shown):
         members = tuple(kernels[k] for k in one.members)
         if len(members) == 1 or sum(fixed(rendered[kernel.name].grid) for kernel in members) > MOST_PROGRAMS:
             found += [Gathered((kernel,), SharedForm(kernel.name)) for kernel in members]
@@ -109,7 +106,7 @@ def gathered(
     return found
 
 
-def _form(kernel: OnGpu, function: TritonKernel) -> SharedForm:
+def _structure(kernel: OnGpu, function: TritonKernel) -> SharedForm:
     several = function.longer is not None or function.has_first or not isinstance(function.grid, int)
     if not isinstance(kernel, Kernel) or several or function.has_checks:
         return SharedForm(kernel.name)
@@ -123,7 +120,7 @@ def _buffers(kernel: OnGpu) -> tuple[str, ...]:
 
 
 def _together(
-    shared: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel], form: Form | None
+    shared: SharedForm, kernels: Sequence[Kernel], functions: Sequence[TritonKernel], form: Config | None
 ) -> Launch:
     """One function of several kernels' buffers."""
     first, buffers = functions[0], [_buffers(kernel) for kernel in kernels]
@@ -139,7 +136,7 @@ def _together(
         programs, body = [fixed(function.grid) for function in functions], _body_of(first, pointers)
     else:
         counts = _counts(kernels)
-        form = form or line_form_by_rule(shared.line, counts)
+        form = form or line_config_by_rule(shared.line, counts)
         block = form.tile.elements
         found = replace(found, block=block, warps=form.warps)
         programs, body = [-(-count // block) for count in counts], _line_body(shared.line, block, pointers, counts)
@@ -153,10 +150,10 @@ def _together(
     return Launch(replace(found, source="\n".join(lines) + "\n"), tuple(names), tuple(one.name for one in kernels))
 
 
-def line_form_by_rule(line: Kernel, counts: Sequence[int]) -> Form:
-    """The form in which lines of so many elements are walked."""
+def line_config_by_rule(line: Kernel, counts: Sequence[int]) -> Config:
+    """The configuration for lines of so many elements."""
     tile = Tile((Axis(LINE, min(LANE_BLOCK, covering(max(counts)))),))
-    return Form(tile, warps_of(line, tile))
+    return Config(tile, warps_of(line, tile))
 
 
 def _counts(kernels: Sequence[Kernel]) -> list[int]:

@@ -15,7 +15,7 @@ from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel,
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.passes import write_program
 from framesmith_backends.render.triton.state import writing
-from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, has_strided_reads, holds_row, reaches
+from framesmith_backends.render.triton.tile import WARP, Axis, Config, Tile, has_strided_reads, holds_row, reaches
 from framesmith_backends.render.triton.tile_rules import row_block, tile_of
 from framesmith_backends.schedule.kernels.loops import lane_score, read_once
 
@@ -70,7 +70,7 @@ class TritonKernel:
         return not surely_at_least(MOST_PROGRAMS, self.grid)
 
     @property
-    def forms(self) -> tuple[TritonKernel, ...]:
+    def variants(self) -> tuple[TritonKernel, ...]:
         return (self,) if self.longer is None else (self, self.longer)
 
     @property
@@ -94,7 +94,7 @@ def why_not_triton(kernel: Kernel) -> str | None:
     return "it goes down, and not by rows" if kernel.down and not kernel.takes_rows_in_turn else None
 
 
-def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> TritonKernel:
+def render_triton(kernel: Kernel, name: str, form: Config | None = None) -> TritonKernel:
     """The kernel as a Triton function, by rule or, if its sizes are fixed, in the given configuration.
 
     A ValueError where `why_not_triton` has a reason.
@@ -105,18 +105,18 @@ def render_triton(kernel: Kernel, name: str, form: Form | None = None) -> Triton
     kernel = in_no_order(kernel)
     if form is not None:
         return _render(kernel, name, form)
-    rule, lane = form_by_rule(kernel), kernel.lane
+    rule, lane = config_by_rule(kernel), kernel.lane
     if lane is None or lane not in kernel.row or not _held_while_short(kernel, row_block(kernel, lane)):
         return _render(kernel, name, rule)
     blocks = Tile((Axis(lane, tile_rules.ROW_BLOCK),))
-    longer = _render(kernel, f"{name}_longer", Form(blocks, warps_of(kernel, blocks)))
+    longer = _render(kernel, f"{name}_longer", Config(blocks, warps_of(kernel, blocks)))
     return replace(_render(kernel, name, rule, True), row=lane.size, longer=longer)
 
 
-def form_by_rule(kernel: Kernel) -> Form:
+def config_by_rule(kernel: Kernel) -> Config:
     """The configuration of a kernel whose points are in no order."""
     tile = tile_of(kernel)
-    return Form(tile, warps_of(kernel, tile))
+    return Config(tile, warps_of(kernel, tile))
 
 
 def in_no_order(kernel: Kernel) -> Kernel:
@@ -136,7 +136,7 @@ def _held_while_short(kernel: Kernel, block: int) -> bool:
     return hint(lane.size) <= block and sum(one.has_loop for one in kernel.passes) > 1
 
 
-def _render(kernel: Kernel, name: str, form: Form, whole: bool = False) -> TritonKernel:
+def _render(kernel: Kernel, name: str, form: Config, whole: bool = False) -> TritonKernel:
     pointers, tile, warps = tuple(DTYPES[p.dtype].pointer for p in kernel.params), form.tile, form.warps
     w = writing(kernel, tile, kernel.params, reaches(kernel), whole)
     w.past_l1 = read_once(kernel) if form.past_l1 else frozenset()

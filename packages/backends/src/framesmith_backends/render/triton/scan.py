@@ -11,7 +11,7 @@ from framesmith_backends.render.triton.tile import Axis
 
 
 def start_of(w: Writing, s: Scan, along: Axis | None) -> str:
-    """What is carried into the first tile; `along` is the axis of the tile that lies in the row."""
+    """The value carried into the first tile; `along` is the axis of the tile that lies in the row."""
     others = [axis.var for axis in w.tile.axes if axis is not along]
     shape = w.tile.shape(others) or "[]"
     return w.fresh(f"tl.full({shape}, {_start(s)}, {DTYPES[s.value.dtype].triton})", w.here)

@@ -80,7 +80,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Config:
     """The tile of a program, its warps, and whether reads that take each element once leave out L1, for other reads."""
 
     tile: Tile

@@ -1,7 +1,4 @@
-"""The forms of a kernel that are worth measuring: the rule's own, and a few that differ from it in one thing each.
-
-Which one a kernel has otherwise is for `tile_rules.py` to say. All are of the same loops: all of them are right.
-"""
+"""The configurations of a kernel that are worth measuring: the rule's own, and a few that differ in one thing each."""
 
 from __future__ import annotations
 
@@ -15,36 +12,36 @@ from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import hint
-from framesmith_backends.render.triton.kernel import form_by_rule, in_no_order, warps_of
-from framesmith_backends.render.triton.tile import WARP, Axis, Form, Tile, covering, holds_row
+from framesmith_backends.render.triton.kernel import config_by_rule, in_no_order, warps_of
+from framesmith_backends.render.triton.tile import WARP, Axis, Config, Tile, covering, holds_row
 from framesmith_backends.render.triton.tile_rules import LARGEST_BLOCK, LONGER_ROWS, ROW_BLOCK, most_scanned
 from framesmith_backends.schedule.kernels.loops import read_once
 
-#: So many forms of a kernel are measured, the rule's among them.
-MOST_FORMS = 6
+#: So many configurations of a kernel are measured, the rule's among them.
+MOST_CONFIGS = 6
 #: A program has no fewer elements, and no more; a thread no more, and no more bytes of what it reads at once.
 LEAST_ELEMENTS, MOST_ELEMENTS, MOST_PER_THREAD, MOST_BYTES_PER_THREAD = 128, 1 << 15, 32, 256
 #: Warps of a program: more where the rule has more.
 MOST_WARPS = 16
-#: The shortest side of a tile that is turned.
+#: The shortest side of a tile that is transposed.
 LEAST_SIDE = 16
 
 
-def forms_of(kernel: Kernel) -> list[Form]:
-    """The forms in which a kernel of fixed sizes is measured, the rule's first; that alone where there is no choice."""
+def configs_of(kernel: Kernel) -> list[Config]:
+    """The configurations in which a kernel of fixed sizes is measured, the rule's first, or that alone."""
     kernel = in_no_order(kernel)
-    rule = form_by_rule(kernel)
+    rule = config_by_rule(kernel)
     if not rule.tile.axes:
         return [rule]
-    tiles = (Form(tile, warps_of(kernel, tile)) for tile in _tiles(kernel, rule.tile))
+    tiles = (Config(tile, warps_of(kernel, tile)) for tile in _tiles(kernel, rule.tile))
     warps = (replace(rule, warps=warps) for warps in (rule.warps * 2, rule.warps // 2))
-    other = [form for pair in zip_longest(tiles, warps) for form in pair if form is not None]
-    fine = [form for form in other if _is_fine(kernel, form, rule)]
+    other = [one for pair in zip_longest(tiles, warps) for one in pair if one is not None]
+    fine = [one for one in other if _is_fine(kernel, one, rule)]
     past = [replace(rule, past_l1=True)] if _has_use_for_l1(kernel, rule.tile) else []
-    return [rule, *[*dict.fromkeys((*past, *fine))][: MOST_FORMS - 1]]
+    return [rule, *[*dict.fromkeys((*past, *fine))][: MOST_CONFIGS - 1]]
 
 
-def _is_fine(kernel: Kernel, form: Form, rule: Form) -> bool:
+def _is_fine(kernel: Kernel, form: Config, rule: Config) -> bool:
     """Whether threads have enough to do, and few enough registers are asked of each."""
     elements = form.tile.elements
     if form == rule or not LEAST_ELEMENTS <= elements <= MOST_ELEMENTS:
@@ -79,10 +76,10 @@ def _tiles(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
 
 
 def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
-    """Neighbours apart that the rule takes together; larger and smaller parts of the loops."""
+    """Lanes without the loop between them that the rule takes; larger and smaller parts of the loops."""
     lane = kernel.lane
     if lane is not None and tile.axes[-1].var is not lane:
-        yield _apart(tile, lane)
+        yield _without_inner(tile, lane)
     first, last = tile.axes[0], tile.axes[-1]
     if len(tile.axes) == 1:
         yield from _with_blocks(tile, [(last.block * 2,), (last.block // 2,)])
@@ -94,7 +91,7 @@ def _of_points(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
         yield from _with_blocks(tile, [(a * 2, b), (a, b * 2), (a * 2, b * 2), (a // 2, b // 2)], LEAST_SIDE)
 
 
-def _apart(tile: Tile, lane: Var) -> Tile:
+def _without_inner(tile: Tile, lane: Var) -> Tile:
     """The tile with as many more lanes, or lines, as elements lay between lanes."""
     *rest, inner = tile.axes
     more = Axis(lane, min(rest[-1].block * inner.block, covering(lane.size)))
@@ -120,9 +117,7 @@ def _of_rows(kernel: Kernel, tile: Tile) -> Iterator[Tile]:
 
 
 def _of_blocks(tile: Tile, most: int) -> Iterator[Tile]:
-    """Rows in other blocks: all of the loop that is cut, where a tile may have so many elements, and longer and shorter
-    ones.
-    """
+    """Rows in other blocks: all of the loop that is cut, if a tile may have so many elements; longer, and shorter."""
     at = 0 if tile.flat else len(tile.axes) - 1
     blocks, cut = [axis.block for axis in tile.axes], tile.axes[at]
     for length, room in (

@@ -1,4 +1,4 @@
-"""Which tile a kernel has by rule: which of its loops, and how much of each.
+"""The tile of a kernel by rule: some of its loops, and how much of each.
 
 Lanes are along the last axis. Others make use of threads that short rows would leave idle, let a column be added up by
 many, let what lies across be read by whole sectors, and hold rows of several loops.
@@ -30,8 +30,8 @@ WHOLE_SCAN, SCAN_BLOCK, SCAN_BYTES = 8192, 4096, 1 << 15
 MOST_IDLE = 2
 # Rows of several loops that have fewer elements are no tile by themselves where there are rows enough.
 LEAST_HELD = 256
-# Elements that a program computes at once, where rows do not say; of a row that is shorter it takes several, where
-# there are few such rows as many as a warp has threads.
+# Elements that a program computes at once, if rows do not say; of shorter rows it takes several, of few such rows as
+# many as a warp has threads.
 LANE_BLOCK = 1024
 # Where the number of lanes changes between calls, blocks are no smaller than this, whatever it was at first.
 LEAST_BLOCK = 256
@@ -39,12 +39,12 @@ LEAST_BLOCK = 256
 STEP_BYTES = 8192
 # Columns side by side, at most.
 MOST_COLUMNS = 128
-# Tiles that are turned have sides like this.
+# Tiles that are transposed have sides like this.
 SIDE = 32
 # Rows that lie across memory: bytes of a sector, of which a program takes all; rows that it takes at most for that; and
 # elements of them that it holds at most.
-SECTOR, MOST_ACROSS, MOST_TURNED = 32, 16, 1 << 14
-# A loop that accesses lie along has no fewer steps, else a turned tile reads no more of a sector.
+SECTOR, MOST_ACROSS, MOST_TRANSPOSED = 32, 16, 1 << 14
+# A loop that accesses lie along has no fewer steps, else a transposed tile reads no more of a sector.
 LEAST_ACROSS = 8
 # A loop between neighbouring lanes has fewer steps than this.
 MOST_BETWEEN = 32
@@ -68,14 +68,14 @@ def tile_of(kernel: Kernel) -> Tile:
 
 
 def row_block(kernel: Kernel, lane: Var) -> int:
-    """How much of a row is taken at once."""
+    """The elements of a row that are taken at once."""
     block = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     longer = min(SCAN_BLOCK, most_scanned(kernel)) if kernel.has_scans else streamed(kernel)
     return block if block <= _longest_whole(kernel, lane) else min(block, longer)
 
 
 def streamed(kernel: Kernel) -> int:
-    """How many elements a program reads at once where it goes through a row in blocks: the fewer programs, the more."""
+    """The elements that a program reads at once where it goes through a row in blocks: the fewer programs, the more."""
     programs = hint(numel(v.size for v in kernel.outer if v is not kernel.lane))
     if kernel.lane in kernel.outer:
         programs *= -(-hint(kernel.lane.size) // columns_of(kernel, kernel.lane))
@@ -94,11 +94,11 @@ def bytes_of_point(kernel: Kernel) -> int:
 
 
 def _longest_whole(kernel: Kernel, lane: Var) -> int:
-    """Up to which length rows are held: read once, they need not be."""
+    """The length up to which rows are held: read once, they need not be."""
     if kernel.has_scans:
         return most_scanned(kernel)
     if any(v.size != 1 for v in kernel.row if v is not lane):
-        return 0  # other loops over the row go through it anew in each pass
+        return 0  # other loops over the row go through it again in each pass
     through = sum(one.has_loop for one in kernel.passes)
     if through < 2 or (through == 2 and joinable(kernel, 0)):
         return WHOLE_ROW
@@ -107,7 +107,7 @@ def _longest_whole(kernel: Kernel, lane: Var) -> int:
 
 
 def most_scanned(kernel: Kernel) -> int:
-    """Of how many elements a tile has room in shared memory."""
+    """The elements of a tile that has room in shared memory."""
     values = [value for one in kernel.passes for value in one.values]
     widest = max(DTYPES[e.dtype].itemsize for e in (*values, *loads(*values)))
     return min(WHOLE_SCAN, SCAN_BYTES // widest)
@@ -132,7 +132,7 @@ def _of_rows(kernel: Kernel, lane: Var) -> Tile:
         several //= 2
     if several <= 1:
         return Tile((along,))
-    held = surely_at_least(block, lane.size) and several * block <= MOST_TURNED
+    held = surely_at_least(block, lane.size) and several * block <= MOST_TRANSPOSED
     if not kernel.has_scans and not held:
         along = Axis(lane, min(block, LARGEST_BLOCK // several))  # a thread has registers for no more of what goes on
     return Tile((Axis(other, several), along))
@@ -160,27 +160,26 @@ def _of_loops(kernel: Kernel, lane: Var) -> Tile | None:
 def _rows_across(kernel: Kernel, block: int, across: Var, itemsize: int) -> tuple[Var, int, int]:
     """The loop along which rows lie in memory, how many of it a program takes, and how many programs there shall be.
 
-    Each row less of a sector is read anew by so many programs: fewer programs than processors are worth it.
+    Each row less of a sector is read again by so many programs: fewer programs than processors are worth it.
     """
     several = max(min(SECTOR // itemsize, MOST_ACROSS), LANE_BLOCK // block)
-    room = max((most_scanned(kernel) if kernel.has_scans else MOST_TURNED) // block, 1)
+    room = max((most_scanned(kernel) if kernel.has_scans else MOST_TRANSPOSED) // block, 1)
     if kernel.has_scans or several <= 2 * room:
         several = min(several, room)  # of longer rows it takes as many, in blocks
     return across, min(several, covering(across.size)), GPU_PROCESSORS // several
 
 
 def _short_rows(kernel: Kernel, block: int) -> tuple[Var, int, int]:
-    """A loop over rows, how many of it a program takes, and how many programs there shall be."""
+    """A loop over rows, how many of it a program takes, and how many programs there shall be.
+
+    Preferably one over so many rows whose results lie beside each other.
+    """
     several = LANE_BLOCK // block
-    other = _of_neighbours(kernel, several) or max(kernel.outer, key=lambda v: hint(v.size))
-    return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
-
-
-def _of_neighbours(kernel: Kernel, several: int) -> Var | None:
-    """A loop over so many rows whose results lie beside each other."""
     results = [store.index for one in kernel.passes for store in one.before]
     along = [v for v in kernel.outer if any(index.coefficient(ix, v) == 1 for ix in results)]
-    return next((v for v in along if hint(v.size) >= several), None)
+    near = next((v for v in along if hint(v.size) >= several), None)
+    other = near or max(kernel.outer, key=lambda v: hint(v.size))
+    return other, min(several, covering(other.size)), ENOUGH_PROGRAMS
 
 
 def _of_rows_in_turn(kernel: Kernel, lane: Var) -> Tile:
@@ -217,7 +216,7 @@ def down_of(kernel: Kernel) -> Var:
 
 
 def columns_of(kernel: Kernel, lane: Var) -> int:
-    """How many columns a program adds up: fewer where there would be too few programs."""
+    """The columns that a program adds up: fewer where there would be too few programs."""
     covered = max(covering(lane.size), LEAST_BLOCK if isinstance(lane.size, Sym) else 1)
     columns, least = min(covered, MOST_COLUMNS), LEAST_COLUMNS // 2 if kernel.has_scans else LEAST_COLUMNS
     others = hint(numel(v.size for v in kernel.outer if v is not lane))
@@ -227,7 +226,7 @@ def columns_of(kernel: Kernel, lane: Var) -> int:
 
 
 def _rows_of_columns(kernel: Kernel, lane: Var, columns: int) -> int:
-    """How many elements of each column a program takes at once, if there are so many."""
+    """The elements of each column that a program takes at once, if there are so many."""
     if not kernel.has_scans:
         return max(streamed(kernel) // columns, 1)
     programs = hint(numel(v.size for v in kernel.outer if v is not lane)) * -(-hint(lane.size) // columns)

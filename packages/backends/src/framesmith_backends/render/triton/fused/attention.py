@@ -26,7 +26,6 @@ from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.triton.emit import emit
 from framesmith_backends.render.triton.fused.operands import (
     address,
-    fixed,
     function_of,
     kernel_over,
     last_index,
@@ -38,7 +37,7 @@ from framesmith_backends.render.triton.fused.operands import (
 )
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Writing, writing
-from framesmith_backends.render.triton.tile import Axis, Tile, reaches
+from framesmith_backends.render.triton.tile import Axis, Tile, fixed, reaches
 
 #: The rows that saw nothing, not even a NaN.
 FULLY_MASKED_ROWS = '(top == float("-inf")) & (total == 0.0)'

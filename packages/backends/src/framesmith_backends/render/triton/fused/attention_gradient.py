@@ -12,10 +12,10 @@ from framesmith_backends.ir.program import BufferView
 from framesmith_backends.render.triton.emit import emit
 from framesmith_backends.render.triton.fused import operands
 from framesmith_backends.render.triton.fused.attention import bounds, close_blocks, open_blocks
-from framesmith_backends.render.triton.fused.operands import fixed, precision, side
+from framesmith_backends.render.triton.fused.operands import precision, side
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Writing, writing
-from framesmith_backends.render.triton.tile import Axis, Tile, reaches
+from framesmith_backends.render.triton.tile import Axis, Tile, fixed, reaches
 
 
 def render_attention_gradient(item: FusedAttentionGradient, name: str) -> TritonKernel:

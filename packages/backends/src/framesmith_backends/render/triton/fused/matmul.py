@@ -18,7 +18,6 @@ from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.triton.emit import emit, position, stored
 from framesmith_backends.render.triton.fused.operands import (
-    fixed,
     function_of,
     last_index,
     masked,
@@ -28,14 +27,14 @@ from framesmith_backends.render.triton.fused.operands import (
 )
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Scope, Writing, writing
-from framesmith_backends.render.triton.tile import Axis, Tile, reaches
+from framesmith_backends.render.triton.tile import Axis, Tile, fixed, reaches
 
 #: So many tiles down the rows are computed before the next columns are read.
 ROWS_TOGETHER = 8
 
 
 def render_matmul(matmul: FusedMatmul, name: str) -> TritonKernel:
-    """The Triton form of the matmul in its tile."""
+    """The Triton function of the matmul in its tile."""
     tile = matmul.tile
     axes = Tile((Axis(matmul.rows, tile.rows), Axis(matmul.columns, tile.columns)))
     w = writing(matmul.epilogue, axes, matmul.params, _reaches(matmul))
