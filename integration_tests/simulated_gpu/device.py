@@ -92,8 +92,7 @@ def start() -> SimulatedGpu:
 
     import framesmith
     from framesmith_backends.autotune import clock
-    from framesmith_backends.launch.cuda import anywhere as cuda_anywhere
-    from framesmith_backends.launch.cuda import cubins
+    from framesmith_backends.launch.cuda import cubins, one_by_one
     from integration_tests.simulated_gpu import kernels
     from integration_tests.simulated_gpu.operators import Operators
 
@@ -103,6 +102,6 @@ def start() -> SimulatedGpu:
     torch._C._cuda_sleep = lambda cycles: None
     torch.backends.cudnn.is_acceptable = lambda tensor: False
     torch.cuda.current_blas_handle = lambda: 0  # type: ignore[assignment]
-    cubins.cubin = clock.cubin = cuda_anywhere.cubin = kernels.as_text
+    cubins.cubin = clock.cubin = one_by_one.cubin = kernels.as_text
     torch.cuda.init()
     return gpu

@@ -75,7 +75,7 @@ class Collector:
         if why_not_functional(gm) is None:
             stages = CUDA.explain(channels_last(gm, AS_CUDNN) if role == "inference" else gm)
             computed = {f"triton_{k.name}": k for k in stages.plan.kernels}  # nothing is modelled of others
-            forms = [(computed.get(t.name), form) for t in stages.kernels for form in t.variants]
+            forms = [(computed.get(t.name), form) for t in stages.kernels for form in t.versions]
             several = [(None, form) for form in stages.launched if form not in stages.kernels]
             for one, form in (*forms, *several):
                 text = form.source.replace(f"def {form.name}(", "def kernel(")

@@ -92,7 +92,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def symbolic_kernels(program: Program, a: int = 3, b: int = 5) -> list[TritonKernel]:
     stages = CUDA.explain(trace_symbolic(program.function, program.inputs(a, b)))
-    return [form for kernel in stages.kernels for form in kernel.variants]
+    return [form for kernel in stages.kernels for form in kernel.versions]
 
 
 @needs_triton

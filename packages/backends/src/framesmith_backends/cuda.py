@@ -74,7 +74,7 @@ class TritonStages:
             ("lowered", self.lowering.program.text()), ("ATen calls, and why", notes), ("CUDA graph", self.capture),
             ("matmuls", self.matmuls), ("tiles", self.tiles), ("kernels", "\n\n".join(kernels)),
             ("plan", self.plan.text()),
-            ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.variants)),
+            ("launcher", self.source), ("Triton", "\n".join(one.source for k in self.launched for one in k.versions)),
         )  # fmt: skip
         return "\n\n".join(f"# {title}\n{body}" for title, body in parts)
 
@@ -351,21 +351,20 @@ def _device_indices(gm: fx.GraphModule) -> set[int]:
 
 def launcher(stages: TritonStages, index: int | None = None) -> BoxedFn:
     """The launcher, on the device of that number, or on that of the graph's tensors."""
-    from framesmith_backends.launch.cuda.interpreted import entry
+    from framesmith_backends.launch.cuda.one_by_one import entry
 
     source, space = write(stages.plan, stages.graph)
-    runs = kernel_runs(stages)
+    runs, place = kernel_runs(stages), None
     if runs and not interpreting():
-        from framesmith_backends.launch.cuda.anywhere import entry as anywhere
         from framesmith_backends.launch.cuda.driver import device
-        from framesmith_backends.launch.cuda.native import native_entries
 
         place = device(device_index(stages.graph) if index is None else index)
-        instead = {run.step.entry: anywhere(run, place) for run in runs}
-        space.update(native_entries(runs, instead, place))
-    else:
-        space.update({run.step.entry: entry(run) for run in runs})
-    return executed(source, space)
+    entries = {run.step.entry: entry(run, place) for run in runs}
+    if place is None:
+        return executed(source, {**space, **entries})
+    from framesmith_backends.launch.cuda.native import native_entries
+
+    return executed(source, {**space, **native_entries(runs, entries, place)})
 
 
 def kernel_runs(stages: TritonStages) -> list[KernelRun]:

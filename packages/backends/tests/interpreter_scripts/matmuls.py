@@ -210,7 +210,7 @@ def stand_in_clock() -> type[Any]:
     """
     from framesmith_backends.autotune import clock
     from framesmith_backends.autotune.clock import DeviceClock
-    from framesmith_backends.launch.cuda import interpreted as cuda_interpreted
+    from framesmith_backends.launch.cuda import one_by_one
 
     class Graph:
         launches = 0
@@ -236,7 +236,7 @@ def stand_in_clock() -> type[Any]:
 
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
             self.buffers = {run.step.entry: tuple(run.step.buffers) for run in runs}
-            made = {run.step.entry: cuda_interpreted.entry(run) for run in runs}
+            made = {run.step.entry: one_by_one.entry(run, None) for run in runs}
 
             def counted(name: str) -> Callable[..., None]:
                 def launch(*values: Any) -> None:

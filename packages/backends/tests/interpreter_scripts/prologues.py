@@ -205,11 +205,11 @@ def evenly(matmul: FusedMatmul) -> TileShape:
 def candidates(name: str) -> None:
     """All candidates that the clock launches give the numbers of the unfused one."""
     from framesmith_backends.autotune import clock
-    from framesmith_backends.launch.cuda import interpreted as cuda_interpreted
+    from framesmith_backends.launch.cuda import one_by_one
 
     class Interpreting(clock.DeviceClock):
         def entries(self, runs: Sequence[Any]) -> Mapping[str, object]:
-            return {run.step.entry: cuda_interpreted.entry(run) for run in runs}
+            return {run.step.entry: one_by_one.entry(run, None) for run in runs}
 
     trials: list[tuple[Trial, Any]] = []
 

@@ -17,9 +17,9 @@ from ptx.launching import run_grid
 from ptx.program import Program, parse
 
 from framesmith_backends.cuda import TritonStages, kernel_runs
-from framesmith_backends.launch.cuda import anywhere as cuda_anywhere
 from framesmith_backends.launch.cuda import driver as cuda_driver
 from framesmith_backends.launch.cuda import native as cuda_native
+from framesmith_backends.launch.cuda import one_by_one
 from framesmith_backends.launch.cuda.cubins import Cubin
 from framesmith_backends.launch.cuda.triton_jit import compiled
 from framesmith_backends.launch.source import executed, write
@@ -67,7 +67,7 @@ class Device:
         runs = kernel_runs(stages)
         with mock.patch.object(cuda_native, "cubins", self._cubins):
             location = cuda_driver.Device(0, self.capability, self)  # type: ignore[arg-type]
-            instead = {run.step.entry: cuda_anywhere.entry(run, location) for run in runs}
+            instead = {run.step.entry: one_by_one.entry(run, location) for run in runs}
             entries = cuda_native.native_entries(runs, instead, location) if runs else {}
         return executed(source, space | {name: self._entry(entry) for name, entry in entries.items()})
 
@@ -75,7 +75,7 @@ class Device:
         def run(*values: Any) -> None:
             self.given, self.error = [v for v in values if isinstance(v, torch.Tensor)], None
             try:
-                with mock.patch.object(cuda_anywhere, "cubin", self._cubin):
+                with mock.patch.object(one_by_one, "cubin", self._cubin):
                     entry(*values)
             except RuntimeError:
                 if self.error is not None:

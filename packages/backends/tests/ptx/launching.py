@@ -101,8 +101,8 @@ class Emulated:
         """One kernel on its tensors and numbers, in the form that a launch would choose."""
         many = len(kernel.pointers)
         tensors, numbers = list(values[:many]), list(values[many:])
-        if len(kernel.variants) > 1 and number_function(kernel.row, kernel)(*numbers) > kernel.block:
-            kernel = kernel.variants[1]
+        if len(kernel.versions) > 1 and number_function(kernel.row, kernel)(*numbers) > kernel.block:
+            kernel = kernel.versions[1]
         wide = [float(v) if kind == "fp64" else int(v) for v, (_, kind) in zip(numbers, kernel.parameters[many:])]
         fits = all(wide[k] % ALIGNMENT == 0 for k in kernel.aligned)
         if any(t.data_ptr() % ALIGNMENT for t in tensors):

@@ -96,31 +96,17 @@ def number_function(size: Size, kernel: TritonKernel) -> Callable[..., int]:
 
 
 def launches(kernel: TritonKernel) -> Callable[[Sequence[Any]], Iterator[tuple[TritonKernel, int, int]]]:
-    """A function of the kernel's numbers: the variant that they choose, the first program and the count of each launch.
+    """A function of the kernel's numbers: the version that they choose, the first program and the count of each launch.
 
     There is no launch for no programs, and several for more than one may have.
     """
     row = number_function(kernel.row, kernel)
-    grids = [number_function(one.grid, one) for one in kernel.variants]
+    grids = [number_function(one.grid, one) for one in kernel.versions]
 
     def chosen(numbers: Sequence[Any]) -> Iterator[tuple[TritonKernel, int, int]]:
-        which = int(len(kernel.variants) > 1 and row(*numbers) > kernel.block)
+        which = int(len(kernel.versions) > 1 and row(*numbers) > kernel.block)
         programs = int(grids[which](*numbers))
         for first in range(0, programs, MOST_PROGRAMS):
-            yield kernel.variants[which], first, min(programs - first, MOST_PROGRAMS)
+            yield kernel.versions[which], first, min(programs - first, MOST_PROGRAMS)
 
     return chosen
-
-
-def one_by_one(
-    run: KernelRun, launcher: Callable[[TritonKernel], Callable[[Sequence[Any]], None]]
-) -> Callable[..., None]:
-    """A function of the launch list's tensors and numbers that launches the run's kernels in order."""
-    steps = list(zip(map(launcher, run.kernels), run.positions, strict=True))
-
-    def call(*values: Any) -> None:
-        known = run.arguments(values)
-        for launch, positions in steps:
-            launch([known[k] for k in positions])
-
-    return call

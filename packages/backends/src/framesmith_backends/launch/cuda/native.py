@@ -39,7 +39,7 @@ def native_entries(
 
 def _variants(kernel: TritonKernel) -> Iterator[tuple[TritonKernel, bool]]:
     """The compiled variants of the kernel: each, for any numbers and for aligned ones."""
-    for form in kernel.variants:
+    for form in kernel.versions:
         yield form, False
         if form.aligned:
             yield form, True
@@ -57,7 +57,7 @@ def _add(module: Module, run: KernelRun, made: Mapping[tuple[TritonKernel, bool]
     launches = [
         CudaLaunch(
             tuple(
-                Form(one, variant(one, False), variant(one, True) if one.aligned else None) for one in kernel.variants
+                Form(one, variant(one, False), variant(one, True) if one.aligned else None) for one in kernel.versions
             ),
             positions,
         )

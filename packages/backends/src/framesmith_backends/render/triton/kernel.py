@@ -1,7 +1,7 @@
 """One kernel as the source of a Triton function: the same loops, a program for each outer point or lane block.
 
 The text needs `tl` and the functions of `launch.triton_support` (as `fs`) in its globals. Sizes and numbers that are
-known only at the call are parameters; a kernel of a short row that may become long has a second variant for that.
+known only at the call are parameters; a kernel of a short row that may become long has a second version for that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TritonKernel:
 
     `numbers` are the parameters n0, n1, ...: integers of 64 bits and doubles; `aligned` says which of them are sizes
     along which memory is walked and that were divisible by `ALIGNMENT` while tracing. The parameter `first`, the number
-    of the first program, is there where a launch may not hold the whole grid. With `longer` this variant is for rows of
+    of the first program, is there where a launch may not hold the whole grid. With `longer` this version is for rows of
     no more than `block` elements, `longer` for others.
     """
 
@@ -70,7 +70,7 @@ class TritonKernel:
         return not surely_at_least(MOST_PROGRAMS, self.grid)
 
     @property
-    def variants(self) -> tuple[TritonKernel, ...]:
+    def versions(self) -> tuple[TritonKernel, ...]:
         return (self,) if self.longer is None else (self, self.longer)
 
     @property

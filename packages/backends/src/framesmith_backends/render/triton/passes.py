@@ -1,4 +1,4 @@
-"""The loops and passes of one kernel as lines of a Triton function, for one program of its grid."""
+"""The loops, passes and scans of one kernel as lines of a Triton function, for one program of its grid."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Collection, Sequence
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Ref, loads, walk
-from framesmith_backends.ir.kernel import Accumulate, Pass
-from framesmith_backends.ir.ops import REDUCTIONS
+from framesmith_backends.ir.kernel import Accumulate, Pass, Scan
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least
 from framesmith_backends.render.triton import tile_rules
 from framesmith_backends.render.triton.emit import emit, emit_check, emit_store, number_text, operation
 from framesmith_backends.render.triton.joined import Distances, Exponentials
-from framesmith_backends.render.triton.scan import start_of, write_scan
 from framesmith_backends.render.triton.state import Writing
 from framesmith_backends.render.triton.tile import Axis, joined, part_of_row, row_axes
 from framesmith_backends.target import BYTES_IN_TURN
@@ -127,13 +126,13 @@ def _pass(w: Writing, one: Pass) -> None:
     inner = along[-1] if along else None
     held = inner is not None and _is_held(w, inner)
     cells = [_start(w, a) for a in one.reductions]
-    carries = [None if held else start_of(w, s, inner) for s in one.scans]
+    carries = [None if held else _carried(w, s, inner) for s in one.scans]
     backwards = any(s.reverse for s in one.scans)
     depth = len(w.scopes)
     _open_row(w, backwards=backwards)
     for carry, s in zip(carries, one.scans, strict=True):
         if s.name not in w.refs:  # of a row that is held it may be known
-            write_scan(w, s, carry, inner)
+            _scan(w, s, carry, inner)
     for cell, a in zip(cells, one.reductions, strict=True):
         _accumulate(w, cell, a, along)
     for a in one.columns:
@@ -282,10 +281,13 @@ def _row_lanes(w: Writing, axis: Axis, part: int | None = None, backwards: bool 
 
 
 def _start(w: Writing, a: Accumulate) -> str:
-    dtype = a.value.dtype
-    value = number_text(REDUCTIONS[a.kind].start(dtype), dtype)
     shape = w.tile.shape(w.tile.variables) or "[]"
-    return w.fresh(f"tl.full({shape}, {value}, {DTYPES[dtype].triton})", w.here)
+    return w.fresh(f"tl.full({shape}, {_start_text(a)}, {DTYPES[a.value.dtype].triton})", w.here)
+
+
+def _start_text(a: Accumulate | Scan) -> str:
+    row = SCANS[a.kind] if isinstance(a, Scan) else REDUCTIONS[a.kind]
+    return number_text(row.start(a.value.dtype), a.value.dtype)
 
 
 def _accumulate(w: Writing, cell: str, a: Accumulate, along: Sequence[Axis]) -> None:
@@ -299,4 +301,41 @@ def _within(w: Writing, a: Accumulate, along: Sequence[Axis]) -> str:
     mask = w.mask([axis.var for axis in along])
     if mask is None:
         return value
-    return f"tl.where({mask}, {value}, {number_text(REDUCTIONS[a.kind].start(a.value.dtype), a.value.dtype)})"
+    return f"tl.where({mask}, {value}, {_start_text(a)})"
+
+
+def _carried(w: Writing, s: Scan, along: Axis | None) -> str:
+    """The value carried into the first tile; `along` is the axis of the tile that lies in the row."""
+    others = [axis.var for axis in w.tile.axes if axis is not along]
+    shape = w.tile.shape(others) or "[]"
+    return w.fresh(f"tl.full({shape}, {_start_text(s)}, {DTYPES[s.value.dtype].triton})", w.here)
+
+
+def _scan(w: Writing, s: Scan, carry: str | None, along: Axis | None) -> None:
+    """Names the scan at the points of the tile; with a `carry` what came before is part of it, and goes on."""
+    value, shape = emit(w, s.value), w.tile.shape(w.tile.variables)
+    if shape is not None:
+        value = f"tl.broadcast_to({value}, {shape})"
+    if along is None:
+        assert carry is not None
+        w.line(f"{carry} = {_combined(s, carry, value)}")
+        name = w.fresh(carry, w.here)
+    else:
+        mask = w.mask((along.var,)) if s.reverse else None
+        if mask is not None:  # what is beyond the row comes first
+            value = f"tl.where({mask}, {value}, tl.full([], {_start_text(s)}, {DTYPES[s.value.dtype].triton}))"
+        at = w.tile.axes.index(along)
+        name = w.fresh(f"fs.scan_{s.kind}({value}, {at}, {s.reverse})", w.here)
+        if carry is not None:
+            name = w.fresh(_combined(s, carry, name), w.here)
+            last = f"{w.tile.lanes(along.var)} == {0 if s.reverse else along.block - 1}"
+            w.line(f"{carry} = fs.element_at({name}, {last}, {at}, {len(w.tile.axes) > 1})")
+    w.refs[s.name] = name
+    w.ref_levels[s.name] = len(w.scopes) - 1
+
+
+def _combined(s: Scan, before: str, value: str) -> str:
+    """Both combined. Of equal extremes the later one is taken, which a zero's sign shows."""
+    if s.kind in ("max", "min"):
+        return f"fs.{'larger' if s.kind == 'max' else 'smaller'}({before}, {value})"
+    return operation(SCANS[s.kind].combine, (before, value), s.value.dtype)
