@@ -196,7 +196,7 @@ def test_selections_stay_branches() -> None:
 
 @compiles
 def test_a_set_is_compiled_and_launched_natively() -> None:
-    from launch.test_cuda_native import StandIn, entries, never
+    from launch.cuda.test_native import StandIn, entries, never
 
     stages = explained(Lists("", adam, 4, (0, 2, 3), [(40,), (3,), (1100,)], 1))
     ((run,), stand_in) = (kernel_runs(stages), StandIn())
