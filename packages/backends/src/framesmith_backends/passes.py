@@ -26,10 +26,6 @@ class Observer(Protocol):
     def __call__(self, name: str, ir: object, changed: bool, seconds: float, /) -> None: ...
 
 
-def _always(_about: object) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Pass(Generic[IR, About]):
     """`run(ir, about)` returns the IR after the pass: the same object where it changed nothing.
@@ -39,20 +35,15 @@ class Pass(Generic[IR, About]):
 
     name: str
     run: Callable[[IR, About], IR]
-    applies_to: Callable[[About], bool] = _always
+    applies_to: Callable[[About], bool] = lambda _about: True
 
 
 def log_pass(name: str, ir: object, changed: bool, seconds: float) -> None:
-    """Log the pass; at DEBUG with the text of what it changed."""
+    """Log the pass; at DEBUG with the text of what it changed: its `text()`, or that of an FX graph."""
     PASSES.info("%s: %s, %.2f ms", name, "changed" if changed else "no change", seconds * 1e3)
     if changed and PASSES.isEnabledFor(logging.DEBUG):
-        PASSES.debug("after %s:\n%s", name, text_of(ir))
-
-
-def text_of(ir: object) -> str:
-    """Return the text of any IR: its `text()`, or that of an FX graph."""
-    text = getattr(ir, "text", None)
-    return str(text() if callable(text) else getattr(ir, "graph", ir))
+        text = getattr(ir, "text", None)
+        PASSES.debug("after %s:\n%s", name, text() if callable(text) else getattr(ir, "graph", ir))
 
 
 #: Observers of every compile in this process, such as the tests' verification.

@@ -65,28 +65,17 @@ def _lays_out(about: Compilation) -> bool:
     return about.options.get("layout") == "channels_last"
 
 
-def _step_pass(
-    name: str, run: Callable[[fx.Graph, Compilation], fx.Graph | None], applies_to: Callable[[Compilation], bool]
-) -> Pass[fx.Graph, Compilation]:
-    """A pass over a training step; `run` returns None where it changes nothing."""
-
-    def on_graph(graph: fx.Graph, about: Compilation) -> fx.Graph:
-        return run(graph, about) or graph
-
-    return Pass(name, on_graph, applies_to)
-
-
 #: Passes over the graph of a training step, before it is partitioned into forward and backward.
 STEP_PASSES: tuple[Pass[fx.Graph, Compilation], ...] = (
-    _step_pass("decompose-log-softmax", lambda graph, _: decompose_log_softmax(graph), _on_gpu),
-    _step_pass(
+    Pass("decompose-log-softmax", lambda graph, _: decompose_log_softmax(graph) or graph, _on_gpu),
+    Pass(
         "recompute-probabilities",
-        lambda graph, about: None if about.attends is None else recompute_probabilities(graph, about.attends),
+        lambda graph, about: (about.attends and recompute_probabilities(graph, about.attends)) or graph,
         _on_gpu,
     ),
-    _step_pass(
+    Pass(
         "channels-last",
-        lambda graph, about: with_channels_last(graph, ON_CUDA if about.target.on_gpu else ON_CPU),
+        lambda graph, about: with_channels_last(graph, ON_CUDA if about.target.on_gpu else ON_CPU) or graph,
         _lays_out,
     ),
 )

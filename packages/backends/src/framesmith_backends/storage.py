@@ -51,7 +51,7 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, content: bytes) -> bool:
     """Put the content there in one step; False where it cannot be written."""
-    where = folder()
+    where, temporary = folder(), None
     if where is None:
         return False
     try:
@@ -61,16 +61,13 @@ def write(name: str, content: bytes) -> bool:
         if next(_writes) % WRITES_BETWEEN == 0:
             _evict(where)
         handle, temporary = tempfile.mkstemp(dir=where, prefix=f".{name}.")
-    except OSError as error:
-        KERNELS.debug("nothing is kept in %s: %s", where, error)
-        return False
-    try:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(temporary, where / name)
     except OSError as error:
         KERNELS.debug("nothing is kept in %s: %s", where, error)
-        Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
         return False
     return True
 

@@ -25,7 +25,7 @@ import functools
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ class CudaCapturer:
         _wait(stream, current, state.last)
         with torch.cuda.device(self.device):
             _cuda.current_blas_handle()  # made before the capture, in which it could not be
-            with torch.cuda.stream(stream), _no_collection(), _own_workspaces(), warnings.catch_warnings():
+            with torch.cuda.stream(stream), _undisturbed(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # so it is where no tensor has elements
                 graph = torch.cuda.CUDAGraph()
                 results = self._captured(graph, run, inputs)
@@ -120,10 +120,9 @@ class CudaCapture:
 
     def ready(self) -> None:
         raw = unstable.cuda_getCurrentRawStream(self.state.index)
-        if raw != self.raw or raw != self.state.raw:
-            self._move_to(torch.cuda.current_stream(self.state.index), raw)
-
-    def _move_to(self, stream: torch.cuda.Stream, raw: int) -> None:
+        if raw == self.raw == self.state.raw:
+            return
+        stream = torch.cuda.current_stream(self.state.index)
         _wait(stream, self.stream, self.state.last)
         for buffer in self.buffers:
             buffer.record_stream(stream)
@@ -140,7 +139,7 @@ class DeviceState:
 
     index: int
     stream_of_captures: torch.cuda.Stream
-    last: torch.cuda.Stream | None = field(default=None)
+    last: torch.cuda.Stream | None = None
     raw: int = -1
 
 
@@ -157,27 +156,20 @@ def _wait(stream: torch.cuda.Stream, *others: torch.cuda.Stream | None) -> None:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
+    """Without garbage collection, with workspaces of cuBLAS of its own: see Note [Capture]."""
     enabled = gc.isenabled()
     gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _own_workspaces() -> Iterator[None]:
     unstable.cuda_clearCublasWorkspaces()
     try:
         yield
     finally:
         unstable.cuda_clearCublasWorkspaces()
+        if enabled:
+            gc.enable()
 
 
 def _switches() -> list[Callable[[], object]]:
     """The functions that return ATen's settings of computing on a CUDA device."""
-    switches = (getattr(unstable, name.lstrip("_")) for name in SWITCHES)
-    found = [switch for switch in switches if switch is not None]
+    found = filter(None, (getattr(unstable, name.lstrip("_")) for name in SWITCHES))
     return [*found, float32_precision("matmul"), float32_precision("conv"), float32_precision("rnn")]

@@ -43,14 +43,12 @@ class _Work:
         mine = getattr(self.mine, "count", 0)
         self.changed.wait_for(lambda: self.count <= mine)
 
-    def after_fork(self) -> None:
-        self.changed.release()
-
 
 _work = _Work()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_work.before_fork, after_in_parent=_work.after_fork, after_in_child=_work.after_fork)
+    release = _work.changed.release
+    os.register_at_fork(before=_work.before_fork, after_in_parent=release, after_in_child=release)
 
 
 @contextmanager

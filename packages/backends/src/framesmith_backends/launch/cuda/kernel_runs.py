@@ -56,16 +56,11 @@ class Rendered:
         if self._shown is None:
             self._shown = shown_by(steps)
             self.layouts.update((step.name, step.layout) for step in steps if isinstance(step, Allocate))
-        items = computing(run)
+        items = [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
         self.functions.update((item.name, rendered(item)) for item in items)
         found = self.gathered[run.entry] = gathered(items, self.functions, self._shown)
         positions = {member.name: at for at, one in enumerate(found) for member in one.members}
         return [positions.get(item.name, 0) for item in run.items]
-
-
-def computing(run: Run) -> list[OnGpu]:
-    """The items of the run that compute anything, in order."""
-    return [item for item in run.items if isinstance(item, OnGpu) and item.points != 0]
 
 
 def rendered(item: OnGpu) -> TritonKernel:
