@@ -1,18 +1,11 @@
 """CUDA graph capture: launches captured once and replayed, by sizes and addresses of inputs: Note [Capture].
 
-Note [Capture]
-A replay does what was captured, at the addresses of then. So a tensor that comes at the address of the call before is
-read where it lies, and one that does not is copied into a buffer of the capture's. Results lie in the capture's
-memory. They are handed out as new tensors over it, and no replay happens while anybody holds one of them: another
-capture is made, up to a number of them, and beyond it one whose results are handed out as copies. So nothing that
-was handed out ever changes under its holder.
-
-Layers that share their code share a graph, which is called with the parameters of one after the other. Each set of
-parameters has captures of its own, as sets of sizes have.
-
-Results of captures come back as inputs of other graphs, activations of a backward pass above all. They have as many
-addresses as there are captures of the graph that gave them, and each capture of the graph that takes them is for
-one of these addresses.
+Note [Capture] (docs/design/gpu/0019)
+A replay does what was captured, at the addresses of then. A tensor that comes at the address of the call before is read
+where it lies; another is copied into a buffer of the capture's. Results lie in the capture's memory, and no replay
+happens while anybody holds one of them: another capture is made, up to a number of them, and beyond it one whose
+results are handed out as copies. Results of captures are inputs of other graphs, which have captures for their
+addresses. Layers that share their code have captures for each set of parameters.
 """
 
 from __future__ import annotations

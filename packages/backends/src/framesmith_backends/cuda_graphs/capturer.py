@@ -1,21 +1,15 @@
-"""CUDA graph capture of the launches on a CUDA device: the capturer of `captured_graph.py`. Note [Capture]
+"""CUDA graph capture of the launches on a CUDA device: the capturer of `captured_graph.py`. Note [Capturer]
 
-Note [Capture]
-Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. In one that several shared,
-a result of a later graph would lie where an earlier one computes, and a replay of that would write over it while
-somebody holds it. What else a capture needs:
+Note [Capturer] (docs/design/gpu/0019)
+Nothing is launched while a graph is captured; memory comes from a pool of the graph's own. A capture needs besides:
 
 - A stream that is not the default one. It waits for the current stream, and is waited for, since torch's random
   generators keep seed and offset in memory that they fill on the stream of the capture.
-- No garbage collection: what it may free, events and other graphs, must not be freed while this thread captures.
-- Workspaces of cuBLAS that belong to this graph alone: they are dropped before and afterwards, so that the graph finds
-  none and makes its own, in its pool.
+- No garbage collection, which may free events and other graphs, and workspaces of cuBLAS that are its own.
 - An end, also where it fails. torch leaves its allocators and generators in the state of a capture then, which
   `_recover` ends; the graph object is kept for good, because the allocators may ask it still.
 
-A capture is replayed on whatever stream is current. Replays of one device come one after the other, on whatever
-streams: seeds and static inputs are shared, and what reads a result on the stream of the replay before may be waiting
-there while the next one is about to write it.
+Replays of one device come one after the other, on whatever streams: seeds and static inputs are shared.
 """
 
 from __future__ import annotations
@@ -94,7 +88,7 @@ class CudaCapturer:
         return results
 
     def _recover(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """Ends what a capture that could not be ended has left: see Note [Capture]."""
+        """Ends what a capture that could not be ended has left: see Note [Capturer]."""
         _FAILED.append(graph)
         with contextlib.suppress(RuntimeError):  # it was ended
             unstable.cuda_endAllocateToPool(self.device.index, pool)
@@ -157,7 +151,7 @@ def _wait(stream: torch.cuda.Stream, *others: torch.cuda.Stream | None) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without garbage collection, with workspaces of cuBLAS of its own: see Note [Capture]."""
+    """Without garbage collection, with workspaces of cuBLAS of its own: see Note [Capturer]."""
     enabled = gc.isenabled()
     gc.disable()
     unstable.cuda_clearCublasWorkspaces()

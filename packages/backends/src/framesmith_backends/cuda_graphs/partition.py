@@ -1,19 +1,15 @@
 """A graph partitioned into captured and other parts, in an order in which there are few of them: Note [Parts].
 
-Note [Parts]
-What cannot be captured (work on the CPU, `.item()`, unbacked sizes) would keep its whole graph from it. So the
-graph is partitioned: each part is a graph of its own, lowered and scheduled by itself. A part whose calls can all be
-captured is captured.
+Note [Parts] (docs/design/gpu/0029)
+What cannot be captured (work on the CPU, `.item()`, unbacked sizes) would keep its whole graph from it. So each part is
+a graph of its own, lowered and scheduled by itself, captured if all its calls can be.
 
-The order is any that keeps what a program can see: a call comes after what it takes, effects of one kind (random
-numbers of one device, writes and checks) keep their order, a write comes after all that reads the same memory, and
-after all that may fail. Among these orders, one that goes on with one kind of part for as long as any call is ready has
-fewest parts, but for which kind comes first: both are tried. So work on the CPU that needs nothing of the device comes
-to lie together, at the beginning.
+A call comes after what it takes, effects of one kind (random numbers of one device, writes and checks) keep their
+order, a write comes after all that reads the same memory, and after all that may fail. Among these orders, one that
+goes on with one kind of part for as long as any call is ready has fewest parts, but for which kind comes first: both
+are tried.
 
-No part takes both a tensor and a view of it: a view is taken again wherever it is needed. So the inputs of a part
-share no memory, as a graph's inputs do. Numbers computed from sizes are computed in whichever part is at hand;
-unbacked ones, and tensors of such sizes, are never captured.
+A part takes no view beside its base, but takes the view again: its inputs share no memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Machine code is made while the program goes on, and waited for at a launcher's first call.
+"""Machine code is made while the program goes on, and waited for at a launcher's first call: Note [In the background].
 
-Note [In the background]: LLVM takes a third of a first call, without the interpreter's lock. Meanwhile the rest of the
-graph is lowered, its guards are written, the graph of its gradients is compiled. A launcher starts with the code of
-`_begin`, which waits, sets the entries and leaves the launcher with its own code: later calls have no overhead. A
-failure in the background is reported there, before anything of the graph has run, and the graph runs in another way.
-LLVM works for one thread at a time: llvmlite holds a lock of its own in every call.
-
+Note [In the background]
+LLVM takes a third of a first call, without the interpreter's lock, and works for one thread at a time. A launcher
+starts with the code of `_begin`, which waits, sets the entries and leaves the launcher with its own code: later calls
+have no overhead. A failure is reported there, before anything of the graph has run, and the graph runs in another way.
 A process that forks waits until no thread makes machine code, and none starts meanwhile: the child would have LLVM's
 locks in their state, and no thread to release them.
 """

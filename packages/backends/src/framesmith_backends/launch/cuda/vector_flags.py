@@ -1,11 +1,9 @@
-"""A fault of LLVM's that the code of Triton kernels is kept free of: promises about lanes of vectors that nobody reads.
+"""A fault of LLVM's that Triton kernels are kept free of: promises about lanes of vectors that nobody reads.
 
-Where LLVM puts numbers side by side (`SLPVectorizer`) that are computed by different operations, it computes both
-operations for all of them and picks: `pid & 31` and `lane << 2` become `<pid, lane> << <31, 2>` beside an `and`. The
-shift keeps the promise that nothing is lost beyond 32 bits (`nuw`), which holds for the selected lane alone.
-The code generator for NVIDIA's GPUs then packs both lanes into 64 bits, and what the first lane promised not to lose
-ends up in the second one: a wrong number, or an address beyond a tensor. Met with Triton 3.6, in the backward pass of
-T5. So promises about whole vectors are taken back, and the code made again of what is left, which is as fast.
+`SLPVectorizer` computes two operations side by side for all lanes and selects: `pid & 31` and `lane << 2` become
+`<pid, lane> << <31, 2>` beside an `and`, with the shift's promise `nuw`, which holds for the selected lane alone. The
+code generator then packs both lanes into 64 bits, and what the first one promised not to lose ends up in the second
+(Triton 3.6, T5's backward pass). So promises about whole vectors are dropped, and code made again, which is as fast.
 """
 
 from __future__ import annotations

@@ -24,17 +24,8 @@ from framesmith_backends.ir.fused.matmul import ACCUMULATOR
 from framesmith_backends.ir.program import contiguous_strides
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.triton.emit import emit
-from framesmith_backends.render.triton.fused.operands import (
-    address,
-    function_of,
-    kernel_over,
-    last_index,
-    masked,
-    name_loop,
-    precision,
-    short,
-    side,
-)
+from framesmith_backends.render.triton.fused import operands
+from framesmith_backends.render.triton.fused.operands import address, masked, short, side
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Writing, writing
 from framesmith_backends.render.triton.tile import Axis, Tile, fixed, reaches
@@ -48,15 +39,17 @@ INFINITE_SUMS = 'tl.where(top == float("inf"), float("inf"), total)'
 def render_attention(item: FusedAttention, name: str) -> TritonKernel:
     """The Triton function of attention in its tile."""
     tile, down = item.tile, -(-fixed(item.rows.size) // item.tile.rows)
-    kernel = kernel_over(item.name, item.params, (item.batch, item.rows, item.columns), (item.result, item.scores))
+    kernel = operands.kernel_over(
+        item.name, item.params, (item.batch, item.rows, item.columns), (item.result, item.scores)
+    )
     tails = (1, tile.rows, 256), (1, 256, tile.columns), (1, tile.columns, 256)
-    ends = map(last_index, (item.queries, item.keys, item.values), tails)
+    ends = map(operands.last_index, (item.queries, item.keys, item.values), tails)
     axes = Tile((Axis(item.rows, tile.rows), Axis(item.columns, tile.columns)))
     w = writing(kernel, axes, item.params, reaches(kernel) or max(ends) >= 1 << 31)
     _head(w, item, down)
     _columns(w, item, bounds(w, item.seen, item.rows, item.columns, tile))
     _result(w, item)
-    return function_of(w, name, item.params, down * fixed(item.batch.size), tile)
+    return operands.function_of(w, name, item.params, down * fixed(item.batch.size), tile)
 
 
 def _head(w: Writing, item: FusedAttention, down: int) -> None:
@@ -70,7 +63,7 @@ def _head(w: Writing, item: FusedAttention, down: int) -> None:
     w.line(f"elements = tl.arange(0, {side(length)}).to({w.integer})")
     w.level_of[item.batch] = 0
     w.variables[item.batch] = "batch"
-    name_loop(w, item.rows, "rows[:, None]")
+    operands.name_loop(w, item.rows, "rows[:, None]")
     mask = masked(w.masks.get(item.rows), short("depth[None, :]", depth))
     w.line(f"q = tl.load({address(w, item.queries, 'rows[:, None]', 'depth[None, :]')}{mask})")
     w.line(f'top = tl.full([{tile.rows}], float("-inf"), tl.float32)')
@@ -102,7 +95,7 @@ def open_blocks(w: Writing, other: Var, tile: AttentionTile, over: str) -> None:
     w.open_loop(over, "block")
     w.line(f"columns = tl.arange(0, {tile.columns}).to({w.integer})")
     w.line(f"columns += tl.full([], block, {w.integer}) * {tile.columns}")
-    name_loop(w, other, "columns[None, :]")
+    operands.name_loop(w, other, "columns[None, :]")
 
 
 def close_blocks(w: Writing, other: Var) -> None:
@@ -117,7 +110,7 @@ def _columns(w: Writing, item: FusedAttention, over: str) -> None:
     within = w.masks.get(item.columns)
     keys = address(w, item.keys, "depth[:, None]", "columns[None, :]")
     w.line(f"k = tl.load({keys}{masked(short('depth[:, None]', depth), within)})")
-    w.line(f"matmuls = tl.dot(q, k{precision(item.factors)})")
+    w.line(f"matmuls = tl.dot(q, k{operands.precision(item.factors)})")
     w.refs[ACCUMULATOR], w.ref_levels[ACCUMULATOR] = "matmuls", 1
     scores = f"tl.broadcast_to({emit(w, item.scores)}, [{tile.rows}, {tile.columns}])"
     w.line(f"x = {scores}" if within is None else f'x = tl.where({within}, {scores}, float("-inf"))')
@@ -130,7 +123,7 @@ def _columns(w: Writing, item: FusedAttention, over: str) -> None:
     values = address(w, item.values, "columns[:, None]", "elements[None, :]")
     w.line(f"v = tl.load({values}{masked(beyond, short('elements[None, :]', length))})")
     kind = DTYPES[item.dtype].triton
-    w.line(f"result = tl.dot(powers.to({kind}), v, result * factor[:, None]{precision(item.dtype)})")
+    w.line(f"result = tl.dot(powers.to({kind}), v, result * factor[:, None]{operands.precision(item.dtype)})")
     w.line("top = larger")
     close_blocks(w, item.columns)
 

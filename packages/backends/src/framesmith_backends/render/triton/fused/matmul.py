@@ -17,14 +17,8 @@ from framesmith_backends.ir.kernel import Kernel, Pass, Store
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.render.triton.emit import emit, position, stored
-from framesmith_backends.render.triton.fused.operands import (
-    function_of,
-    last_index,
-    masked,
-    name_loop,
-    precision,
-    steps_of,
-)
+from framesmith_backends.render.triton.fused import operands
+from framesmith_backends.render.triton.fused.operands import masked, steps_of
 from framesmith_backends.render.triton.kernel import TritonKernel
 from framesmith_backends.render.triton.state import Scope, Writing, writing
 from framesmith_backends.render.triton.tile import Axis, Tile, fixed, reaches
@@ -47,7 +41,7 @@ def render_matmul(matmul: FusedMatmul, name: str) -> TritonKernel:
         for store in matmul.epilogue.passes[0].stores:
             _store(w, store)
     w.scopes[0].lines = lines  # `_open` has left those before its loop
-    return function_of(w, name, matmul.params, grid, tile)
+    return operands.function_of(w, name, matmul.params, grid, tile)
 
 
 def _reaches(matmul: FusedMatmul) -> bool:
@@ -57,7 +51,7 @@ def _reaches(matmul: FusedMatmul) -> bool:
     deep, loops = tile.depth * tile.splits * 2, (matmul.batch, matmul.rows, matmul.along)
     for (view, value), more in zip(matmul.operands, ((1, tile.rows, deep), (1, deep, tile.columns)), strict=True):
         if value is None:
-            far = far or last_index(view, more) >= 1 << 31
+            far = far or operands.last_index(view, more) >= 1 << 31
         else:
             passes = (Pass((), (), (Store("operand", index.ZERO, value),)),)
             far = far or reaches(Kernel("operand", (), loops, (), None, passes))
@@ -150,8 +144,8 @@ def _tile(w: Writing, matmul: FusedMatmul) -> None:
         f"columns = within // {height} * {tile.columns} + tl.arange(0, {tile.columns})",
         f"depth = tl.arange(0, {tile.depth}).to({w.integer})",
     )
-    name_loop(w, matmul.rows, "rows[:, None]")
-    name_loop(w, matmul.columns, "columns[None, :]")
+    operands.name_loop(w, matmul.rows, "rows[:, None]")
+    operands.name_loop(w, matmul.columns, "columns[None, :]")
 
 
 def _multiply(w: Writing, matmul: FusedMatmul) -> None:
@@ -195,7 +189,7 @@ def _step(w: Writing, matmul: FusedMatmul, inside: dict[str, str], body: Scope) 
             continue
         own = w.masks.get(matmul.rows if which == "a" else matmul.columns)
         w.line(f"{which} = tl.load({which}_addresses{masked(own, inside.get(which))})", body)
-    w.line(f"sums = tl.dot(a, b, sums{precision(matmul.dtype)})", body)
+    w.line(f"sums = tl.dot(a, b, sums{operands.precision(matmul.dtype)})", body)
     for which, (view, value), axis in zip("ab", matmul.operands, (2, 1), strict=True):
         if value is None:
             w.line(f"{which}_addresses += {tile.depth * steps_of(view)[axis]}", body)
