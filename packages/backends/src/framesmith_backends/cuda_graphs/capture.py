@@ -87,10 +87,6 @@ class Copies:
             found[index] = view(found[index], size, stride, 0)
         return found
 
-    def bring_back(self, sources: Sequence[torch.Tensor]) -> None:
-        if self.written:
-            unstable.foreach_copy_([sources[k] for k in self.written], [self.buffers[k] for k in self.written])
-
 
 class Capture:
     """One capture: what it takes where, and what it gives.
@@ -154,7 +150,8 @@ class Capture:
                 sources = copies.sources(args)
                 unstable.foreach_copy_(copies.buffers, sources)
                 self.replayable.replay()
-                copies.bring_back(sources)
+                if written := copies.written:
+                    unstable.foreach_copy_([sources[k] for k in written], [copies.buffers[k] for k in written])
         return self.results.hand_out(args)
 
 

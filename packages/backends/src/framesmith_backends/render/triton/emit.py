@@ -180,10 +180,10 @@ def from_memory(raw: str, dtype: str) -> str:
     """A loaded value as it takes part in arithmetic."""
     if dtype == "b1":
         return f"({raw} != 0)"
+    row = DTYPES[dtype]
     if dtype in FLOAT8:
-        form = DTYPES[dtype]
-        return f"fs.from_float8({raw}, {form.digits}, {form.bias}, {form.special})"
-    return raw if DTYPES[dtype].compute == dtype else f"{raw}.to(tl.float32)"
+        return f"fs.from_float8({raw}, {row.digits}, {row.bias}, {row.special})"
+    return raw if row.compute == dtype else f"{raw}.to(tl.float32)"
 
 
 def stored(w: Writing, value: Expr) -> str:
@@ -197,10 +197,10 @@ def to_memory(value: str, dtype: str) -> str:
     """A value of arithmetic in the type of memory."""
     if dtype == "b1":
         return f"{value}.to(tl.int8)"
+    row = DTYPES[dtype]
     if dtype in FLOAT8:
-        form = DTYPES[dtype]
-        return f"fs.to_float8({value}, {form.digits}, {form.bias}, {overflow_byte(dtype)})"
-    return value if DTYPES[dtype].compute == dtype else f"{value}.to({DTYPES[dtype].triton})"
+        return f"fs.to_float8({value}, {row.digits}, {row.bias}, {overflow_byte(dtype)})"
+    return value if row.compute == dtype else f"{value}.to({row.triton})"
 
 
 def term_added(store: Store) -> Expr | None:

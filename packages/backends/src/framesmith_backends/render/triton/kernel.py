@@ -87,20 +87,13 @@ class TritonKernel:
         return f"def {self.name}({', '.join(name + types.get(kind, '') for name, kind in self.parameters)}):"
 
 
-def why_not_triton(kernel: Kernel) -> str | None:
-    """Why the kernel cannot be rendered, or None."""
-    if kernel.scratch:
-        return "it keeps rows in scratch memory"
-    return "it goes down, and not by rows" if kernel.down and not kernel.takes_rows_in_turn else None
-
-
 def render_triton(kernel: Kernel, name: str, form: Config | None = None) -> TritonKernel:
     """The kernel as a Triton function, by rule or, if its sizes are fixed, in the given configuration.
 
-    A ValueError where `why_not_triton` has a reason.
+    A ValueError for a kernel with rows in scratch memory, or one that goes down otherwise than by rows.
     """
-    problem = why_not_triton(kernel)
-    if problem is not None:
+    if kernel.scratch or (kernel.down and not kernel.takes_rows_in_turn):
+        problem = "it keeps rows in scratch memory" if kernel.scratch else "it goes down, and not by rows"
         raise ValueError(f"kernel {kernel.name} has no Triton function: {problem}")
     kernel = in_no_order(kernel)
     if form is not None:
