@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from framesmith_aten.contract import ROLES
@@ -49,11 +49,16 @@ def _warn_once(old: str, present: str) -> None:
     warn_user(FutureWarning(f"{old} is deprecated: use {present!r}"))
 
 
+def check_among(value: object, known: Collection[object], problem: str) -> None:
+    """Raise ValueError, with the nearest of the known values, for another one."""
+    if value not in known:
+        close = difflib.get_close_matches(str(value), map(str, known), 1)
+        nearest = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"{problem}: expected one of {list(known)}{nearest}")
+
+
 def check_role(role: str, backend: str) -> None:
-    if role not in ROLES:
-        raise ValueError(
-            f"backend {backend!r} has no role {role!r}: expected one of {list(ROLES)}{nearest(role, ROLES)}"
-        )
+    check_among(role, ROLES, f"backend {backend!r} has no role {role!r}")
 
 
 def checked_options(
@@ -63,22 +68,8 @@ def checked_options(
     backend: str,
 ) -> dict[str, object]:
     """The defaults overridden by `given`; a ValueError for an unknown option or a value not among its choices."""
-    found = dict(defaults)
-    for name, value in present_options(given or {}).items():
-        if name not in defaults:
-            raise ValueError(
-                f"backend {backend!r} has no option {name!r}: expected one of {sorted(defaults)}"
-                f"{nearest(name, defaults)}"
-            )
-        if name in choices and value not in choices[name]:
-            raise ValueError(
-                f"option {name!r} of backend {backend!r} is {value!r}: expected one of {list(choices[name])}"
-                f"{nearest(str(value), [str(c) for c in choices[name]])}"
-            )
-        found[name] = value
-    return found
-
-
-def nearest(name: str, known: object) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    found = present_options(given or {})
+    for name, value in found.items():
+        check_among(name, sorted(defaults), f"backend {backend!r} has no option {name!r}")
+        check_among(value, choices.get(name, (value,)), f"option {name!r} of backend {backend!r} is {value!r}")
+    return {**defaults, **found}

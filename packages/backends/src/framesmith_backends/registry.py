@@ -6,7 +6,7 @@ import functools
 from importlib.metadata import EntryPoint, entry_points
 
 from framesmith_aten.contract import ENTRY_POINTS, Backend
-from framesmith_backends.options import nearest
+from framesmith_backends.options import check_among
 
 # This distribution's own entry points, so that a source tree without metadata has them too.
 OWN = tuple(EntryPoint(name, f"framesmith_backends.{name}:backend", ENTRY_POINTS) for name in ("eager", "cpu", "cuda"))
@@ -25,8 +25,7 @@ def list_backends() -> list[str]:
 def find_backend(name: str) -> Backend:
     """The backend of that name. Raises ValueError with the nearest name, or ImportError saying what to install."""
     points = _points()
-    if name not in points:
-        raise ValueError(f"no backend named {name!r}: expected one of {sorted(points)}{nearest(name, points)}")
+    check_among(name, sorted(points), f"no backend named {name!r}")
     try:
         found = points[name].load()
     except ImportError as error:
