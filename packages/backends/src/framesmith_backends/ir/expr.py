@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 from framesmith_backends.ir.dtypes import DTYPES, nearest
@@ -170,6 +171,11 @@ def number(value: bool | int | float | Sym | Number, dtype: str) -> Expr:
         return Const(value, dtype)
     found: Expr = value if isinstance(value, Number) else Index(index.const(value))
     return found if found.dtype == dtype else Cast(found, dtype)
+
+
+def folded(name: str, parts: Iterable[Expr]) -> Expr:
+    """An operation of two operands applied to all parts, from the first on."""
+    return reduce(lambda a, b: Op(name, a, b), parts)
 
 
 def why_not_op(name: str, args: tuple[Expr, ...]) -> str | None:

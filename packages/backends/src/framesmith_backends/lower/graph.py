@@ -16,22 +16,13 @@ from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
 from framesmith_aten.operators import is_mutable
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic
-from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH, compute_type
+from framesmith_backends.ir.dtypes import FLOAT8, FROM_TORCH
 from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
 from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
-from framesmith_backends.lower.movement import (
-    copies,
-    embedding_bags,
-    indexing,
-    padding,
-    pooling,
-    resampling,
-    search,
-    views,
-)
+from framesmith_backends.lower.movement import copies, indexing, padding, pooling, resampling, search, views
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
@@ -42,7 +33,7 @@ from framesmith_guards.torch_adapter import OpOverload
 # The modules whose import fills the tables.
 RULE_MODULES = (
     pointwise, views, copies, padding, reductions, moments, softmax, normalization, losses, pooling, resampling,
-    indexing, embedding_bags, search, scans,
+    indexing, search, scans,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.
@@ -66,29 +57,20 @@ class Lowering:
     target: Target = CPU
 
 
-def why_no_layout(value: object, device: str) -> str | None:
-    """Why this value cannot be read or written by a kernel, or None."""
+def layout_of(low: Lowering, value: object) -> Layout | str:
+    """The layout of a tensor, or why a kernel cannot read or write the value."""
     if not isinstance(value, torch.Tensor):
         return f"a value of type {type(value).__name__}"
     if value.dtype not in FROM_TORCH:
         return f"dtype {value.dtype}"
-    if value.device.type != device:
+    if value.device.type != low.device:
         return f"device {value.device}"
     if value.layout != torch.strided or value.is_conj() or value.is_neg():
         return f"layout {value.layout} or a lazy conjugate"
-    return None
-
-
-def layout_of(value: torch.Tensor, numbers: Numbers) -> Layout | str:
-    """The layout of a tensor that `why_no_layout` has nothing against; a reason where its sizes cannot be computed."""
-    shape, strides = tuple(value.shape), tuple(value.stride())
-    dtype, device = FROM_TORCH[value.dtype], str(value.device)
-    if all(type(n) is int for n in (*shape, *strides)):
-        return Layout(shape, strides, dtype, device)
-    sizes, steps = numbers.sizes(shape), numbers.sizes(strides)
-    if sizes is None or steps is None:
+    shape, strides = low.numbers.sizes(value.shape), low.numbers.sizes(value.stride())
+    if shape is None or strides is None:
         return "a symbolic shape that nothing in the graph binds"
-    return Layout(sizes, steps, dtype, device)
+    return Layout(shape, strides, FROM_TORCH[value.dtype], str(value.device))
 
 
 def has_rule(op: OpOverload) -> bool:
@@ -131,11 +113,11 @@ def _external(low: Lowering, node: fx.Node) -> None:
     if is_symbolic(value) or isinstance(value, (bool, int, float)):
         low.program.numbers.add(node.name)
         low.values[node] = _number(low, node)
-    elif isinstance(value, torch.Tensor) and why_no_layout(value, low.device) is None:
-        layout = layout_of(value, low.numbers)
-        if isinstance(layout, Layout):
-            low.program.layouts[node.name] = layout
-            low.values[node] = whole(node.name, layout.shape, layout.dtype)
+        return
+    layout = layout_of(low, value)
+    if isinstance(layout, Layout):
+        low.program.layouts[node.name] = layout
+        low.values[node] = whole(node.name, layout.shape, layout.dtype)
 
 
 def _number(low: Lowering, node: fx.Node) -> Sym | Number | int | None:
@@ -217,15 +199,15 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         return "no rule"
     layouts: list[Layout] = []
     for at, value in enumerate(_results(node)):
-        layout = _result_layout(low, value, may_be_empty=key in VIEWS)
-        if isinstance(layout, Layout):
-            layouts.append(layout)
-        elif _is_used(node, at):
+        layout = layout_of(low, value)
+        if isinstance(layout, Layout) and key not in VIEWS and 0 in layout.shape:
+            layout = "no elements"
+        if isinstance(layout, str) and _is_used(node, at):
             return layout
-        else:
-            layouts.append(NOT_MADE)
+        layouts.append(layout if isinstance(layout, Layout) else NOT_MADE)
     before = len(low.program.defs)
-    given = tuple(_given_layout(low, arg) for arg in node.args)
+    read = (layout_of(low, arg.meta.get("val") if isinstance(arg, fx.Node) else None) for arg in node.args)
+    given = tuple(layout if isinstance(layout, Layout) else None for layout in read)
     made = [one.device for one in (*layouts, *given) if one is not None and one is not NOT_MADE]
     if not made:
         return "no result and no argument in memory"
@@ -247,25 +229,6 @@ def _lowered(low: Lowering, node: fx.Node) -> str | None:
         low.on_error(f"the operation {node.name} ({key})", error)
         return _undone(low, before, f"its rule failed: {type(error).__name__}: {error}")
     return None
-
-
-def _result_layout(low: Lowering, value: object, *, may_be_empty: bool) -> Layout | str:
-    """The layout of a result, or why it cannot be made by a kernel."""
-    problem = why_no_layout(value, low.device)
-    if problem is not None or not isinstance(value, torch.Tensor):
-        return problem or "no tensor"
-    layout = layout_of(value, low.numbers)
-    if isinstance(layout, str) or may_be_empty or 0 not in layout.shape:
-        return layout
-    return "no elements"
-
-
-def _given_layout(low: Lowering, arg: object) -> Layout | None:
-    value = arg.meta.get("val") if isinstance(arg, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or why_no_layout(value, low.device) is not None:
-        return None
-    layout = layout_of(value, low.numbers)
-    return layout if isinstance(layout, Layout) else None
 
 
 def _is_used(node: fx.Node, at: int) -> bool:
@@ -315,11 +278,7 @@ def _finished(low: Lowering, scope: Scope, result: Any, layouts: list[Layout], b
                 raise Decline("arithmetic of float8 numbers")
             if isinstance(part, Op) and part.dtype == "f64" and emitter(OPS[part.name].llvm, "f64") is None:
                 raise Decline(f"{part.name} in float64")
-            if (
-                isinstance(part, Op)
-                and low.target.on_gpu
-                and emitter(OPS[part.name].triton, part.args[-1].dtype) is None
-            ):
+            if isinstance(part, Op) and low.target.on_gpu and not emitter(OPS[part.name].triton, part.args[-1].dtype):
                 raise Decline(f"{part.name} on a GPU")
     return finished if many else finished[0]
 
@@ -358,9 +317,9 @@ def _in_layout(low: Lowering, scope: Scope, t: Tensor, layout: Layout) -> Tensor
     if not is_dense(layout):
         raise Decline(f"a result with gaps or overlaps: strides {layout.strides}")
     fresh = t.source.rpartition(".")[0] == scope.name
-    if fresh and t.index == point(t.shape) and t.guard is None and low.program.layouts[t.source] == layout:
+    if fresh and t.index == point(t.shape) and low.program.layouts[t.source] == layout:
         return t
-    copied = scope.compute(lambda v: v, t, dtype=t.dtype, within=compute_type(t.dtype))
+    copied = scope.copied(t)
     low.program.layouts[copied.source] = layout
     low.program.defs[copied.source] = replace(low.program.defs[copied.source], layout=layout)
     return copied

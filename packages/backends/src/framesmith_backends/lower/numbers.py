@@ -1,24 +1,124 @@
-"""Symbolic numbers of a graph: torch's expressions as sizes of the loop IR, and where their symbols are read."""
+"""Symbolic numbers of a graph: torch's expressions as sizes of the loop IR, and where their symbols are read.
+
+Note [64 bits]: kernels compute with 64 bits and wrap around, Python does not. Sums and products that fit in the end
+are right whatever came between; what is divided, or chosen as the larger, has to fit itself. Lengths, strides and
+offsets of tensors do, and so do multiplied lengths of one tensor, which are offsets in its memory; numbers that the
+program computes with may be anything. What may not fit is computed by the launcher, and given to the kernel.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from numbers import Integral
 from typing import Any
 
 import torch
 
 from framesmith_aten.graphs.numbers import binds, numbers_of
+from framesmith_aten.symbolic import has_symbols
 from framesmith_backends.ir.program import SymbolBinding
 from framesmith_backends.ir.symbolic import size
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol
-from framesmith_backends.lower.magnitudes import NEED_WHOLE, REMAINDERS, Magnitudes
 from framesmith_backends.torch_adapter import unstable
 
 # What the size of a tensor that depends on data is taken to be where a guess is wanted.
 UNBACKED_HINT = 256
+#: The most memory of a machine: the elements of a tensor, and each of its lengths unless it repeats them.
+MOST_ELEMENTS = 2**47
+#: One more than a number of 64 bits can be.
+BEYOND = 2**63
+
+#: Operations that need their operands whole, by the names of the expressions' classes; others wrap around.
+_DIVISIONS = frozenset({"FloorDiv", "CleanDiv"})
+_REMAINDERS = frozenset({"Mod", "PythonMod"})
+_EXTREMES = frozenset({"Max", "Min"})
+_NEED_WHOLE = _DIVISIONS | _REMAINDERS | _EXTREMES
+
+
+@dataclass(slots=True)
+class Magnitudes:
+    """Bounds of the expressions of one graph. `together` are the lengths of each tensor, `of_tensors` its symbols."""
+
+    of_tensors: set[Any] = field(default_factory=set)
+    together: list[Counter[Any]] = field(default_factory=list)
+
+    def learn(self, value: object) -> None:
+        """Bind the symbols of a tensor's layout."""
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not has_symbols(value):
+            return
+        numbers = numbers_of(value)
+        for number in numbers.values():
+            self.of_tensors |= number.node.expr.free_symbols
+        factors = _factors(number.node.expr for (what, _), number in numbers.items() if what == "size")
+        if factors and factors not in self.together:
+            self.together.append(factors)
+
+    def fits(self, expr: Any, env: Any) -> bool:
+        """Whether 64 bits hold the number at every call."""
+        return expr.is_Symbol or self._most(expr, env) < BEYOND
+
+    def _most(self, expr: Any, env: Any) -> int:
+        """A bound of the number's size, or BEYOND and more."""
+        if expr.is_Integer:
+            return abs(int(expr))
+        if expr.is_Symbol:
+            return self._of_symbol(expr, env)
+        kind = type(expr).__name__
+        if expr.is_Add:
+            return sum(self._most(part, env) for part in expr.args)
+        if expr.is_Mul or expr.is_Pow:
+            return self._of_mul(expr, env)
+        if kind in _DIVISIONS:
+            divisor = expr.args[1]
+            return self._most(expr.args[0], env) // (abs(int(divisor)) if divisor.is_Integer and divisor else 1) + 1
+        if kind in _REMAINDERS:
+            return self._most(expr.args[1], env)
+        if kind in _EXTREMES:
+            return max(self._most(part, env) for part in expr.args)
+        return BEYOND
+
+    def _of_symbol(self, symbol: Any, env: Any) -> int:
+        known = env.var_to_range.get(symbol)
+        ends = [abs(int(end)) for end in (known.lower, known.upper) if end.is_Integer] if known is not None else []
+        most = max(ends) if len(ends) == 2 else BEYOND
+        return min(most, MOST_ELEMENTS) if symbol in self.of_tensors else most
+
+    def _of_mul(self, expr: Any, env: Any) -> int:
+        powers = _powers(expr)
+        if powers is None:
+            return BEYOND
+        result, symbols = 1, Counter[Any]()
+        for base, times in powers:
+            if base.is_Symbol:
+                symbols[base] += times
+            else:
+                result *= self._most(base, env) ** times
+        bound: int = math.prod(self._of_symbol(symbol, env) ** times for symbol, times in symbols.items())
+        if any(symbols <= factors for factors in self.together):
+            bound = min(bound, MOST_ELEMENTS)
+        return result * bound
+
+
+def _factors(lengths: Iterable[Any]) -> Counter[Any]:
+    """The symbols that the lengths multiply, beside the other factors."""
+    found = Counter[Any]()
+    for length in lengths:
+        for base, times in _powers(length) or ():
+            if base.is_Symbol:
+                found[base] += times
+    return found
+
+
+def _powers(expr: Any) -> list[tuple[Any, int]] | None:
+    """The factors of a multiplication, with their exponents; None where one is no whole power."""
+    pairs = [part.as_base_exp() for part in (expr.args if expr.is_Mul else (expr,))]
+    if not all(times.is_Integer and times > 0 for _, times in pairs):
+        return None
+    return [(base, int(times)) for base, times in pairs]
 
 
 @dataclass(slots=True)
@@ -65,12 +165,12 @@ class Numbers:
             for larger, other in (expr.args, expr.args[::-1]):
                 if unstable.statically_known_true(env.create_symboolnode(larger >= other)):
                     return self._converted(larger, env)
-        if kind in REMAINDERS:
+        if kind in _REMAINDERS:
             known = _only_value(expr, env)
             if known is not None:
                 return known
         make = _FUNCTIONS.get(kind)
-        if kind in NEED_WHOLE and not all(self.magnitudes.fits(part, env) for part in expr.args):
+        if kind in _NEED_WHOLE and not all(self.magnitudes.fits(part, env) for part in expr.args):
             return None  # see Note [64 bits]
         parts = [self._converted(part, env) for part in expr.args]
         if make is None or not parts or any(part is None for part in parts):
@@ -136,7 +236,7 @@ def _symbol(expr: Any, env: Any) -> Sym:
     if divisor == 1 or hint % divisor:
         return size.symbol(expr.name, least, hint)
     part = size.symbol(f"{expr.name}/{divisor}", None if least is None else -(-least // divisor), hint // divisor)
-    return _mul(divisor, part)  # type: ignore[return-value]
+    return size.numel((divisor, part))  # type: ignore[return-value]
 
 
 def _known_divisor(expr: Any, env: Any) -> int:
@@ -145,16 +245,8 @@ def _known_divisor(expr: Any, env: Any) -> int:
     return math.lcm(*(int(divisor) for divisor in divisors if divisor.is_Integer))
 
 
-def _total(*parts: Size) -> Size:
-    return size.total(parts)
-
-
-def _mul(*parts: Size) -> Size:
-    return size.numel(parts)
-
-
 def _power(base: Size, exponent: Size) -> Size | None:
-    return _mul(*[base] * exponent) if isinstance(exponent, int) and 0 < exponent <= 4 else None
+    return size.numel([base] * exponent) if isinstance(exponent, int) and 0 < exponent <= 4 else None
 
 
 def _remainder(a: Size, b: Size) -> Size | None:
@@ -166,16 +258,12 @@ def _quotient(a: Size, b: Size) -> Size | None:
 
 
 def _extreme(largest: bool) -> Callable[..., Size]:
-    def of(first: Size, *rest: Size) -> Size:
-        for other in rest:
-            first = size.extreme(first, other, largest)
-        return first
-
-    return of
+    return lambda *parts: reduce(lambda a, b: size.extreme(a, b, largest), parts)
 
 
 # By the names of sympy's classes, and of torch's own.
 _FUNCTIONS: dict[str, Callable[..., Size | None]] = {
-    "Add": _total, "Mul": _mul, "Pow": _power, "PowByNatural": _power, "FloorDiv": _quotient,
-    "CleanDiv": _quotient, "Mod": _remainder, "PythonMod": _remainder, "Max": _extreme(True), "Min": _extreme(False),
+    "Add": lambda *parts: size.total(parts), "Mul": lambda *parts: size.numel(parts), "Pow": _power,
+    "PowByNatural": _power, "FloorDiv": _quotient, "CleanDiv": _quotient, "Mod": _remainder, "PythonMod": _remainder,
+    "Max": _extreme(True), "Min": _extreme(False),
 }  # fmt: skip

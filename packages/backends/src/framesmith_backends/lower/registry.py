@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from framesmith_backends.lower.scope import Scope
 from framesmith_backends.lower.tensor import Tensor
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...]]
@@ -35,5 +34,5 @@ def view(*names: str) -> Callable[[R], R]:
     return rule(*names, table=VIEWS)
 
 
-def add_row(function: Callable[[Scope, Any], Any], *names: str) -> None:
+def add_row(function: Rule, *names: str) -> None:
     rule(*names)(function)

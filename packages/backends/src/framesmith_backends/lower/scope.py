@@ -11,12 +11,12 @@ import torch
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
 from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
 from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.ops import REDUCTIONS, SCANS
+from framesmith_backends.ir.ops import REDUCTIONS, SCANS, ReductionRow
 from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
-from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axis, element, point, whole
+from framesmith_backends.lower.tensor import Formula, Operand, Shape, Tensor, axes_of, axis, element, point, whole
 from framesmith_backends.target import CPU, Target
 
 
@@ -72,9 +72,15 @@ class Scope:
 
     def elementwise(self, shape: Shape, body: Expr) -> Tensor:
         """A tensor of `shape` whose element at the canonical variables is `body`."""
-        axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(shape))
-        layout = self.layout_for(shape, body.dtype)
-        return self.define(layout, tuple(v for v in axes if v is not None), axes, body)
+        return self.define(self.layout_for(shape, body.dtype), _loops(shape), axes_of(shape), body)
+
+    def made(self, body: Expr) -> Tensor:
+        """The result whose element at the canonical variables is `body`, in the result's type."""
+        return self.elementwise(self.result.shape, cast(body, self.result.dtype))
+
+    def copied(self, x: Tensor, dtype: str | None = None) -> Tensor:
+        """A tensor of the elements of `x`, converted to a type in one step."""
+        return self.compute(lambda v: v, x, dtype=dtype or x.dtype, within=x.dtype if dtype else None)
 
     def check(self, shape: Shape, holds: Expr, failure: Failure) -> None:
         """The run fails unless `holds` wherever a tensor of `shape` has elements, at the canonical variables.
@@ -102,7 +108,7 @@ class Scope:
         """
         if start.dtype == "b1":
             raise Decline("additions of bools")
-        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
+        loops = _loops(shape)
         if self.target.in_order:
             return self._updated("add", start, loops, _serial(loops, where), where, value)
         _decline_in_no_order(start.dtype, repeatable)
@@ -114,11 +120,10 @@ class Scope:
         """`start` with `value` as its element `where`, at each of the canonical points of `shape` in order."""
         if not self.target.in_order:
             raise Decline("elements replaced by threads in no order")
-        loops = [axis(k, size) for k, size in enumerate(shape) if size != 1]
-        return self._updated("put", start, loops, _serial(loops, where), where, value)
+        return self._updated("put", start, _loops(shape), _serial(_loops(shape), where), where, value)
 
     def _updated(
-        self, kind: str, start: Tensor, loops: Sequence[Var], serial: Sequence[Var], where: Sequence[Ix], value: Expr
+        self, kind: str, start: Tensor, loops: tuple[Var, ...], serial: Sequence[Var], where: Sequence[Ix], value: Expr
     ) -> Tensor:
         """`start` with the operation `kind` of its element `where` and `value` there, at each point of the loops.
 
@@ -128,13 +133,13 @@ class Scope:
             surely_positive(size) for ix, size in zip(where, start.shape, strict=True) if index.indirect_atoms(ix)
         ):
             raise Decline("updates of what may have no elements")
-        copied = self.compute(lambda v: v, start, dtype=start.dtype, within=compute_type(start.dtype))
+        copied = self.copied(start)
         inner, old = compute_type(start.dtype), Load(copied.source, tuple(where), start.dtype)
         body = cast(Op(kind, cast(old, inner), cast(value, inner)), start.dtype)
         name, made = self.fresh(), self.program.defs[copied.source]
         self.program.defs[copied.source] = replace(made, buffer=name)
         self.program.defs[name] = Def(
-            name, made.layout, tuple(loops), (), body, reduced=frozenset(serial), origin=self.origin,
+            name, made.layout, loops, (), body, reduced=frozenset(serial), origin=self.origin,
             position=self.position, updates=copied.source,
         )  # fmt: skip
         self.program.layouts[name] = made.layout
@@ -198,47 +203,26 @@ class Scope:
     ) -> Tensor:
         """Reduce `formula` of the operands (broadcast to `shape`) over `dims`."""
         over = {d % len(shape) for d in dims} if dims and shape else set(range(len(shape)))
-        row = REDUCTIONS[kind]
-        if ("i" if DTYPES[dtype].kind == "u" else DTYPES[dtype].kind) not in row.kinds:
-            raise Decline(f"{kind} over {dtype}")
-        if DTYPES[dtype].compute != dtype:
-            raise Decline(f"{kind} accumulated in {dtype}")
-        where = point(shape)
-        body = cast(formula(*(element(o, where, shape, dtype) for o in operands)), dtype)
-        if keepdim:
-            kept_shape = tuple(1 if k in over else size for k, size in enumerate(shape))
-        else:
-            kept_shape = tuple(size for k, size in enumerate(shape) if k not in over)
-        variables = tuple(axis(k, size) for k, size in enumerate(shape) if size != 1)
-        reduced = frozenset(axis(k, shape[k]) for k in over if shape[k] != 1)
-        if kind == "sum" and not reduced and is_float(dtype):
-            body = body + 0.0  # sums begin at zero: that of one negative zero is none
-        slots: list[Var | None] = []
-        for k, size in enumerate(shape):
-            if k not in over:
-                slots.append(axis(k, size) if size != 1 else None)
-            elif keepdim:
-                slots.append(None)
+        _decline_type(REDUCTIONS[kind], dtype)
         if any(shape[k] == 0 for k in over):
             raise Decline("a reduction over no elements")
         if kind in ("max", "min") and not all(surely_positive(shape[k]) for k in over):
             raise Decline(f"{kind} over what may have no elements")
-        layout = self.layout_for(kept_shape, dtype)
-        if not reduced:
-            return self.define(layout, variables, tuple(slots), body)
-        return self.define(layout, variables, tuple(slots), body, kind, reduced)
+        where, axes = point(shape), axes_of(shape)
+        body = cast(formula(*(element(o, where, shape, dtype) for o in operands)), dtype)
+        reduced = frozenset(v for k, v in enumerate(axes) if k in over and v is not None)
+        if kind == "sum" and not reduced and is_float(dtype):
+            body = body + 0.0  # sums begin at zero: that of one negative zero is none
+        kept = [k for k in range(len(shape)) if keepdim or k not in over]
+        layout = self.layout_for(tuple(1 if k in over else shape[k] for k in kept), dtype)
+        slots = tuple(None if k in over else axes[k] for k in kept)
+        return self.define(layout, _loops(shape), slots, body, kind if reduced else None, reduced)
 
     def scan(self, kind: str, x: Tensor, dim: int, dtype: str) -> Tensor:
         """At each point `x` as `dtype`, combined along the dimension up to it."""
-        row, sort = SCANS[kind], DTYPES[dtype].kind
-        if ("i" if sort == "u" else sort) not in row.kinds or DTYPES[dtype].compute != dtype:
-            raise Decline(f"{kind} scanned in {dtype}")
-        where = point(x.shape)
-        axes = tuple(axis(k, size) if size != 1 else None for k, size in enumerate(x.shape))
-        domain, body = tuple(v for v in axes if v is not None), cast(x.at(where), dtype)
-        layout = self.layout_for(x.shape, dtype)
-        scanned = axes[dim] if axes else None
-        found = self.define(layout, domain, axes, body)
+        _decline_type(SCANS[kind], dtype)
+        found = self.elementwise(x.shape, cast(x.at(point(x.shape)), dtype))
+        scanned = axes_of(x.shape)[dim] if x.shape else None
         if scanned is not None:
             made = self.program.defs[found.source]
             self.program.defs[found.source] = replace(made, scan=kind, scanned=scanned)
@@ -303,8 +287,15 @@ def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dt
     return higher
 
 
-def linear(where: Sequence[Ix], sizes: Shape) -> Ix:
-    return index.linearize(where, sizes)
+def _loops(shape: Shape) -> tuple[Var, ...]:
+    return tuple(axis(k, size) for k, size in enumerate(shape) if size != 1)
+
+
+def _decline_type(row: ReductionRow, dtype: str) -> None:
+    """Declines reductions and scans of a type, where they are not computed in it."""
+    kind = DTYPES[dtype].kind
+    if ("i" if kind == "u" else kind) not in row.kinds or DTYPES[dtype].compute != dtype:
+        raise Decline(f"{row.name} accumulated in {dtype}")
 
 
 def _serial(loops: Sequence[Var], where: Sequence[Ix]) -> list[Var]:

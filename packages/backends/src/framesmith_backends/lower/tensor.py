@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
-from framesmith_backends.ir.expr import Cast, Expr, Load, Number, guarded, number, substitute
+from framesmith_backends.ir.expr import Cast, Expr, Load, Number, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
@@ -19,6 +19,11 @@ def axis(k: int, size: Size) -> Var:
     return Var(f"d{k}", size)
 
 
+def axes_of(shape: Shape) -> tuple[Var | None, ...]:
+    """The canonical variable of each dimension; None where the size is 1."""
+    return tuple(axis(k, size) if size != 1 else None for k, size in enumerate(shape))
+
+
 def point(shape: Shape) -> tuple[Ix, ...]:
     """One index expression for each dimension: its canonical variable (0 where the size is 1)."""
     return tuple(index.of(axis(k, size)) for k, size in enumerate(shape))
@@ -26,33 +31,21 @@ def point(shape: Shape) -> tuple[Ix, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """`index[k]` is the position in dimension k of `source`, in terms of this tensor's canonical variables.
-
-    Where `guard` is given and false, the element is 0.
-    """
+    """`index[k]` is the position in dimension k of `source`, in terms of this tensor's canonical variables."""
 
     source: str
     shape: Shape
     dtype: str
     index: tuple[Ix, ...]
-    guard: Expr | None = None
 
-    def at(self, where: tuple[Ix, ...]) -> Expr:
+    def at(self, where: Sequence[Ix]) -> Expr:
         """The element at `where` (one expression for each dimension)."""
-        values = {axis(k, size): ix for k, (size, ix) in enumerate(zip(self.shape, where, strict=True)) if size != 1}
-        position = tuple(index.substitute(i, values) for i in self.index)
-        load = Load(self.source, position, self.dtype)
-        return load if self.guard is None else guarded(load, substitute(self.guard, values))
+        return Load(self.source, self.viewed((), where).index, self.dtype)
 
-    def viewed(self, shape: Shape, where: tuple[Ix, ...], guard: Expr | None = None) -> Tensor:
+    def viewed(self, shape: Shape, where: Sequence[Ix]) -> Tensor:
         """The view of `shape` whose element d is this tensor's element `where` (in d's canonical variables)."""
         values = {axis(k, size): ix for k, (size, ix) in enumerate(zip(self.shape, where, strict=True)) if size != 1}
-        moved = tuple(index.substitute(i, values) for i in self.index)
-        inner = None if self.guard is None else substitute(self.guard, values)
-        if guard is None or inner is None:
-            return Tensor(self.source, shape, self.dtype, moved, guard if inner is None else inner)
-        both = guarded(inner, guard)
-        return Tensor(self.source, shape, self.dtype, moved, both)
+        return Tensor(self.source, shape, self.dtype, tuple(index.substitute(i, values) for i in self.index))
 
 
 def whole(source: str, shape: Shape, dtype: str) -> Tensor:
@@ -76,12 +69,11 @@ Operand = Tensor | bool | int | float | Sym | Number
 Formula = Callable[..., Expr]
 
 
-def element(operand: Operand, where: tuple[Ix, ...], shape: Shape, dtype: str, meets: str | None = None) -> Expr:
+def element(operand: Operand, where: Sequence[Ix], shape: Shape, dtype: str, meets: str | None = None) -> Expr:
     """The operand's value at `where` of the broadcast shape, cast to `dtype`; rounded to `meets` before, if given."""
-    value = broadcast(operand, shape).at(where) if isinstance(operand, Tensor) else None
-    if value is None:
-        return rounded(operand, dtype, meets)  # type: ignore[arg-type]
-    return met(value, dtype, meets)
+    if isinstance(operand, Tensor):
+        return met(broadcast(operand, shape).at(where), dtype, meets)
+    return rounded(operand, dtype, meets)
 
 
 def met(value: Expr, dtype: str, meets: str | None = None) -> Expr:

@@ -12,6 +12,7 @@ from framesmith_backends.ir.expr import Expr, Load
 from framesmith_backends.ir.spec import evaluate, grid_of
 from framesmith_backends.ir.symbolic.index import Var, of
 from framesmith_backends.lower.compute import formulas
+from framesmith_backends.lower.compute.formulas import FORMULAS
 
 N = Var("i", 41)
 X = torch.linspace(-10, 10, 41, dtype=torch.float64)
@@ -19,16 +20,17 @@ G = torch.linspace(1, 2, 41, dtype=torch.float64)
 aten = torch.ops.aten
 
 FORWARD: tuple[tuple[Callable[[Expr], Expr], Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    (formulas.relu, F.relu), (formulas.hardswish, F.hardswish),
-    (formulas.hardsigmoid, F.hardsigmoid),
+    (FORMULAS["relu"], F.relu), (FORMULAS["hardswish"], F.hardswish),
+    (FORMULAS["hardsigmoid"], F.hardsigmoid),
     (formulas.sign, torch.sign), (lambda x: formulas.elu(x, 1.5, 1.0, 1.0), lambda x: F.elu(x, 1.5)),
     (lambda x: formulas.softplus(x, 2.0, 3.0), lambda x: F.softplus(x, 2.0, 3.0)),
     (lambda x: formulas.hardtanh(x, -2.0, 3.0), lambda x: F.hardtanh(x, -2.0, 3.0)),
     (lambda x: formulas.leaky_relu(x, 0.3), lambda x: F.leaky_relu(x, 0.3)),
 )  # fmt: skip
 BACKWARD: tuple[tuple[Callable[[Expr, Expr], Expr], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]], ...] = (
-    (formulas.tanh_backward, aten.tanh_backward), (formulas.sigmoid_backward, aten.sigmoid_backward),
-    (formulas.hardswish_backward, aten.hardswish_backward), (formulas.hardsigmoid_backward, aten.hardsigmoid_backward),
+    (FORMULAS["tanh_backward"], aten.tanh_backward), (FORMULAS["sigmoid_backward"], aten.sigmoid_backward),
+    (formulas.hardswish_backward, aten.hardswish_backward),
+    (FORMULAS["hardsigmoid_backward"], aten.hardsigmoid_backward),
     (lambda g, x: formulas.threshold_backward(g, x, 1.0), lambda g, x: aten.threshold_backward(g, x, 1.0)),
     (lambda g, x: formulas.leaky_relu_backward(g, x, 0.3), lambda g, x: aten.leaky_relu_backward(g, x, 0.3, False)),
     (lambda g, x: formulas.softplus_backward(g, x, 1.0, 20.0), lambda g, x: aten.softplus_backward(g, x, 1.0, 20.0)),

@@ -16,13 +16,13 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, extreme, hint, numel
 from framesmith_backends.lower.compute.reductions import Dims, as_divisor, count, dims_of, stored
 from framesmith_backends.lower.movement.views import reshaped
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.registry import Rule, add_row
 from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Tensor, axis, point
+from framesmith_backends.lower.tensor import Shape, Tensor, axis, point
 from framesmith_backends.target import SplitPolicy
 
-#: How often elements are read where their moments are not computed in parts: for the mean, for distances from it, and
-#: for what these are used for.
+#: Reads of an element where moments are not computed in parts: for the mean, for distances from it, and for what these
+#: are used for.
 PASSES = 3
 
 
@@ -44,10 +44,21 @@ def moments(s: Scope, x: Tensor, dims: Sequence[int], correction: float, within:
         means, inside = _mean_and_squares(s, split, inner, within)
         center, between = _mean_and_squares(s, means, outer, within)
         total, size = s.reduce("sum", inside, outer, True, within), as_divisor(count(split, inner))
-        kept = tuple(1 if k in dims else n for k, n in enumerate(x.shape))
+        kept = _kept_shape(x, dims)
         squares = reshaped(s.compute(lambda t, b: t + b * size, total, between, dtype=within), kept)
         mean = reshaped(center, kept)
     return mean, s.compute(lambda v: v / divisor, squares, dtype=within)
+
+
+def _kept_shape(x: Tensor, dims: Sequence[int]) -> Shape:
+    return tuple(1 if k in dims else size for k, size in enumerate(x.shape))
+
+
+def _at_end(x: Tensor, dims: Sequence[int], *, last: bool) -> Tensor:
+    """The first or last elements along dimensions that are kept."""
+    ends = [index.const(size - 1 if last else 0) for size in x.shape]
+    where = [end if k in dims else at for k, (end, at) in enumerate(zip(ends, point(x.shape), strict=True))]
+    return x.viewed(_kept_shape(x, dims), where)
 
 
 def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]] | None:
@@ -69,9 +80,9 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     made = [*(one for one in of_parts if one not in beside), *of_results, *beside, *of_elements]
     shape = tuple(size for _, size, _ in made)
     here = list(zip(point(shape), made, strict=True))
-    places = [index.total((at, step) for at, (dim, _, step) in here if dim == k) for k in range(len(sizes))]
+    where = [index.total((at, step) for at, (dim, _, step) in here if dim == k) for k in range(len(sizes))]
     inner = range(len(made) - len(of_elements), len(made))
-    return x.viewed(shape, tuple(places)), tuple(inner), tuple(made.index(one) for one in of_parts)
+    return x.viewed(shape, where), tuple(inner), tuple(made.index(one) for one in of_parts)
 
 
 def _lies_along(s: Scope, x: Tensor) -> int | None:
@@ -85,8 +96,8 @@ def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int 
     """In how many parts each of these dimensions is cut; of none where there is enough work without."""
     kept = numel(n for k, n in enumerate(x.shape) if k not in over)
     made = s.program.defs.get(x.source)
-    turned = made is not None and reduces_rows(x.index, {axis(k, x.shape[k]) for k in over}, made.layout)
-    in_columns = lane is not None and lane not in over and not turned  # see `use_row_layouts`
+    in_rows = made is not None and reduces_rows(x.index, {axis(k, x.shape[k]) for k in over}, made.layout)
+    in_columns = lane is not None and lane not in over and not in_rows  # see `use_row_layouts`
     parts = _cut(by, x, over, kept, in_columns)
     if lane is not None and lane in over and parts.get(lane) == x.shape[lane]:
         # Now there are columns of results, and fewer units of work for it.
@@ -127,9 +138,7 @@ def _wide_moments(s: Scope, x: Tensor, dims: Sequence[int], divisor: float | Sym
     from the sum of squares is at most as many times the variance as there are elements.
     """
     n = as_divisor(count(x, dims))
-    place = tuple(index.ZERO if k in dims else at for k, at in enumerate(point(x.shape)))
-    first = x.viewed(tuple(1 if k in dims else size for k, size in enumerate(x.shape)), place)
-    first = stored(s, first, within)
+    first = stored(s, _at_end(x, dims, last=False), within)
     distances = s.reduce_formula("sum", lambda v, f: v - f, (x, first), x.shape, dims, True, within)
     squares = s.reduce_formula("sum", _squared_distance, (x, first), x.shape, dims, True, within)
     mean = s.compute(lambda f, d: f + d / n, first, distances, dtype=within)
@@ -169,42 +178,22 @@ def _squared_distance(v: Expr, center: Expr) -> Expr:
     return d * d
 
 
-@rule("var.correction")
-def var(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return stored(s, _moments(s, x, dim, correction)[1], s.result.dtype)
+def _statistics(*, root: bool, with_mean: bool) -> Rule:
+    """The variance, or its `root`, which may be a number of a type that cannot hold the variance; and the mean."""
 
+    def lowered(
+        s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        less, dtype, shape = 1.0 if correction is None else float(correction), s.result.dtype, s.result.shape
+        found = moments(s, x, dims_of(dim, x), less, wide_type(s, dtype))
+        mean, variance = (reshaped(one, shape) for one in found)
+        if root:
+            spread = s.compute(lambda v: Op("sqrt", v), variance, dtype=dtype, within=variance.dtype)
+        else:
+            spread = stored(s, variance, dtype)
+        return (spread, stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)) if with_mean else spread
 
-@rule("std.correction")
-def std(s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    return _root(s, _moments(s, x, dim, correction)[1])
-
-
-@rule("var_mean.correction")
-def var_mean(
-    s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    mean, variance = _moments(s, x, dim, correction)
-    return stored(s, variance, s.results[0].dtype), stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)
-
-
-def _root(s: Scope, variance: Tensor) -> Tensor:
-    """The deviation: it may be a number of a type that cannot hold the variance."""
-    return s.compute(lambda v: Op("sqrt", v), variance, dtype=s.results[0].dtype, within=variance.dtype)
-
-
-def _moments(s: Scope, x: Tensor, dim: Dims, correction: Any) -> tuple[Tensor, Tensor]:
-    """(mean, variance) in the shape of the result."""
-    less = 1.0 if correction is None else float(correction)
-    mean, variance = moments(s, x, dims_of(dim, x), less, wide_type(s, s.results[0].dtype))
-    return reshaped(mean, s.results[0].shape), reshaped(variance, s.results[0].shape)
-
-
-@rule("std_mean.correction")
-def std_mean(
-    s: Scope, x: Tensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    mean, variance = _moments(s, x, dim, correction)
-    return _root(s, variance), stored(s, _updated_mean(s, x, dim, mean), s.results[1].dtype)
+    return lowered
 
 
 def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
@@ -213,11 +202,7 @@ def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
     n = count(x, dims)
     if s.target.on_gpu or not is_float(x.dtype) or not _is_positive(n):
         return mean
-    ends = tuple(
-        index.const(size - 1) if k in dims else at
-        for k, (size, at) in enumerate(zip(x.shape, point(x.shape), strict=True))
-    )
-    last = reshaped(x.viewed(tuple(1 if k in dims else size for k, size in enumerate(x.shape)), ends), mean.shape)
+    last = reshaped(_at_end(x, dims, last=True), mean.shape)
     infinite = Const(math.inf, mean.dtype)
 
     def updated(m: Expr, v: Expr) -> Expr:
@@ -230,3 +215,8 @@ def _updated_mean(s: Scope, x: Tensor, dim: Dims, mean: Tensor) -> Tensor:
         return moved
 
     return s.compute(updated, mean, last, dtype=mean.dtype)
+
+
+for _name, _root in (("var", False), ("std", True)):
+    add_row(_statistics(root=_root, with_mean=False), f"{_name}.correction")
+    add_row(_statistics(root=_root, with_mean=True), f"{_name}_mean.correction")

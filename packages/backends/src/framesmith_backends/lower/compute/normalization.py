@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type
 from framesmith_backends.ir.expr import Expr, Op, number
 from framesmith_backends.ir.program import has_channels_last, lies_in_rows
-from framesmith_backends.ir.symbolic.size import Size, numel
+from framesmith_backends.ir.symbolic.size import Size, Sym, numel
 from framesmith_backends.lower.compute.moments import moments, wide_type
 from framesmith_backends.lower.compute.reductions import as_divisor, count, stored
 from framesmith_backends.lower.movement.views import reshaped
@@ -24,15 +23,17 @@ def _inverse_root(s: Scope, variance: Tensor, eps: float) -> Tensor:
     return s.compute(lambda v: Op("rsqrt", v + eps), variance, dtype=variance.dtype)
 
 
-def _scaled(s: Scope, formula: Any, operands: Sequence[Tensor], weight: Maybe, bias: Maybe, shape: Shape) -> Tensor:
-    """formula(operands) * weight + bias, leaving out what is None."""
+def _scaled(
+    s: Scope, formula: Callable[..., Expr], operands: Sequence[Tensor], weight: Maybe, bias: Maybe, shape: Shape,
+    step: Callable[[Expr], Expr] = lambda v: v,
+) -> Tensor:  # fmt: skip
+    """formula(operands) * weight + bias, leaving out what is None; `step` rounds what it is given."""
     extra = [t for t in (weight, bias) if t is not None]
 
     def whole(*values: Expr) -> Expr:
-        body: Expr = formula(*values[: len(operands)])
-        rest = list(values[len(operands) :])
+        body, rest = formula(*values[: len(operands)]), list(values[len(operands) :])
         if weight is not None:
-            body = body * rest.pop(0)
+            body = step(body * rest.pop(0))
         return body + rest.pop(0) if bias is not None else body
 
     return s.compute(whole, *operands, *extra, shape=shape, dtype=s.result.dtype)
@@ -40,6 +41,18 @@ def _scaled(s: Scope, formula: Any, operands: Sequence[Tensor], weight: Maybe, b
 
 def _standardized(v: Expr, mean: Expr, rstd: Expr) -> Expr:
     return (v - mean) * rstd
+
+
+def _mul(grad: Expr, hat: Expr) -> Expr:
+    return grad * hat
+
+
+def _gradient(n: float | Sym) -> Callable[..., Expr]:
+    """The gradient of what is standardised over n elements.
+
+    That is rstd * (grad - mean(grad) - hat * mean(grad * hat)), given sums instead of means.
+    """
+    return lambda grad, hat, total, along, rstd: (grad - total / n - hat * (along / n)) * rstd
 
 
 # Numbers in the vectors in which ATen adds up rows, by bytes of an element.
@@ -69,18 +82,6 @@ def native_layer_norm(
     return out, stored(s, mean, s.results[1].dtype), stored(s, rstd, s.results[2].dtype)
 
 
-def _row_gradient(s: Scope, gy: Tensor, hat: Tensor, rstd: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """rstd * (gy - mean(gy) - hat * mean(gy * hat)) over `dims`."""
-    within = gy.dtype
-    n = as_divisor(count(gy, dims))
-    along = s.reduce_formula("sum", lambda g, h: g * h, (gy, hat), gy.shape, dims, True, within)
-    total = s.reduce("sum", gy, dims, True, within)
-    return s.compute(
-        lambda g, h, t, a, r: (g - t / n - h * (a / n)) * r,
-        gy, hat, total, along, rstd, dtype=s.result.dtype, within=within,
-    )  # fmt: skip
-
-
 @rule("native_layer_norm_backward")
 def native_layer_norm_backward(
     s: Scope, grad: Tensor, x: Tensor, normalized: Sequence[int], mean: Tensor, rstd: Tensor,
@@ -92,19 +93,22 @@ def native_layer_norm_backward(
     hat = s.compute(_standardized, x, mean, rstd, dtype=within)
     dx = dw = db = None
     if mask[0]:
-        gy = grad if weight is None else s.compute(lambda g, w: g * w, grad, weight, dtype=within)
+        gy = grad if weight is None else s.compute(_mul, grad, weight, dtype=within)
         gy = stored(s, gy, within)
-        dx = _row_gradient(s, gy, hat, rstd, dims)
+        n = as_divisor(count(gy, dims))
+        along = s.reduce_formula("sum", _mul, (gy, hat), gy.shape, dims, True, within)
+        total = s.reduce("sum", gy, dims, True, within)
+        dx = s.compute(_gradient(n), gy, hat, total, along, rstd, dtype=s.result.dtype, within=within)
     if mask[1] and weight is not None:
-        dw = _summed(s, lambda g, h: g * h, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
+        dw = _summed(s, _mul, (grad, hat), lead, x.shape, weight.shape, weight.dtype, within)
     if mask[2] and bias is not None:
         db = _summed(s, lambda g: g, (grad,), lead, x.shape, bias.shape, bias.dtype, within)
     return dx, dw, db
 
 
 def _summed(
-    s: Scope, formula: Any, operands: Sequence[Tensor], dims: Sequence[int], shape: Shape, result: Shape,
-    dtype: str, within: str,
+    s: Scope, formula: Callable[..., Expr], operands: Sequence[Tensor], dims: Sequence[int], shape: Shape,
+    result: Shape, dtype: str, within: str,
 ) -> Tensor:  # fmt: skip
     """Sum of formula(operands) over `dims` (none: no sum), in shape `result`."""
     if not dims:
@@ -125,14 +129,10 @@ def native_group_norm(
     rstd = _inverse_root(s, variance, eps)
     hat = s.compute(_standardized, grouped, mean, rstd, dtype=compute_type(x.dtype))
     channel = (1, c, *([1] * (len(x.shape) - 2)))
-    out = _scaled(
-        s, lambda v: v, (reshaped(hat, x.shape),),
-        None if weight is None else reshaped(weight, channel), None if bias is None else reshaped(bias, channel),
-        x.shape,
-    )  # fmt: skip
-    flat_mean = stored(s, mean, s.results[1].dtype)
-    flat_rstd = stored(s, rstd, s.results[2].dtype)
-    return out, _copied(s, reshaped(flat_mean, (n, group))), _copied(s, reshaped(flat_rstd, (n, group)))
+    weight, bias = (_as_channel(t, channel) for t in (weight, bias))
+    out = _scaled(s, lambda v: v, (reshaped(hat, x.shape),), weight, bias, x.shape)
+    saved = [stored(s, one, made.dtype) for one, made in zip((mean, rstd), s.results[1:], strict=True)]
+    return out, *(s.copied(reshaped(one, (n, group))) for one in saved)
 
 
 @rule("native_group_norm_backward")
@@ -140,26 +140,26 @@ def native_group_norm_backward(
     s: Scope, grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Maybe,
     n: Size, c: Size, hw: Size, group: int, mask: Sequence[bool],
 ) -> tuple[Maybe, ...]:  # fmt: skip
-    """One pass over both tensors adds up each channel of each image; of those sums everything else is made."""
+    """One pass over both tensors adds up each channel of each sample; of those sums everything else is made."""
     shape = (n, group, c // group, hw)
     one, channel = (n, group, 1, 1), (1, group, c // group, 1)
     within = compute_type(x.dtype)
-    gradient, image = reshaped(grad, shape), reshaped(x, shape)
-    center, scale = reshaped(mean, one), reshaped(rstd, one)
-    hat = s.compute(_standardized, image, center, scale, dtype=within)
+    gradient, center, scale = reshaped(grad, shape), reshaped(mean, one), reshaped(rstd, one)
+    hat = s.compute(_standardized, reshaped(x, shape), center, scale, dtype=within)
     total = s.reduce("sum", gradient, (3,), True, within)
-    along = s.reduce_formula("sum", lambda g, h: g * h, (gradient, hat), shape, (3,), True, within)
+    along = s.reduce_formula("sum", _mul, (gradient, hat), shape, (3,), True, within)
     dx = dw = db = None
     if mask[0]:
-        factor = None if weight is None else reshaped(weight, channel)
-        count_of = as_divisor(hw * (c // group))
-        sums = [_over_group(s, sum_of, factor, one, within) for sum_of in (total, along)]
+        factor = () if weight is None else (reshaped(weight, channel),)
+        sums = [
+            s.reduce_formula("sum", _weighted, (one, *factor), one.shape, (2,), True, within) for one in (total, along)
+        ]
+        formula = _gradient(as_divisor(hw * (c // group)))
 
         def of_input(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
-            return ((g * w[0] if w else g) - t / count_of - h * (a / count_of)) * r
+            return formula(_weighted(g, *w), h, t, a, r)
 
-        scaled = () if factor is None else (factor,)
-        flat = s.compute(of_input, gradient, hat, *sums, scale, *scaled, dtype=s.result.dtype, within=within)
+        flat = s.compute(of_input, gradient, hat, *sums, scale, *factor, dtype=s.result.dtype, within=within)
         dx = reshaped(flat, x.shape)
     if mask[1]:
         dw = _summed(s, lambda v: v, (along,), (0,), along.shape, (c,), s.results[1].dtype, within)
@@ -168,14 +168,8 @@ def native_group_norm_backward(
     return dx, dw, db
 
 
-def _over_group(s: Scope, sums: Tensor, weight: Maybe, shape: Shape, within: str) -> Tensor:
-    """The sums of a group's channels, each by its weight, put together."""
-    operands = (sums,) if weight is None else (sums, weight)
-    return s.reduce_formula("sum", lambda v, *w: v * w[0] if w else v, operands, sums.shape, (2,), True, within)
-
-
-def _copied(s: Scope, x: Tensor) -> Tensor:
-    return s.compute(lambda v: v, x, dtype=x.dtype)
+def _weighted(value: Expr, *weight: Expr) -> Expr:
+    return value * weight[0] if weight else value
 
 
 def _channels(x: Tensor) -> tuple[tuple[int, ...], Shape]:
@@ -188,20 +182,17 @@ def _of_channels(s: Scope, x: Tensor, mean: Tensor, rstd: Tensor, weight: Maybe,
     """(x - mean) * (rstd * weight) + bias, one factor for each channel as in ATen's kernels: what a small weight makes
     of a large distance does not overflow before. Where they walk by strides, they round each step to the type of the
     statistics."""
-    steps = mean.dtype
+    steps, (weight, bias) = mean.dtype, (_as_channel(t, shape) for t in (weight, bias))
     if _by_strides(s) and compute_type(steps) != steps:
 
-        def stepwise(v: Expr, m: Expr, r: Expr, *scale: Expr) -> Expr:
-            value = as_stored(as_stored(v - m, steps) * as_stored(r, steps), steps)
-            rest = [*scale]
-            if weight is not None:
-                value = as_stored(value * rest.pop(0), steps)
-            return value + rest.pop(0) if bias is not None else value
+        def step(v: Expr) -> Expr:
+            return as_stored(v, steps)
 
-        scale = [reshaped(t, shape) for t in (weight, bias) if t is not None]
-        return s.compute(stepwise, x, mean, rstd, *scale, shape=x.shape, dtype=s.result.dtype)
-    factor = rstd if weight is None else s.compute(lambda r, w: r * w, rstd, reshaped(weight, shape), dtype=rstd.dtype)
-    return _scaled(s, _standardized, (x, mean, factor), None, _as_channel(bias, shape), x.shape)
+        return _scaled(
+            s, lambda v, m, r: step(step(v - m) * step(r)), (x, mean, rstd), weight, bias, x.shape, step
+        )  # fmt: skip
+    factor = rstd if weight is None else s.compute(lambda r, w: r * w, rstd, weight, dtype=rstd.dtype)
+    return _scaled(s, _standardized, (x, mean, factor), None, bias, x.shape)
 
 
 def _by_strides(s: Scope) -> bool:
@@ -302,7 +293,10 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
         n, exact = as_divisor(count(x, dims)), center
         center = s.compute(lambda m: as_stored(m, kept), exact, dtype=within)
         if _by_strides(s):
-            divided = variance = s.compute(_squares_about, variance, exact, center, dtype=within)
+            # The mean of squared distances from something else than the mean.
+            divided = variance = s.compute(
+                lambda v, m, about: v + (m - about) * (m - about), variance, exact, center, dtype=within
+            )
         elif kept == "bf16":
             variance = s.compute(lambda v: as_stored(v * n, kept) / n, variance, dtype=within)
             divided = s.compute(lambda v: as_stored(v, kept), variance, dtype=within)
@@ -310,13 +304,8 @@ def _batch_statistics(s: Scope, x: Tensor, weight: Maybe, bias: Maybe, eps: floa
     saved_mean, saved_rstd = stored(s, center, kept), stored(s, rstd, s.results[2].dtype)
     out = _of_channels(s, x, saved_mean, stored(s, saved_rstd, within), weight, bias, shape)
     channels = (x.shape[1],)
-    saved = [_copied(s, reshaped(one, channels)) for one in (saved_mean, saved_rstd)]
+    saved = [s.copied(reshaped(one, channels)) for one in (saved_mean, saved_rstd)]
     return stored(s, center, within), variance, *saved, out
-
-
-def _squares_about(variance: Expr, mean: Expr, about: Expr) -> Expr:
-    """The mean of squared distances from something else than the mean."""
-    return variance + (mean - about) * (mean - about)
 
 
 @rule("native_batch_norm_backward")
@@ -331,19 +320,21 @@ def native_batch_norm_backward(
     mean, rstd = reshaped(saved_mean, shape), reshaped(saved_rstd, shape)
     hat = s.compute(_standardized, x, mean, rstd, dtype=within)
     total = s.reduce("sum", grad, dims, True, within)
-    along = s.reduce_formula("sum", lambda g, h: g * h, (grad, hat), x.shape, dims, True, within)
-    n = as_divisor(count(x, dims))
+    along = s.reduce_formula("sum", _mul, (grad, hat), x.shape, dims, True, within)
     dx = dw = db = None
     if mask[0]:
-        scale = (rstd,) if weight is None else (rstd, reshaped(weight, shape))
+        scale, formula = (
+            (rstd, *(() if weight is None else (reshaped(weight, shape),))),
+            _gradient(as_divisor(count(x, dims))),
+        )
 
         def gradient(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
-            return (g - t / n - h * (a / n)) * (r * w[0] if w else r)
+            return formula(g, h, t, a, _weighted(r, *w))
 
         dx = s.compute(gradient, grad, hat, total, along, *scale, dtype=s.result.dtype, within=within)
     channels = (x.shape[1],)
     if mask[1] and weight is not None:
-        dw = _copied(s, stored(s, reshaped(along, channels), weight.dtype))
+        dw = s.copied(stored(s, reshaped(along, channels), weight.dtype))
     if mask[2]:
-        db = _copied(s, stored(s, reshaped(total, channels), s.results[-1].dtype))
+        db = s.copied(stored(s, reshaped(total, channels), s.results[-1].dtype))
     return dx, dw, db

@@ -24,16 +24,12 @@ from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.program import lies_in_rows
 from framesmith_backends.ir.symbolic.size import Sym, surely_positive
 from framesmith_backends.lower.compute import formulas
-from framesmith_backends.lower.compute.elementwise import core, met, times_derivative
+from framesmith_backends.lower.compute.formulas import core, met, times_derivative
 from framesmith_backends.lower.movement.transposing import is_transposing, transposed_copy, walks_in_tiles
-from framesmith_backends.lower.registry import add_row, rule
+from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.torch_adapter import unstable
-
-
-def _identity(x: Expr) -> Expr:
-    return x
 
 
 def _declined(reason: str) -> Expr:
@@ -57,52 +53,37 @@ def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Ex
     return formula
 
 
-@rule("add.Tensor", "add.Scalar")
-def add(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return met(s, _scaled_sum(1, alpha, s.result.dtype), a, b)
+def _sum(sign: int, *, swapped: bool = False) -> Rule:
+    def lowered(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
+        return met(s, _scaled_sum(sign, alpha, s.result.dtype), *((b, a) if swapped else (a, b)))
+
+    return lowered
 
 
-@rule("sub.Tensor", "sub.Scalar")
-def sub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return met(s, _scaled_sum(-1, alpha, s.result.dtype), a, b)
-
-
-@rule("rsub.Tensor", "rsub.Scalar")
-def rsub(s: Scope, a: Operand, b: Operand, alpha: int | float = 1) -> Tensor:
-    return met(s, _scaled_sum(-1, alpha, s.result.dtype), b, a)
-
-
-@rule("div.Tensor", "div.Scalar")
-def div(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return met(s, lambda x, y: x / y, a, b, exact=True)
+add_row(_sum(1), "add.Tensor", "add.Scalar")
+add_row(_sum(-1), "sub.Tensor", "sub.Scalar")
+add_row(_sum(-1, swapped=True), "rsub.Tensor", "rsub.Scalar")
 
 
 @rule("div.Tensor_mode")
-def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None = None) -> Tensor:
+def div_mode(s: Scope, a: Operand, b: Operand, rounding_mode: str | None) -> Tensor:
     if rounding_mode is None:
-        return div(s, a, b)
+        return met(s, lambda x, y: x / y, a, b, exact=True)
     if rounding_mode == "floor":
-        return floor_divide(s, a, b)
+        return _divided(s, formulas.floor_divide, a, b, exact=True)
     if s.result.dtype in LOW_PRECISION:
         raise Decline("a truncated quotient in low precision, which ATen rounds before it truncates")
     integer = not is_float(s.result.dtype)
     return _divided(s, core("idiv") if integer else (lambda x, y: Op("trunc", x / y)), a, b)
 
 
-@rule("floor_divide")
-def floor_divide(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return _divided(s, formulas.floor_divide, a, b, exact=True)
-
-
-@rule("remainder.Tensor", "remainder.Scalar")
-def remainder(s: Scope, a: Operand, b: Operand) -> Tensor:
-    return _divided(s, formulas.remainder, a, b)
-
-
 @rule("fmod.Tensor", "fmod.Scalar")
 def fmod(s: Scope, a: Operand, b: Operand) -> Tensor:
     return _divided(s, core("fmod") if is_float(s.result.dtype) else (lambda x, y: x - Op("idiv", x, y) * y), a, b)
 
+
+add_row(lambda s, a, b: _divided(s, formulas.floor_divide, a, b, exact=True), "floor_divide")
+add_row(lambda s, a, b: _divided(s, formulas.remainder, a, b), "remainder.Tensor", "remainder.Scalar")
 
 #: ATen's error for an integer divided by zero.
 DIVISION_BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
@@ -153,10 +134,8 @@ for _name, _dunder, _row in (
     ("bitwise_left_shift", "__lshift__", _shift("shl", formulas.left_shift)),
     ("bitwise_right_shift", "__rshift__", _shift("shr", formulas.right_shift)),
 ):
-    for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-        add_row(_row, f"{_name}.{_overload}")
-    for _overload in ("Tensor", "Scalar"):
-        add_row(_row, f"{_dunder}.{_overload}")
+    add_row(_row, *(f"{_name}.{overload}" for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")))
+    add_row(_row, f"{_dunder}.Tensor", f"{_dunder}.Scalar")
 
 
 @rule("pow.Tensor_Scalar")
@@ -236,7 +215,8 @@ def gelu_backward(s: Scope, grad: Tensor, x: Tensor, *, approximate: str = "none
     return met(s, times_derivative(_gelu(approximate)), grad, x)
 
 
-def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Tensor:
+@rule("clamp", "clamp.Tensor")
+def clamp(s: Scope, x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
     bools = s.result.dtype == "b1"
     if bools and not all(b is None or isinstance(b, Tensor) for b in (low, high)):
         raise Decline("bools clamped by numbers, which ATen refuses")
@@ -253,63 +233,39 @@ def _clamp(low: Operand | None, high: Operand | None, s: Scope, x: Tensor) -> Te
     return met(s, formula, x, *(b for _, b in bounds))
 
 
-@rule("clamp", "clamp.Tensor")
-def clamp(s: Scope, x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    return _clamp(min, max, s, x)
-
-
-@rule("clamp_min", "clamp_min.Tensor")
-def clamp_min(s: Scope, x: Tensor, min: Operand) -> Tensor:
-    return _clamp(min, None, s, x)
-
-
-@rule("clamp_max", "clamp_max.Tensor")
-def clamp_max(s: Scope, x: Tensor, max: Operand) -> Tensor:
-    return _clamp(None, max, s, x)
+add_row(lambda s, x, low: clamp(s, x, low), "clamp_min", "clamp_min.Tensor")
+add_row(lambda s, x, high: clamp(s, x, None, high), "clamp_max", "clamp_max.Tensor")
 
 
 @rule("where.self")
 def where(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    return _select(s, condition, a, b)
+    inner, shape = compute_type(s.result.dtype), s.result.shape
+    operands = ((condition, "b1"), (a, inner), (b, inner))
+    return s.made(Op("where", *(element(one, point(shape), shape, dtype) for one, dtype in operands)))
 
 
-@rule("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(s: Scope, x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    return _select(s, mask, value, x)
+add_row(lambda s, x, mask, value: where(s, mask, value, x), "masked_fill.Scalar", "masked_fill.Tensor")
 
 
-def _select(s: Scope, condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    def formula(c: Expr, x: Expr, y: Expr) -> Expr:
-        return Op("where", Op("ne", c, Const(0, c.dtype)) if c.dtype != "b1" else c, x, y)
+def _float_test(formula: Callable[[Expr], Expr]) -> Rule:
+    """Holds for no number that is not floating."""
 
-    inner = compute_type(s.result.dtype)
-    shape = s.result.shape
-    where_ = point(shape)
-    body = formula(
-        element(condition, where_, shape, "b1"), element(a, where_, shape, inner), element(b, where_, shape, inner)
-    )
-    return s.elementwise(shape, cast(body, s.result.dtype))
+    def lowered(s: Scope, x: Tensor) -> Tensor:
+        if not is_float(x.dtype):
+            return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
+        return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
+
+    return lowered
 
 
-@rule("isnan")
-def isnan(s: Scope, x: Tensor) -> Tensor:
-    if not is_float(x.dtype):
-        return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
-    return s.compute(core("isnan"), x, dtype="b1", within=compute_type(x.dtype))
-
-
-@rule("isinf")
-def isinf(s: Scope, x: Tensor) -> Tensor:
-    if not is_float(x.dtype):
-        return s.compute(lambda v: Const(False, "b1"), x, dtype="b1")
-    formula = lambda v: Op("eq", Op("abs", v), Const(float("inf"), v.dtype))  # noqa: E731
-    return s.compute(formula, x, dtype="b1", within=compute_type(x.dtype))
+add_row(_float_test(core("isnan")), "isnan")
+add_row(_float_test(lambda v: Op("eq", Op("abs", v), formulas.like(math.inf, v))), "isinf")
 
 
 @rule("clone")
 def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
     if not s.target.in_order or not is_transposing(s, x):  # threads in no order take tiles of any kernel
-        return s.compute(_identity, x, dtype=s.result.dtype)
+        return s.copied(x)
     if not walks_in_tiles(s):
         raise Decline("a transposing copy of changing size, which ATen does in tiles")
     return transposed_copy(s, x)
@@ -317,16 +273,7 @@ def clone(s: Scope, x: Tensor, *, memory_format: object = None) -> Tensor:
 
 @rule("_to_copy")
 def to_copy(s: Scope, x: Tensor, **options: Any) -> Tensor:
-    return s.compute(
-        _identity, x, shape=s.result.shape, dtype=s.result.dtype, within=_copy_type(x.dtype, s.result.dtype)
-    )
+    return s.compute(lambda v: v, x, shape=s.result.shape, dtype=s.result.dtype, within=compute_type(x.dtype))
 
 
-@rule("copy", "fill.Tensor")
-def copy(s: Scope, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return to_copy(s, source)
-
-
-def _copy_type(source: str, target: str) -> str:
-    """A conversion is one step from the source's own type, except that a low-precision value is first a float32."""
-    return compute_type(source) if DTYPES[source].compute != source else source
+add_row(lambda s, x, source, non_blocking=False: to_copy(s, source), "copy", "fill.Tensor")

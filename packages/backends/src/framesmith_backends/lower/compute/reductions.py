@@ -10,7 +10,7 @@ from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size, Sym, numel
 from framesmith_backends.lower.movement.views import reshaped
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
 from framesmith_backends.lower.tensor import Tensor, point
 
@@ -38,25 +38,39 @@ def as_divisor(n: Size) -> float | Sym:
 
 def stored(s: Scope, value: Tensor, dtype: str) -> Tensor:
     """The value converted to the type it is returned in."""
-    return value if value.dtype == dtype else s.compute(lambda v: v, value, dtype=dtype, within=value.dtype)
+    return value if value.dtype == dtype else s.copied(value, dtype)
 
 
-def _accumulated(s: Scope, kind: str, x: Tensor, dims: Dims, keepdim: bool) -> Tensor:
+def _accumulated(kind: str, of_bools: str = "", default: Dims = None) -> Rule:
     """Elements are of the result's type before they are reduced, in a wider one if that is a low-precision type."""
-    inner, dtype = compute_type(s.result.dtype), s.result.dtype
-    if x.dtype != dtype != inner:
-        x = stored(s, x, dtype)
-    return stored(s, s.reduce(kind, x, dims_of(dims, x), keepdim, inner), dtype)
+
+    def lowered(s: Scope, x: Tensor, dim: Dims = default, keepdim: bool = False, *, dtype: object = None) -> Tensor:
+        own = of_bools if of_bools and x.dtype == "b1" else kind
+        inner, wanted = compute_type(s.result.dtype), s.result.dtype
+        if x.dtype != wanted != inner:
+            x = stored(s, x, wanted)
+        return stored(s, s.reduce(own, x, dims_of(dim, x), keepdim, inner), wanted)
+
+    return lowered
 
 
-@rule("sum", "sum.dim_IntList")
-def sum_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
-    return _accumulated(s, "sum", x, dim, keepdim)
+def _truth(kind: str) -> Rule:
+    def lowered(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+        if isinstance(dim, (list, tuple)) and not dim:  # along none, where sums are along all
+            return s.compute(lambda v: cast(v, "b1"), x, dtype=s.result.dtype, within=x.dtype)
+        return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
+
+    return lowered
 
 
-@rule("prod", "prod.dim_int")
-def prod(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: object = None) -> Tensor:
-    return _accumulated(s, "prod", x, dim, keepdim)
+add_row(_accumulated("sum"), "sum", "sum.dim_IntList")
+add_row(_accumulated("prod"), "prod", "prod.dim_int")
+add_row(_accumulated("max", "any", ()), "amax")
+add_row(_accumulated("min", "all", ()), "amin")
+add_row(_accumulated("max", "any"), "max")
+add_row(_accumulated("min", "all"), "min")
+add_row(_truth("any"), "any", "any.dim", "any.dims")
+add_row(_truth("all"), "all", "all.dim", "all.dims")
 
 
 @rule("mean", "mean.dim")
@@ -66,46 +80,6 @@ def mean(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype:
     total = s.reduce("sum", x, dims, keepdim, inner)
     n = as_divisor(count(x, dims))
     return s.compute(lambda v: v / n, total, dtype=s.result.dtype)
-
-
-@rule("amax")
-def amax(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    return _extreme(s, "max", "any", x, dim, keepdim)
-
-
-@rule("amin")
-def amin(s: Scope, x: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
-    return _extreme(s, "min", "all", x, dim, keepdim)
-
-
-@rule("max")
-def max_(s: Scope, x: Tensor) -> Tensor:
-    return _extreme(s, "max", "any", x, None, False)
-
-
-@rule("min")
-def min_(s: Scope, x: Tensor) -> Tensor:
-    return _extreme(s, "min", "all", x, None, False)
-
-
-def _extreme(s: Scope, kind: str, of_bools: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    return _accumulated(s, of_bools if x.dtype == "b1" else kind, x, dim, keepdim)
-
-
-@rule("any", "any.dim", "any.dims")
-def any_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return _truth(s, "any", x, dim, keepdim)
-
-
-@rule("all", "all.dim", "all.dims")
-def all_(s: Scope, x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    return _truth(s, "all", x, dim, keepdim)
-
-
-def _truth(s: Scope, kind: str, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    if isinstance(dim, (list, tuple)) and not dim:  # along none, where sums are along all
-        return s.compute(lambda v: cast(v, "b1"), x, dtype=s.result.dtype, within=x.dtype)
-    return stored(s, s.reduce(kind, x, dims_of(dim, x), keepdim, "b1"), s.result.dtype)
 
 
 @rule("linalg_vector_norm")
@@ -143,26 +117,6 @@ def logsumexp(s: Scope, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return s.compute(lambda v, m: step(Op("log", step(v))) + m, total, flat, dtype=s.result.dtype)
 
 
-@rule("argmax")
-def argmax(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _extreme_and_index(s, "max", x, dim)[1]
-
-
-@rule("argmin")
-def argmin(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    return _extreme_and_index(s, "min", x, dim)[1]
-
-
-@rule("max.dim")
-def max_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _extreme_and_index(s, "max", x, dim)
-
-
-@rule("min.dim")
-def min_dim(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _extreme_and_index(s, "min", x, dim)
-
-
 def _extreme_and_index(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple[Tensor, Tensor]:
     """Return the extreme along a dimension, and the least index at which it lies.
 
@@ -192,3 +146,22 @@ def _extreme_and_index(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple
     first = s.reduce("min", candidates, dims, True, narrow)
     value = reshaped(found, s.results[0].shape)
     return stored(s, value, x.dtype), stored(s, reshaped(first, s.results[-1].shape), "i64")
+
+
+def _with_index(kind: str) -> Rule:
+    def lowered(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        return _extreme_and_index(s, kind, x, dim)
+
+    return lowered
+
+
+def _index(kind: str) -> Rule:
+    def lowered(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        return _extreme_and_index(s, kind, x, dim)[1]
+
+    return lowered
+
+
+for _kind in ("max", "min"):
+    add_row(_with_index(_kind), f"{_kind}.dim")
+    add_row(_index(_kind), f"arg{_kind}")

@@ -5,12 +5,14 @@ On the CPU kernels scan sums and products down columns, a vector of lines at onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from framesmith_backends.ir.dtypes import compute_type, is_float
 from framesmith_backends.ir.expr import Expr, Index, Op
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.lower.compute.reductions import stored
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.registry import Rule, add_row
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, element, point
 
@@ -20,31 +22,6 @@ FEW_LINES, MANY_ELEMENTS = 4, 1 << 15
 FEWEST_COLUMNS, COLUMN_TYPES = 4, ("f32", "f64", "bf16", "f16", "i64")
 #: Indices along shorter dimensions are scanned in 32 bits.
 MOST_IN_32_BITS = (1 << 31) - 1
-
-
-@rule("cumsum")
-def cumsum(s: Scope, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
-    return _scanned(s, "sum", x, dim)
-
-
-@rule("cumprod")
-def cumprod(s: Scope, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
-    return _scanned(s, "prod", x, dim)
-
-
-@rule("logcumsumexp")
-def logcumsumexp(s: Scope, x: Tensor, dim: int) -> Tensor:
-    return _scanned(s, "logsumexp", x, dim)
-
-
-@rule("cummax")
-def cummax(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return _extremes(s, "max", x, dim)
-
-
-@rule("cummin")
-def cummin(s: Scope, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return _extremes(s, "min", x, dim)
 
 
 def _dim(s: Scope, x: Tensor, dim: int, kind: str) -> int:
@@ -90,3 +67,14 @@ def _extremes(s: Scope, kind: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]
     last = Op("where", best, cast(here, integer), cast(Index(index.ZERO), integer))
     indices = s.scan("max", s.elementwise(x.shape, last), dim, integer)
     return stored(s, extremes, x.dtype), stored(s, indices, "i64")
+
+
+def _row(lowered: Callable[..., Tensor | tuple[Tensor, Tensor]], kind: str) -> Rule:
+    return lambda s, x, dim, *, dtype=None: lowered(s, kind, x, dim)
+
+
+add_row(_row(_scanned, "sum"), "cumsum")
+add_row(_row(_scanned, "prod"), "cumprod")
+add_row(_row(_scanned, "logsumexp"), "logcumsumexp")
+add_row(_row(_extremes, "max"), "cummax")
+add_row(_row(_extremes, "min"), "cummin")

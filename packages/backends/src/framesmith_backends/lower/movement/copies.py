@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Number, Op, guarded, number
+from framesmith_backends.ir.expr import Expr, Index, Number, Op, folded, guarded, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size, Sym, surely_at_least, symbols_of
-from framesmith_backends.lower.movement.views import normal_place, normal_start
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.movement.views import moved, normal_place, normal_start, unsqueezed
+from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
 
@@ -34,20 +34,22 @@ def below(ix: Ix, bound: Size) -> Expr:
 def inside(ix: Ix, size: Size) -> Expr | None:
     """The condition that 0 <= ix < size; None where it always holds."""
     low, high = index.bounds(ix)
-    tests = [] if surely_at_least(low, 0) else [at_least(ix, 0)]
-    tests += [] if surely_at_least(size - 1, high) else [below(ix, size)]
-    if not tests:
-        return None
-    return tests[0] if len(tests) == 1 else Op("and", tests[0], tests[1])
+    return conjunction([
+        None if surely_at_least(low, 0) else at_least(ix, 0),
+        None if surely_at_least(size - 1, high) else below(ix, size),
+    ])  # fmt: skip
 
 
 def conjunction(conditions: Sequence[Expr | None]) -> Expr | None:
     """The condition that all of them hold; None where each, being None, always does."""
-    found: Expr | None = None
-    for condition in conditions:
-        if condition is not None:
-            found = condition if found is None else Op("and", found, condition)
-    return found
+    known = [condition for condition in conditions if condition is not None]
+    return folded("and", known) if known else None
+
+
+def decline_other_type(x: Tensor, values: Tensor) -> None:
+    """Declines values of another type, which fakes take and ATen refuses."""
+    if values.dtype != x.dtype:
+        raise Decline("values of another type")
 
 
 def choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor:
@@ -58,7 +60,7 @@ def choose(s: Scope, condition: Expr | None, value: Expr, fill: Value) -> Tensor
     body: Expr = cast(guarded(value, condition), inner)
     if fill != 0 or (isinstance(fill, float) and math.copysign(1, fill) < 0):  # there is a zero below 0
         body = Op("where", condition, body, number(fill, inner))
-    return s.elementwise(s.result.shape, cast(body, s.result.dtype))
+    return s.made(body)
 
 
 @rule("slice_backward")
@@ -68,30 +70,32 @@ def slice_backward(
     dim %= len(input_sizes)
     if step != 1:
         raise Decline("a strided slice")
+    where = moved(point(s.result.shape), dim, -normal_start(start, input_sizes[dim]))
+    return choose(s, inside(where[dim], grad.shape[dim]), grad.at(where), 0)
+
+
+def _selected(s: Scope, dim: int, at: Size) -> tuple[list[Ix], Expr]:
+    """The positions in what is selected from the result, and whether an element of the result is selected."""
+    dim %= len(s.result.shape)
     where = list(point(s.result.shape))
-    where[dim] = index.add(where[dim], index.const(-normal_start(start, input_sizes[dim])))
-    return choose(s, inside(where[dim], grad.shape[dim]), grad.at(tuple(where)), 0)
+    return where, Op("eq", Index(where.pop(dim)), number(normal_place(at, s.result.shape[dim]), "i64"))
 
 
 @rule("select_backward")
 def select_backward(s: Scope, grad: Tensor, input_sizes: Sequence[Size], dim: int, at: Size) -> Tensor:
-    dim %= len(input_sizes)
-    where = list(point(s.result.shape))
-    chosen = where.pop(dim)
-    test = Op("eq", Index(chosen), number(normal_place(at, input_sizes[dim]), "i64"))
-    return choose(s, test, grad.at(tuple(where)), 0)
+    where, is_selected = _selected(s, dim, at)
+    return choose(s, is_selected, grad.at(where), 0)
 
 
 def _written(s: Scope, x: Tensor, source: Tensor, where: Sequence[Ix], condition: Expr | None) -> Tensor:
     """`x` with `source` where the condition holds: of each element, the place in `source` is `where`."""
-    if source.dtype != x.dtype:
-        raise Decline("values of another type")
-    inner = compute_type(s.result.dtype)
-    value = source.at(tuple(where))
+    decline_other_type(x, source)
+    value = source.at(where)
     if condition is not None:
+        inner = compute_type(s.result.dtype)
         here = cast(x.at(point(s.result.shape)), inner)
         value = Op("where", condition, cast(guarded(value, condition), inner), here)
-    return s.elementwise(s.result.shape, cast(value, s.result.dtype))
+    return s.made(value)
 
 
 def _any_unbacked(s: Scope, numbers: Sequence[Size | None]) -> bool:
@@ -134,11 +138,7 @@ def slice_scatter(
 
 @rule("select_scatter")
 def select_scatter(s: Scope, x: Tensor, source: Tensor, dim: int, at: Size) -> Tensor:
-    dim %= len(x.shape)
-    where = list(point(s.result.shape))
-    chosen = where.pop(dim)
-    test = Op("eq", Index(chosen), number(normal_place(at, x.shape[dim]), "i64"))
-    return _written(s, x, source, where, test)
+    return _written(s, x, source, *_selected(s, dim, at))
 
 
 @rule("cat")
@@ -156,28 +156,20 @@ def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         first = end - part.shape[dim]
         if first == end:
             continue
-        where = list(here)
-        where[dim] = index.add(here[dim], index.const(-first))
-        bounded = inside(where[dim], part.shape[dim])
-        value = part.at(tuple(where))
+        where = moved(here, dim, -first)
+        bounded, value = inside(where[dim], part.shape[dim]), part.at(where)
         value = cast(value if bounded is None else guarded(value, bounded), inner)
         body = value if body is None else Op("where", below(here[dim], end), value, body)
         end = first
     if body is None:
         raise Decline("a concatenation of nothing")
-    return s.elementwise(shape, cast(body, s.result.dtype))
+    return s.made(body)
 
 
 @rule("stack")
 def stack(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim %= len(s.result.shape)
-    widened = []
-    for part in tensors:
-        shape = (*part.shape[:dim], 1, *part.shape[dim:])
-        here = list(point(shape))
-        del here[dim]
-        widened.append(part.viewed(shape, tuple(here)))
-    return cat(s, widened, dim)
+    return cat(s, [unsqueezed(part, (*part.shape[:dim], 1, *part.shape[dim:]), dim) for part in tensors], dim)
 
 
 @rule("flip")
@@ -185,7 +177,7 @@ def flip(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
     where = list(point(x.shape))
     for dim in dims if where else ():  # the one dimension of a number may be named as well
         where[dim] = index.total(((where[dim], -1),), x.shape[dim] - 1)
-    return s.elementwise(x.shape, x.at(tuple(where)))
+    return s.made(x.at(where))
 
 
 @rule("roll")
@@ -198,52 +190,47 @@ def roll(s: Scope, x: Tensor, shifts: Sequence[Size], dims: Sequence[int] = ()) 
         dim, size = dim % len(x.shape), x.shape[dim]
         if size == 0:
             continue
-        moved = shift % size
+        steps = shift % size
         if s.result.strides[dim] == 1 and along is None:
-            along = dim, moved
+            along = dim, steps
         else:
-            where[dim] = index.mod(index.add(where[dim], index.const(size - moved)), size)
+            where[dim] = index.mod(index.add(where[dim], index.const(size - steps)), size)
     if along is None:
-        return s.elementwise(x.shape, x.at(tuple(where)))
+        return s.made(x.at(where))
     # Along a row there are two parts: the row's end comes first, then its beginning.
-    dim, moved = along
+    dim, steps = along
     here, inner = where[dim], compute_type(x.dtype)
-    first, behind = below(here, moved), at_least(here, moved)
+    first, behind = below(here, steps), at_least(here, steps)
     parts = []
-    for condition, distance in ((first, x.shape[dim] - moved), (behind, -moved)):
-        where[dim] = index.add(here, index.const(distance))
-        parts.append(cast(guarded(x.at(tuple(where)), condition), inner))
-    return s.elementwise(x.shape, cast(Op("where", first, *parts), x.dtype))
+    for condition, distance in ((first, x.shape[dim] - steps), (behind, -steps)):
+        parts.append(cast(guarded(x.at(moved(where, dim, distance)), condition), inner))
+    return s.made(Op("where", first, *parts))
 
 
 @rule("repeat")
 def repeat(s: Scope, x: Tensor, repeats: Sequence[Size]) -> Tensor:
     here = point(s.result.shape)[len(s.result.shape) - len(x.shape) :]
     where = tuple(index.mod(i, size) if size != 0 else index.ZERO for i, size in zip(here, x.shape, strict=True))
-    return s.elementwise(s.result.shape, x.at(where))
+    return s.made(x.at(where))
 
 
-def _triangle(s: Scope, x: Tensor, diagonal: Size, upper: bool) -> Tensor:
-    *_, row, column = here = point(x.shape)
-    distance = index.total(((column, 1), (row, -1)))
-    test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
-    return choose(s, test, x.at(here), 0)
+def _triangle(upper: bool) -> Rule:
+    def lowered(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
+        *_, row, column = here = point(x.shape)
+        distance = index.total(((column, 1), (row, -1)))
+        test = at_least(distance, diagonal) if upper else below(distance, diagonal + 1)
+        return choose(s, test, x.at(here), 0)
+
+    return lowered
 
 
-@rule("tril")
-def tril(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
-    return _triangle(s, x, diagonal, upper=False)
-
-
-@rule("triu")
-def triu(s: Scope, x: Tensor, diagonal: Size = 0) -> Tensor:
-    return _triangle(s, x, diagonal, upper=True)
+add_row(_triangle(upper=False), "tril")
+add_row(_triangle(upper=True), "triu")
 
 
 def _filled(s: Scope, value: Value) -> Tensor:
     if isinstance(value, (Sym, Number)):
-        inner = compute_type(s.result.dtype)
-        return s.elementwise(s.result.shape, cast(number(value, inner), s.result.dtype))
+        return s.made(number(value, compute_type(s.result.dtype)))
     if not isinstance(value, (bool, int, float)):
         raise Decline(f"a fill value of type {type(value).__name__}")
     return s.elementwise(s.result.shape, number(value, s.result.dtype))
@@ -251,23 +238,12 @@ def _filled(s: Scope, value: Value) -> Tensor:
 
 @rule("full", "full_like", "new_full", "fill.Scalar")
 def full(s: Scope, *args: Any, **options: Any) -> Tensor:
-    value = args[-1] if len(args) > 1 else options["fill_value"]
-    return _filled(s, value)
+    return _filled(s, args[-1] if len(args) > 1 else options["fill_value"])
 
 
-@rule("scalar_tensor")
-def scalar_tensor(s: Scope, value: Any, **options: Any) -> Tensor:
-    return _filled(s, value)
-
-
-@rule("zeros_like")
-def zeros(s: Scope, *args: Any, **options: Any) -> Tensor:
-    return _filled(s, 0)
-
-
-@rule("ones_like")
-def ones(s: Scope, *args: Any, **options: Any) -> Tensor:
-    return _filled(s, 1)
+add_row(lambda s, value, **options: _filled(s, value), "scalar_tensor")
+add_row(lambda s, *args, **options: _filled(s, 0), "zeros_like")
+add_row(lambda s, *args, **options: _filled(s, 1), "ones_like")
 
 
 @rule("arange", "arange.start", "arange.start_step")
@@ -277,4 +253,4 @@ def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
     start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
     (here,) = point(s.result.shape)
     value = index.add(index.scale(here, step), index.const(start))
-    return s.elementwise(s.result.shape, cast(Index(value), s.result.dtype))
+    return s.made(Index(value))

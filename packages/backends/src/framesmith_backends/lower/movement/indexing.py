@@ -1,9 +1,8 @@
-"""Lowering of gathers, scatter-adds and scatters by index tensors: Note [Indices].
+"""Lowering of gathers, scatter-adds and scatters by index tensors, and of gradients of embeddings: Note [Indices].
 
 Note [Indices]: a place is checked where it is known, over the whole tensor of indices, whatever of the result is used
 later: a check is a definition of its own (`Scope.check`), which fails the run. Reads need not wait for it. They take
-place 0 for one that lies outside (`ir.index.Indirect`), so that no read
-leaves its tensor.
+place 0 for one that lies outside (`ir.index.Indirect`), so that no read leaves its tensor.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Sequence
 import torch
 
 from framesmith_backends.ir.dtypes import compute_type, holds
-from framesmith_backends.ir.expr import Expr, Op, guarded, indirect, number
+from framesmith_backends.ir.expr import Expr, Index, Op, guarded, indirect, number
 from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, hint, numel, surely_positive
-from framesmith_backends.lower.movement.copies import Value, conjunction
+from framesmith_backends.lower.movement.copies import Value, conjunction, decline_other_type
 from framesmith_backends.lower.registry import rule
 from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
 from framesmith_backends.lower.tensor import Shape, Tensor, axis, broadcast, point
@@ -54,7 +53,7 @@ def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
     sizes = [
         size for ix, size in zip(where, x.shape, strict=True) if index.indirect_atoms(ix) and not surely_positive(size)
     ]
-    value, some = x.at(tuple(where)), conjunction([number(size, "i64") > 0 for size in sizes])
+    value, some = x.at(where), conjunction([number(size, "i64") > 0 for size in sizes])
     return s.elementwise(s.result.shape, value if some is None else guarded(value, some))
 
 
@@ -85,11 +84,7 @@ def embedding(
 def gather(s: Scope, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False) -> Tensor:
     if not x.shape or len(x.shape) != len(indices.shape):
         raise Decline("a tensor without dimensions")
-    dim %= len(x.shape)
-    here = point(indices.shape)
-    failure = _out_of_bounds("RuntimeError", dim, x.shape[dim])
-    where = list(here)
-    where[dim] = _checked(s, indices.shape, _place(indices, here), x.shape[dim], failure)
+    _, where = _along(s, x, dim, indices)
     return _read(s, x, where)
 
 
@@ -164,8 +159,7 @@ def _added_wide(s: Scope, x: Tensor, shape: Shape, where: Sequence[Ix], value: E
     if wide == x.dtype or not s.target.in_order:
         return s.added(x, shape, where, value)
     _decline_wide_rows(x, where)
-    start = s.compute(lambda v: v, x, dtype=wide)
-    return s.compute(lambda v: v, s.added(start, shape, where, cast(value, wide)), dtype=x.dtype)
+    return s.copied(s.added(s.copied(x, wide), shape, where, cast(value, wide)), x.dtype)
 
 
 #: Rows of so many elements, of tensors of so many, are read and written faster than their sums in float32 are.
@@ -182,21 +176,23 @@ def _decline_wide_rows(x: Tensor, where: Sequence[Ix]) -> None:
         raise Decline("sums of wide rows of low-precision types")
 
 
-def _decline_other_type(x: Tensor, values: Tensor) -> None:
-    """Declines values of another type, which fakes take and ATen refuses."""
-    if values.dtype != x.dtype:
-        raise Decline("values of another type")
+def _parts(
+    s: Scope, x: Tensor, dim: int, indices: Tensor, shape: Shape, failure: Failure, *, from_end: bool = False
+) -> list[Ix]:
+    """For a tensor of that shape, whose parts along a dimension have one index each, where in `x` each element is."""
+    where = list(point(shape))
+    place = _place(indices, (where[dim],) if indices.shape else ())
+    where[dim] = _checked(s, shape, _from_end(place, x.shape[dim]) if from_end else place, x.shape[dim], failure)
+    return where
 
 
 @rule("index_add")
 def index_add(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor, *, alpha: Value = 1) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape) or alpha != 1:
         raise Decline("tensors without dimensions, or a factor")
-    _decline_other_type(x, source)
+    decline_other_type(x, source)
     dim %= len(x.shape)
-    where = list(point(source.shape))
-    place = _place(indices, (where[dim],) if indices.shape else ())
-    where[dim] = _checked(s, source.shape, place, x.shape[dim], OUT_OF_RANGE)
+    where = _parts(s, x, dim, indices, source.shape, OUT_OF_RANGE)
     # ATen hands sums along the first and the last of several dimensions to `scatter_add`, by indices of 64 bits.
     rounds_once = len(x.shape) > 1 and dim in (0, len(x.shape) - 1) and indices.dtype == "i64"
     added = _added_wide if rounds_once else Scope.added
@@ -222,7 +218,7 @@ def scatter_add(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor) 
 
 @rule("index_put")
 def index_put(s: Scope, x: Tensor, given: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    _decline_other_type(x, values)
+    decline_other_type(x, values)
     masks = [(dim, indices) for dim, indices in enumerate(given) if indices is not None]
     if not accumulate and [mask.dtype for _, mask in masks] == ["b1"]:
         return _masked(s, x, *masks[0], values)
@@ -279,8 +275,7 @@ def _masked(s: Scope, x: Tensor, first: int, mask: Tensor, values: Tensor) -> Te
         raise Decline("other values at each place of a mask")
     at = [ix if size != 1 else index.ZERO for ix, size in zip(where[behind:], values.shape, strict=True)]
     inner = compute_type(x.dtype)
-    one, other = cast(values.at(tuple(at)), inner), cast(x.at(here), inner)
-    return s.elementwise(x.shape, cast(Op("where", mask.at(here[first:end]), one, other), x.dtype))
+    return s.made(Op("where", mask.at(here[first:end]), cast(values.at(at), inner), cast(x.at(here), inner)))
 
 
 @rule("scatter.src", "scatter.value")
@@ -295,14 +290,11 @@ def scatter(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor | Val
 def index_copy(s: Scope, x: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
     if not x.shape or len(source.shape) != len(x.shape):
         raise Decline("tensors without dimensions")
-    _decline_other_type(x, source)
+    decline_other_type(x, source)
     dim %= len(x.shape)
-    here = point(source.shape)
-    where, failure = list(here), _out_of_bounds("IndexError", dim, x.shape[dim])
-    place = _place(indices, (here[dim],) if indices.shape else ())
-    where[dim] = _checked(s, source.shape, place, x.shape[dim], failure)
+    where = _parts(s, x, dim, indices, source.shape, _out_of_bounds("IndexError", dim, x.shape[dim]))
     _decline_one_by_one(source.shape, where)
-    return s.replaced(x, source.shape, where, source.at(here))
+    return s.replaced(x, source.shape, where, source.at(point(source.shape)))
 
 
 @rule("index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -312,17 +304,14 @@ def index_fill(s: Scope, x: Tensor, dim: int, indices: Tensor, value: Tensor | V
     dim %= len(x.shape)
     count = indices.shape[0] if indices.shape else 1
     shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
-    where, failure = list(point(shape)), _out_of_bounds("IndexError", dim, x.shape[dim])
-    place = _from_end(_place(indices, (where[dim],) if indices.shape else ()), x.shape[dim])
-    where[dim] = _checked(s, shape, place, x.shape[dim], failure)
+    where = _parts(s, x, dim, indices, shape, _out_of_bounds("IndexError", dim, x.shape[dim]), from_end=True)
     return s.replaced(x, shape, where, _filling(x, value))
 
 
 def _filling(x: Tensor, value: Tensor | Value) -> Expr:
     """The number that elements of `x` become. Those that its type does not hold are errors of ATen's."""
     if isinstance(value, Tensor):
-        if value.dtype != x.dtype:
-            raise Decline("a number of another type")
+        decline_other_type(x, value)
         return value.at(())
     if isinstance(value, (bool, int, float)) and holds(x.dtype, value):
         return number(value, x.dtype)
@@ -344,3 +333,41 @@ def embedding_dense_backward(
     value = guarded(cast(grad.at(here), compute_type(grad.dtype)), inside)
     nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
     return s.added(nothing, grad.shape, (indirect(place, count), here[-1]), value, repeatable=True)
+
+
+#: Modes of bags of embeddings: sums, and means. (Others are maxima.)
+SUMMED, AVERAGED = 0, 1
+
+
+@rule("_embedding_bag_backward")
+def embedding_bag_backward(
+    s: Scope, grad: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, sizes: Tensor, largest: Tensor,
+    count: Size, by_frequency: bool, mode: int, sparse: bool, weights: Tensor | None, padding: Size = -1,
+) -> Tensor:  # fmt: skip
+    """Rows added up by place, where all bags have one length."""
+    if s.target.on_gpu or by_frequency or sparse or weights is not None or mode not in (SUMMED, AVERAGED):
+        raise Decline("bags on GPUs, weighted ones, by frequency, of maxima, sparse")
+    if compute_type(grad.dtype) != grad.dtype or padding != -1:
+        raise Decline("low-precision types, which ATen rounds by steps of its own, or padding")
+    length = _length_of_bags(s, offsets)
+    if length is None or indices.shape != (offsets.shape[0] * length,):
+        raise Decline("bags of several lengths")
+    shape = (offsets.shape[0], length, grad.shape[1])
+    bag, within, column = point(shape)
+    place = cast(indices.at((index.total(((bag, length), (within, 1))),)), "i64")
+    value = grad.at((bag, column))
+    nothing = s.elementwise(s.result.shape, number(0, s.result.dtype))
+    scaled = value * (1.0 / length) if mode == AVERAGED else value
+    inside = guarded(scaled, Op("and", place >= 0, place < count))
+    return s.added(nothing, shape, (indirect(place, count), column), inside, repeatable=True)
+
+
+def _length_of_bags(s: Scope, offsets: Tensor) -> int | None:
+    """The distance of the beginnings of bags, if it is the same for all; None if it is unbacked."""
+    made = s.program.defs.get(offsets.source)
+    if made is None or not isinstance(made.body, Index) or len(made.axes) != 1 or offsets.index != point(offsets.shape):
+        return None
+    (axis_of,) = made.axes
+    step = 0 if axis_of is None else index.coefficient(made.body.ix, axis_of)
+    starts_at_0 = axis_of is not None and index.substitute(made.body.ix, {axis_of: index.ZERO}) is index.ZERO
+    return step if isinstance(step, int) and step > 0 and starts_at_0 else None

@@ -10,7 +10,8 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import Value, at_least, below, choose, conjunction, inside
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.movement.views import moved
+from framesmith_backends.lower.registry import add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
 
@@ -24,17 +25,9 @@ def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[Size], value: Value = 0) 
     conditions: list[Expr | None] = []
     for k in range(len(pad) // 2):
         dim = len(x.shape) - 1 - k
-        where[dim] = index.add(where[dim], index.const(-pad[2 * k]))
+        where = moved(where, dim, -pad[2 * k])
         conditions.append(inside(where[dim], x.shape[dim]))
-    return choose(s, conjunction(conditions), x.at(tuple(where)), value)
-
-
-def _reflected(place: Ix, size: Size) -> tuple[Ix, Ix]:
-    return index.scale(place, -1), index.total(((place, -1),), 2 * size - 2)
-
-
-def _nearest(place: Ix, size: Size) -> tuple[Ix, Ix]:
-    return index.ZERO, index.const(size - 1)
+    return choose(s, conjunction(conditions), x.at(where), value)
 
 
 def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> Tensor:
@@ -43,8 +36,8 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
     row: int | None = None
     for k in range(len(padding) // 2):
         dim = len(x.shape) - 1 - k
-        place, size = index.add(where[dim], index.const(-padding[2 * k])), x.shape[dim]
-        where[dim] = place
+        where, size = moved(where, dim, -padding[2 * k]), x.shape[dim]
+        place = where[dim]
         if inside(place, size) is None:
             continue
         if s.result.strides[dim] == 1 and row is None:
@@ -54,7 +47,7 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
         inner = Op("where", at_least(place, size), Index(behind), Index(place))
         where[dim] = indirect(Op("where", below(place, 0), Index(before), inner), size)
     if row is None:
-        return s.elementwise(s.result.shape, x.at(tuple(where)))
+        return s.made(x.at(where))
     place, size = where[row], x.shape[row]
     before, behind = outside(place, size)
     if before.terms and not _is_long(size, s.result.shape[row]):
@@ -71,7 +64,7 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
     parts = (first_part, last_part, element(place, is_inside))
     first, last, rest = (cast(part, compute_type(x.dtype)) for part in parts)
     body = Op("where", is_before, first, Op("where", is_behind, last, rest))
-    return s.elementwise(s.result.shape, cast(body, x.dtype))
+    return s.made(body)
 
 
 def _is_long(size: Size, padded: Size) -> bool:
@@ -79,11 +72,16 @@ def _is_long(size: Size, padded: Size) -> bool:
     return isinstance(size, int) and isinstance(padded, int) and padded <= size + size // 4
 
 
-@rule("reflection_pad2d", "reflection_pad3d")
-def reflection_pad(s: Scope, x: Tensor, padding: Sequence[Size]) -> Tensor:
-    return _padded(s, x, padding, _reflected)
+def _reflected(place: Ix, size: Size) -> tuple[Ix, Ix]:
+    return index.scale(place, -1), index.total(((place, -1),), 2 * size - 2)
 
 
-@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(s: Scope, x: Tensor, padding: Sequence[Size]) -> Tensor:
-    return _padded(s, x, padding, _nearest)
+def _nearest(place: Ix, size: Size) -> tuple[Ix, Ix]:
+    return index.ZERO, index.const(size - 1)
+
+
+add_row(lambda s, x, padding: _padded(s, x, padding, _reflected), "reflection_pad2d", "reflection_pad3d")
+add_row(
+    lambda s, x, padding: _padded(s, x, padding, _nearest),
+    "replication_pad1d", "replication_pad2d", "replication_pad3d",
+)  # fmt: skip

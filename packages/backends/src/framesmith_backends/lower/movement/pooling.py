@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Op, guarded, number
+from framesmith_backends.ir.expr import Expr, Index, Op, folded, guarded, number
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import below, conjunction, inside
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
+
+Numbers = Sequence[int] | int
 
 #: Windows of more elements are ATen's: the text of a kernel names each element.
 LARGEST_WINDOW = 49
@@ -44,10 +46,7 @@ class Windows:
 
     def first(self, where: Sequence[Ix]) -> list[Ix]:
         """The beginnings of the windows at these positions of the result, padding included: they may be outside."""
-        return [
-            index.add(index.scale(ix, stride), index.const(-padding))
-            for ix, stride, padding in zip(where, self.stride, self.padding, strict=True)
-        ]
+        return [index.total(((ix, k),), -p) for ix, k, p in zip(where, self.stride, self.padding, strict=True)]
 
     def elements(
         self, x: Tensor, outer: Sequence[Ix], first: Sequence[Ix], dtype: str
@@ -60,7 +59,7 @@ class Windows:
             yield positions, valid, cast(element if valid is None else guarded(element, valid), dtype)
 
 
-def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ...]:
+def _numbers(values: Numbers, rank: int, name: str) -> tuple[int, ...]:
     found = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not all(type(n) is int for n in found):
         raise Decline(f"a {name} that changes between calls")
@@ -68,12 +67,7 @@ def _numbers(values: Sequence[int] | int, rank: int, name: str) -> tuple[int, ..
 
 
 def windows(
-    x: Tensor,
-    rank: int,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int] | int = 0,
-    dilation: Sequence[int] | int = 1,
+    x: Tensor, rank: int, kernel: Numbers, stride: Numbers, padding: Numbers = 0, dilation: Numbers = 1
 ) -> Windows:
     """The windows of a call, whose arguments may be one number for all dimensions; Decline if they are large."""
     size = _numbers(kernel, rank, "kernel size")
@@ -104,21 +98,16 @@ def _first_inside(first: Sequence[Ix], window: Windows) -> Expr:
 
 
 def _max_pool(
-    s: Scope,
-    rank: int,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] | int = 0,
-    dilation: Sequence[int] | int = 1,
+    s: Scope, rank: int, x: Tensor, kernel: Numbers, stride: Numbers = (), padding: Numbers = 0, dilation: Numbers = 1,
     ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The first of the largest elements of each window, the last NaN if there is one, and its flat place."""
-    window = windows(x, rank, kernel, stride, padding, dilation)
-    shape = s.result.shape
-    here = point(shape)
-    outer, first = here[: len(shape) - rank], window.first(here[len(shape) - rank :])
-    inner = compute_type(x.dtype)
+    window, inner, here = (
+        windows(x, rank, kernel, stride, padding, dilation),
+        compute_type(x.dtype),
+        point(s.result.shape),
+    )
+    outer, first = here[:-rank], window.first(here[-rank:])
     best: Expr = number(REDUCTIONS["max"].start(inner), inner)
     place = _first_inside(first, window)
     for positions, valid, value in window.elements(x, outer, first, inner):
@@ -127,17 +116,7 @@ def _max_pool(
             larger = Op("or", larger, Op("isnan", value))
         larger = larger if valid is None else Op("and", valid, larger)
         best, place = Op("where", larger, value, best), Op("where", larger, _flat(positions, window.sizes), place)
-    return s.elementwise(shape, cast(best, x.dtype)), s.elementwise(shape, place)
-
-
-@rule("max_pool2d_with_indices")
-def max_pool2d(s: Scope, x: Tensor, *settings: Sequence[int]) -> tuple[Tensor, Tensor]:
-    return _max_pool(s, 2, x, *settings)  # type: ignore[arg-type]
-
-
-@rule("max_pool3d_with_indices")
-def max_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> tuple[Tensor, Tensor]:
-    return _max_pool(s, 3, x, *settings)  # type: ignore[arg-type]
+    return s.made(best), s.elementwise(s.result.shape, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +130,8 @@ class Average:
         """The number, for the windows that begin at these positions."""
         if self.divisor is not None:
             return number(self.divisor, dtype)
-        found: Expr | None = None
-        for ix, size, kernel, padding in zip(first, window.sizes, window.kernel, window.padding, strict=True):
-            lengths = self._length(ix, size, kernel, padding)
-            found = lengths if found is None else Op("mul", found, lengths)
-        assert found is not None
-        return cast(found, dtype)
+        each = zip(first, window.sizes, window.kernel, window.padding, strict=True)
+        return cast(folded("mul", [self._length(*one) for one in each]), dtype)
 
     def _length(self, first: Ix, size: Size, kernel: int, padding: int) -> Expr:
         end = Index(index.add(first, index.const(kernel)))
@@ -170,40 +145,16 @@ class Average:
 
 
 def _avg_pool(
-    s: Scope,
-    rank: int,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] | int = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
+    s: Scope, rank: int, x: Tensor, kernel: Numbers, stride: Numbers = (), padding: Numbers = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
     """The mean of each window."""
-    window = windows(x, rank, kernel, stride, padding)
+    window, inner, here = windows(x, rank, kernel, stride, padding), compute_type(x.dtype), point(s.result.shape)
     if not is_float(x.dtype):
         raise Decline("means of integers")
-    shape = s.result.shape
-    here = point(shape)
-    outer, first = here[: len(shape) - rank], window.first(here[len(shape) - rank :])
-    inner = compute_type(x.dtype)
-    total: Expr | None = None
-    for _, _, value in window.elements(x, outer, first, inner):
-        total = value if total is None else Op("add", total, value)
-    assert total is not None
-    count = Average(count_include_pad, divisor_override).over(window, first, inner)
-    return s.elementwise(shape, cast(Op("div", total, count), x.dtype))
-
-
-@rule("avg_pool2d")
-def avg_pool2d(s: Scope, x: Tensor, *settings: Sequence[int]) -> Tensor:
-    return _avg_pool(s, 2, x, *settings)  # type: ignore[arg-type]
-
-
-@rule("avg_pool3d")
-def avg_pool3d(s: Scope, x: Tensor, *settings: Sequence[int]) -> Tensor:
-    return _avg_pool(s, 3, x, *settings)  # type: ignore[arg-type]
+    outer, first = here[:-rank], window.first(here[-rank:])
+    total = folded("add", [value for _, _, value in window.elements(x, outer, first, inner)])
+    return s.made(Op("div", total, Average(count_include_pad, divisor_override).over(window, first, inner)))
 
 
 @rule("_adaptive_avg_pool2d")
@@ -240,20 +191,14 @@ def _covering(s: Scope, window: Windows, results: Sequence[Size]) -> Iterator[tu
 
 @rule("max_pool2d_with_indices_backward")
 def max_pool2d_backward(
-    s: Scope,
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Tensor,
-) -> Tensor:
-    window = windows(x, 2, kernel, stride, padding, dilation)
-    shape = s.result.shape
-    here = point(shape)
-    inner = compute_type(grad.dtype)
+    s: Scope, grad: Tensor, x: Tensor, kernel: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers,
+    ceil_mode: bool, indices: Tensor,
+) -> Tensor:  # fmt: skip
+    window, inner, here = (
+        windows(x, 2, kernel, stride, padding, dilation),
+        compute_type(grad.dtype),
+        point(s.result.shape),
+    )
     mine = _flat(here[-2:], window.sizes)
     total: Expr = number(0.0, inner)
     for positions, valid in _covering(s, window, grad.shape[-2:]):
@@ -264,29 +209,28 @@ def max_pool2d_backward(
         test: Expr = Op("eq", chosen, mine)
         test = test if valid is None else Op("and", valid, test)
         total = Op("add", total, Op("where", test, value, number(0.0, inner)))
-    return s.elementwise(shape, cast(total, grad.dtype))
+    return s.made(total)
 
 
 @rule("avg_pool2d_backward")
 def avg_pool2d_backward(
-    s: Scope,
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    window = windows(x, 2, kernel, stride, padding)
-    shape = s.result.shape
-    here = point(shape)
-    inner = compute_type(grad.dtype)
+    s: Scope, grad: Tensor, x: Tensor, kernel: Numbers, stride: Numbers, padding: Numbers, ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None,
+) -> Tensor:  # fmt: skip
+    window, inner, here = windows(x, 2, kernel, stride, padding), compute_type(grad.dtype), point(s.result.shape)
     average = Average(count_include_pad, divisor_override)
     total: Expr = number(0.0, inner)
     for positions, valid in _covering(s, window, grad.shape[-2:]):
         value = cast(grad.at((*here[:-2], *positions)), inner)
         share = Op("div", value, average.over(window, window.first(positions), inner))
         total = Op("add", total, share if valid is None else guarded(share, valid))
-    return s.elementwise(shape, cast(total, grad.dtype))
+    return s.made(total)
+
+
+def _of_rank(pool: Rule, rank: int) -> Rule:
+    return lambda s, x, *settings: pool(s, rank, x, *settings)
+
+
+for _rank in (2, 3):
+    add_row(_of_rank(_max_pool, _rank), f"max_pool{_rank}d_with_indices")
+    add_row(_of_rank(_avg_pool, _rank), f"avg_pool{_rank}d")

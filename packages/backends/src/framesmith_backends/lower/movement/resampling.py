@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr, Index, Op, guarded, number
+from framesmith_backends.ir.expr import Cast, Expr, Index, Op, folded, guarded, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import at_least, below, conjunction, inside
-from framesmith_backends.lower.registry import rule
+from framesmith_backends.lower.registry import Rule, add_row
 from framesmith_backends.lower.scope import Decline, Scope, cast
 from framesmith_backends.lower.tensor import Tensor, point
 
@@ -109,53 +109,33 @@ def _sum(x: Tensor, outer: Sequence[Ix], taps: Sequence[list[Tap]], chosen: Sequ
         valid = conjunction([tap.valid for tap in chosen])
         element = x.at((*outer, *(tap.place for tap in chosen)))
         return cast(element if valid is None else guarded(element, valid), dtype)
-    total: Expr | None = None
+    terms = []
     for tap in taps[0]:
         term = _sum(x, outer, taps[1:], [*chosen, tap], dtype)
         if tap.instead is not None:
             assert tap.valid is not None
             other = _sum(x, outer, taps[1:], [*chosen, Tap(tap.instead, None)], dtype)
             term = Op("where", tap.valid, term, other)
-        if tap.weight is not None:
-            term = Op("mul", tap.weight, term)
-        total = term if total is None else Op("add", total, term)
-    assert total is not None
-    return total
+        terms.append(term if tap.weight is None else Op("mul", tap.weight, term))
+    return folded("add", terms)
 
 
-def _resample(s: Scope, x: Tensor, rank: int, taps: Taps, growth: Sequence[int], sizes: Sequence[Size]) -> Tensor:
-    """The weighted sums; `sizes` are those of the smaller inputs."""
-    shape = s.result.shape
-    here, inner = point(shape), compute_type(x.dtype)
-    if taps in (_nearest, _nearest_backward):
-        for factor, size in zip(growth, sizes, strict=True):
-            if (reason := _why_not_nearest(factor, size)) is not None:  # type: ignore[arg-type]
-                raise Decline(reason)
-    each = [taps(ix, k, size, inner) for ix, k, size in zip(here[-rank:], growth, sizes, strict=True)]
-    terms = math.prod(map(len, each))
-    if terms > MOST_TERMS or (terms > 1 and not is_float(x.dtype)):
-        raise Decline(f"sums of {terms} elements of {x.dtype}")
-    return s.elementwise(shape, cast(_sum(x, here[:-rank], each, [], inner), x.dtype))
-
-
-def _upsample(rank: int, taps: Taps) -> Callable[..., Tensor]:
-    linear = taps is _linear
+def _upsample(rank: int, taps: Taps) -> Rule:
+    linear, backward = taps in (_linear, _linear_backward), taps in (_nearest_backward, _linear_backward)
 
     def lower(s: Scope, x: Tensor, output_size: Sequence[Size], *settings: Any) -> Tensor:
-        scales = _scales(settings, rank, linear)
-        return _resample(s, x, rank, taps, factors(x.shape[-rank:], output_size, scales), x.shape[-rank:])
-
-    return lower
-
-
-def _upsample_backward(rank: int, taps: Taps) -> Callable[..., Tensor]:
-    linear = taps is _linear_backward
-
-    def lower(
-        s: Scope, grad: Tensor, output_size: Sequence[Size], input_size: Sequence[Size], *settings: Any
-    ) -> Tensor:
-        scales, sizes = _scales(settings, rank, linear), input_size[-rank:]
-        return _resample(s, grad, rank, taps, factors(sizes, output_size, scales), sizes)
+        sizes = (settings[0] if backward else x.shape)[-rank:]
+        growth = factors(sizes, output_size, _scales(settings[1:] if backward else settings, rank, linear))
+        if not linear:
+            for factor, size in zip(growth, sizes, strict=True):
+                if (reason := _why_not_nearest(factor, size)) is not None:
+                    raise Decline(reason)
+        here, inner = point(s.result.shape), compute_type(x.dtype)
+        each = [taps(ix, k, size, inner) for ix, k, size in zip(here[-rank:], growth, sizes, strict=True)]
+        terms = math.prod(map(len, each))
+        if terms > MOST_TERMS or (terms > 1 and not is_float(x.dtype)):
+            raise Decline(f"sums of {terms} elements of {x.dtype}")
+        return s.made(_sum(x, here[:-rank], each, [], inner))
 
     return lower
 
@@ -168,10 +148,9 @@ def _scales(settings: Sequence[Any], rank: int, linear: bool) -> tuple[float | N
     return given + (None,) * (rank - len(given))
 
 
-for _rank, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d"), (3, "upsample_trilinear3d")):
-    rule(_name)(_upsample(_rank, _linear))
-    rule(f"{_name}_backward")(_upsample_backward(_rank, _linear_backward))
-for _rank in (1, 2, 3):
+for _rank, _kind in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
+    add_row(_upsample(_rank, _linear), f"upsample_{_kind}{_rank}d")
+    add_row(_upsample(_rank, _linear_backward), f"upsample_{_kind}{_rank}d_backward")
     for _name in (f"upsample_nearest{_rank}d", f"_upsample_nearest_exact{_rank}d"):
-        rule(_name)(_upsample(_rank, _nearest))
-        rule(f"{_name}_backward")(_upsample_backward(_rank, _nearest_backward))
+        add_row(_upsample(_rank, _nearest), _name)
+        add_row(_upsample(_rank, _nearest_backward), f"{_name}_backward")

@@ -32,15 +32,9 @@ MOST_NARROW = 1 << 30
 
 @rule("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
-    s: Scope,
-    boundaries: Tensor,
-    values: Operand,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
+    s: Scope, boundaries: Tensor, values: Operand, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     if side not in (None, "left", "right") or (right and side == "left"):
         raise Decline("sides that contradict each other")
     return _searched(s, boundaries, values, right or side == "right", sorter)
@@ -75,7 +69,7 @@ def _searched(s: Scope, boundaries: Tensor, values: Operand, right: bool, sorter
     value = element(values, here, shape, inner, common)
     known = _known_steps(s, count, shape[-1:] if rows else shape)
     place = _found(count, value, boundary, "gt" if right else "ge", known)
-    return s.elementwise(shape, cast(place, s.result.dtype))
+    return s.made(place)
 
 
 def _check_sorter(s: Scope, boundaries: Tensor, sorter: Tensor) -> None:
