@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import framesmith
 from framesmith_backends import cuda
 from framesmith_backends.ir.fused.attention import AttentionTile
-from framesmith_backends.ir.verify import verify_fused_attention, verify_fused_attention_gradient
+from framesmith_backends.ir.verify import verify_item
 from framesmith_backends.schedule.matmuls import attention, attention_gradient
 from framesmith_dynamo.values.higher_order import flex_attention as flex_values
 from integration_tests.harness.sweeps import LONG, a_part
@@ -192,9 +192,9 @@ def check(name: str, small: bool = True) -> None:
 def check_plans(case: Case, stages: list[cuda.TritonStages]) -> None:
     forward, backward = stages
     for one in forward.plan.attentions:
-        verify_fused_attention(one)
+        verify_item(one)
     for gradient in backward.plan.attention_gradients:
-        verify_fused_attention_gradient(gradient)
+        verify_item(gradient)
     assert len(backward.plan.attention_gradients) == case.gradients, backward.plan.text()
     if case.gradients:
         assert len(forward.plan.attentions) == 1, forward.plan.text()

@@ -27,7 +27,7 @@ from framesmith_backends.eager import run_eagerly
 from framesmith_backends.ir.expr import Cast, Const, Load, Ref, loads
 from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.verify import Malformed, verify_fused_attention_gradient
+from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite import attention_gradient as rewrite
@@ -216,7 +216,7 @@ def test_gradients_compile_to_cubins(depth: int, dtype: torch.dtype, capability:
     _, backward = plans(replace(ALIBI, depth=depth, length=depth, dtype=dtype))
     assert len(backward.attention_gradients) == 2
     for item in backward.attention_gradients:
-        verify_fused_attention_gradient(item)
+        verify_item(item)
         made = code_of(rendered(item), capability)
         assert made.asm["cubin"][:4] == b"\x7fELF" and made.metadata.shared <= most_shared(capability)
 
@@ -258,7 +258,7 @@ def test_gradients_that_are_not_well_formed_are_refused() -> None:
         ({"sums": (replace(one, result=replace(one.result, source=matmul.own.source)), *rest)}, "is written to"),
     ):
         with pytest.raises(Malformed, match=problem):
-            verify_fused_attention_gradient(replace(item, **changed))
+            verify_item(replace(item, **changed))
 
 
 def three_factors(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor]:

@@ -15,7 +15,7 @@ from interpreter_scripts.attempts import failures_of
 
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.fused.attention import AttentionTile
-from framesmith_backends.ir.verify import verify_fused_attention
+from framesmith_backends.ir.verify import verify_item
 from framesmith_backends.schedule.matmuls import attention
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -138,7 +138,7 @@ def check(name: str, dtype: torch.dtype, tile: AttentionTile | None = None) -> N
         attention.tile_for = made
     assert len(stages.plan.attentions) == case.count, stages.plan.text()
     for one in stages.plan.attentions:
-        verify_fused_attention(one)
+        verify_item(one)
     found = launcher(stages)(list(inputs))
     exact_inputs = [x.double() for x in inputs]
     wanted, exact = (tuple_of(function(*given)) for given in (inputs, exact_inputs))

@@ -18,7 +18,7 @@ from interpreter_scripts.attempts import failures_of
 from framesmith_backends.autotune.matmuls import PRESENT, Choices, Trial
 from framesmith_backends.cuda import launcher, stages_of
 from framesmith_backends.ir.fused.matmul import TileShape
-from framesmith_backends.ir.verify import verify_fused_matmul
+from framesmith_backends.ir.verify import verify_item
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 TILE = TileShape(32, 32, 32, 4, 2)
@@ -128,7 +128,7 @@ def check(name: str, dtype: torch.dtype, tile: TileShape) -> None:
     assert len(fused) == count, (len(fused), count)
     for one in stages.plan.fused_matmuls:
         if tile.splits != 3:  # which no candidate has
-            verify_fused_matmul(one)
+            verify_item(one)
     found = launcher(stages)(list(inputs))
     wanted, exact = (tuple_of(function(*given)) for given in (inputs, [x.double() for x in inputs]))
     for one, other, true in zip(found, wanted, exact, strict=True):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.launch.llvm import engine as native
 from framesmith_backends.native_ops.attention import operator as native_attention
 from framesmith_backends.native_ops.attention.operator import ATTENTION, call_of, layout, why_aten

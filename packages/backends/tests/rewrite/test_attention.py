@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from graphs.tracing import trace
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite.attention import grouped_heads, with_cheaper_attention
 

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from framesmith_backends import CpuBackend
-from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.rewrite import convolution_layouts as preferred_layouts
 from framesmith_backends.rewrite.channels_last import channels_last
 from framesmith_backends.rewrite.convolution_layouts import ON_CPU, ON_CUDA, why_not_on_cpu, why_not_on_cuda

@@ -11,7 +11,7 @@ from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Indirect, Ix, Var
 from framesmith_backends.ir.symbolic.interning import Node, make
-from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, Undecided
 
 
 def _operator(name: str, swapped: bool = False) -> Callable[[Any, Any], Expr]:
@@ -169,8 +169,12 @@ def number(value: bool | int | float | Sym | Number, dtype: str) -> Expr:
     """A number of Python's, or one that is known only at the call, in this type."""
     if isinstance(value, (int, float)):
         return Const(value, dtype)
-    found: Expr = value if isinstance(value, Number) else Index(index.const(value))
-    return found if found.dtype == dtype else Cast(found, dtype)
+    return cast(value if isinstance(value, Number) else Index(index.const(value)), dtype)
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """The value in that type, itself if it is of it."""
+    return value if value.dtype == dtype else Cast(value, dtype)
 
 
 def folded(name: str, parts: Iterable[Expr]) -> Expr:
@@ -313,6 +317,17 @@ def step_cost(e: Expr) -> int:
     return OPS[e.name].cost if isinstance(e, Op) else int(isinstance(e, Cast))
 
 
+def symbols_and_numbers(*roots: Expr) -> tuple[frozenset[Symbol], list[Number]]:
+    """Return the symbols of the indices under the roots, and the numbers that are known only at the call."""
+    found, numbers = frozenset[Symbol](), list[Number]()
+    for node in walk(*roots):
+        if isinstance(node, Number):
+            numbers.append(node)
+        elif isinstance(node, (Load, Index)):
+            found = found.union(*map(index.symbols, node.index if isinstance(node, Load) else (node.ix,)))
+    return found, numbers
+
+
 Rule = Callable[[Expr], Expr | None]
 
 
@@ -411,13 +426,7 @@ def guarded(root: Expr, guard: Expr) -> Expr:
     if isinstance(inner, Load):
         return inner
     compute = DTYPES[inner.dtype].compute
-    if compute != inner.dtype:
-        return Cast(guarded_value(Cast(inner, compute), guard), inner.dtype)
-    return guarded_value(inner, guard)
-
-
-def guarded_value(value: Expr, guard: Expr) -> Expr:
-    return Op("where", guard, value, Const(0, value.dtype))
+    return cast(Op("where", guard, cast(inner, compute), Const(0, compute)), inner.dtype)
 
 
 def variables(root: Expr) -> frozenset[Var]:
@@ -426,8 +435,5 @@ def variables(root: Expr) -> frozenset[Var]:
 
 def own_variables(e: Expr) -> frozenset[Var]:
     """Those of the node itself, without its operands'."""
-    if isinstance(e, Index):
-        return index.variables(e.ix)
-    if isinstance(e, Load):
-        return frozenset[Var]().union(*map(index.variables, e.index))
-    return frozenset()
+    indices = e.index if isinstance(e, Load) else (e.ix,) if isinstance(e, Index) else ()
+    return frozenset[Var]().union(*map(index.variables, indices))

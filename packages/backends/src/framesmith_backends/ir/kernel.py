@@ -12,14 +12,25 @@ pass are combined over these, each point of the row on its own, and stored `afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, called, indirect_parts, loads, on_buffers, walk
-from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.expr import (
+    Expr,
+    Index,
+    Load,
+    Number,
+    called,
+    indirect_parts,
+    loads,
+    on_buffers,
+    symbols_and_numbers,
+)
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import Size, Symbol, symbols_of
+from framesmith_backends.ir.symbolic.size import Size, Symbol, numel, symbols_of
 from framesmith_backends.ir.text import named_text
 
 
@@ -54,6 +65,11 @@ class Store:
     index: Ix
     value: Expr
 
+    def on(self, names: Mapping[str, str]) -> Store:
+        """The store, of buffers of other names."""
+        where = self.changed_index(lambda e: on_buffers(e, names))
+        return Store(names.get(self.buffer, self.buffer), where, on_buffers(self.value, names))
+
     def changed_index(self, change: Callable[[Expr], Expr]) -> Ix:
         """Return the index with `change` applied to the expressions in it."""
         found = change(Index(self.index))
@@ -78,6 +94,9 @@ class Scan:
     kind: str
     value: Expr
     reverse: bool = False
+
+
+Named = TypeVar("Named", Param, Scratch, Accumulate, Scan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +163,7 @@ class Kernel:
 
     @property
     def points(self) -> Size:
-        count: Size = 1
-        for var in (*self.outer, *self.row):
-            count *= var.size
-        return count
+        return numel(var.size for var in (*self.outer, *self.row))
 
     @property
     def takes_rows_in_turn(self) -> bool:
@@ -195,18 +211,14 @@ class Kernel:
 
     def on(self, names: Mapping[str, str]) -> Kernel:
         """The kernel on buffers of other names; two parameters that get one name become one."""
-
-        def store(s: Store) -> Store:
-            where = s.changed_index(lambda e: on_buffers(e, names))
-            return Store(names.get(s.buffer, s.buffer), where, on_buffers(s.value, names))
-
         params: dict[str, Param] = {}
         for param in self.params:
             name = names.get(param.name, param.name)
             known = params.get(name)
             params[name] = Param(name, param.dtype, param.written or (known is not None and known.written))
-        passes = tuple(one.rewritten(lambda value: on_buffers(value, names), store) for one in self.passes)
-        return replace(self, params=tuple(params.values()), passes=passes, after=tuple(map(store, self.after)))
+        passes = tuple(one.rewritten(lambda e: on_buffers(e, names), lambda s: s.on(names)) for one in self.passes)
+        after = tuple(store.on(names) for store in self.after)
+        return replace(self, params=tuple(params.values()), passes=passes, after=after)
 
     def called(self, name: str, names: Mapping[str, str]) -> Kernel:
         """The same under another name, its buffers and reductions under other ones, no two of which are the same."""
@@ -216,48 +228,38 @@ class Kernel:
         def store(s: Store) -> Store:
             return Store(names.get(s.buffer, s.buffer), s.index, value(s.value))
 
-        def combined(one: Accumulate) -> Accumulate:
-            return Accumulate(names.get(one.name, one.name), one.kind, one.value)
+        def named(some: Iterable[Named]) -> tuple[Named, ...]:
+            return tuple(replace(one, name=names.get(one.name, one.name)) for one in some)
 
         def renamed(one: Pass) -> Pass:
             one = one.rewritten(value, store)
-            scans = tuple(replace(scan, name=names.get(scan.name, scan.name)) for scan in one.scans)
-            reductions, columns = (tuple(map(combined, some)) for some in (one.reductions, one.columns))
-            return replace(one, reductions=reductions, columns=columns, scans=scans)
+            return replace(one, reductions=named(one.reductions), columns=named(one.columns), scans=named(one.scans))
 
-        return replace(
-            self,
-            name=name,
-            params=tuple(Param(names.get(p.name, p.name), p.dtype, p.written) for p in self.params),
-            passes=tuple(map(renamed, self.passes)),
-            scratch=tuple(replace(one, name=names.get(one.name, one.name)) for one in self.scratch),
-            after=tuple(map(store, self.after)),
-        )
+        passes, after = tuple(map(renamed, self.passes)), tuple(map(store, self.after))
+        params, scratch = named(self.params), named(self.scratch)
+        return replace(self, name=name, params=params, passes=passes, scratch=scratch, after=after)
 
     def text(self) -> str:
         numbers = [f"{n.name}: {'f64' if isinstance(n, Number) else 'i64'}" for n in self.numbers]
-        lines = [f"kernel {self.name}({', '.join([*(_param_text(p) for p in self.params), *numbers])})"]
+        params = [f"{'out ' if p.written else ''}{p.name}: {p.dtype}" for p in self.params]
+        lines = [f"kernel {self.name}({', '.join(params + numbers)})"]
         lines += [f"  scratch {s.name}: {s.dtype}[{s.numel}]" for s in self.scratch]
-        indent = "  "
-        for var in self.outer:
-            lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}{' (down)' * (var in self.down)}:")
-            indent += "  "
+        depth = len(self.outer) + 1
+        lines += self._loop_texts(self.outer, 1)
         for one in self.passes:
-            lines += [f"{indent}{line}" for line in _statements(Pass((), (), one.before))]
-            if not one.has_loop:
-                continue
-            inner = indent
-            for var in self.row:
-                lines.append(f"{inner}for {var.name} < {var.size}{_lane_mark(self, var)}:")
-                inner += "  "
-            lines += [f"{inner}{line}" for line in _statements(one)]
+            lines += _indented(_statements(Pass((), (), one.before)), depth)
+            if one.has_loop:
+                lines += [*self._loop_texts(self.row, depth), *_indented(_statements(one), depth + len(self.row))]
         if self.after:
-            indent = indent.removesuffix("  " * len(self.down))
-            for var in self.row:
-                lines.append(f"{indent}for {var.name} < {var.size}{_lane_mark(self, var)}:")
-                indent += "  "
-            lines += [f"{indent}{line}" for line in _statements(Pass((), (), self.after))]
+            depth -= len(self.down)
+            lines += self._loop_texts(self.row, depth)
+            lines += _indented(_statements(Pass((), (), self.after)), depth + len(self.row))
         return "\n".join(lines)
+
+    def _loop_texts(self, loops: Sequence[Var], depth: int) -> Iterable[str]:
+        for at, var in enumerate(loops):
+            marks = " (lanes)" * (var is self.lane) + " (down)" * (var in self.down)
+            yield from _indented([f"for {var.name} < {var.size}{marks}:"], depth + at)
 
 
 def params_of(passes: Iterable[Pass], after: Iterable[Store] = (), own: Collection[str] = ()) -> tuple[Param, ...]:
@@ -279,24 +281,20 @@ def params_of(passes: Iterable[Pass], after: Iterable[Store] = (), own: Collecti
 
 def with_numbers(kernel: Kernel) -> Kernel:
     """The kernel with the symbols and numbers of its loops, indices and values."""
-    sizes = set(symbols_of((*(v.size for v in (*kernel.outer, *kernel.row)), *(s.numel for s in kernel.scratch))))
-    floats: set[Number] = set()
-    for store in kernel.stores:
-        sizes |= index.symbols(store.index)
-    for one in kernel.passes:
-        for node in walk(*one.values):
-            if isinstance(node, Number):
-                floats.add(node)
-            elif isinstance(node, Load):
-                sizes = sizes.union(*(index.symbols(ix) for ix in node.index))
-            elif isinstance(node, Index):
-                sizes |= index.symbols(node.ix)
-    numbers: list[Symbol | Number] = sorted(sizes, key=lambda s: s.name)
+    sizes = symbols_of((*(v.size for v in (*kernel.outer, *kernel.row)), *(s.numel for s in kernel.scratch)))
+    found, floats = symbols_and_numbers(*(value for one in kernel.passes for value in one.values))
+    found = found.union(sizes, *(index.symbols(store.index) for store in kernel.stores))
+    numbers: list[Symbol | Number] = sorted(found, key=lambda s: s.name)
     return replace(kernel, numbers=(*numbers, *sorted(floats, key=lambda n: n.name)))
 
 
-def _param_text(p: Param) -> str:
-    return f"{'out ' if p.written else ''}{p.name}: {p.dtype}"
+def read_params(*roots: Expr) -> dict[str, Param]:
+    """The buffers that are read under the roots, by their names."""
+    return {load.source: Param(load.source, load.dtype, False) for load in loads(*roots)}
+
+
+def _indented(lines: Iterable[str], depth: int) -> list[str]:
+    return [f"{'  ' * depth}{line}" for line in lines]
 
 
 def _statements(one: Pass) -> list[str]:
@@ -309,7 +307,3 @@ def _statements(one: Pass) -> list[str]:
     lines += [f"{a.name} = {a.kind} down {next(texts)}" for a in one.columns]
     lines += [f"check {next(texts)} else {c.failure.exception}" for c in one.checks]
     return lines + [f"{s.buffer}[{s.index}] = {next(texts)}" for s in one.stores]
-
-
-def _lane_mark(kernel: Kernel, var: Var) -> str:
-    return " (lanes)" if var is kernel.lane else ""

@@ -269,3 +269,11 @@ SCANS: dict[str, ReductionRow] = {
     **{name: REDUCTIONS[name] for name in ("sum", "prod", "max", "min")},
     "logsumexp": ReductionRow("logsumexp", "logaddexp", "f", lambda d: extremes(d)[0], torch.logsumexp),
 }
+
+#: ATen's convolutions -> the positions of their inputs, weights, and gradients of results.
+CONVOLUTIONS: dict[object, tuple[int, int, int | None]] = {
+    aten.convolution.default: (0, 1, None),
+    aten.convolution_backward.default: (1, 2, 0),
+}
+#: ATen's attention on the CPU.
+CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 from torch import fx
 
 from framesmith_aten import layouts
-from framesmith_backends.ir.expr import Expr, Index, Load, Number, walk
-from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.expr import Expr, Number, loads, symbols_and_numbers
 from framesmith_backends.ir.symbolic.index import Ix, Var
-from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, extreme, symbols, symbols_of, where_not_empty
+from framesmith_backends.ir.symbolic.size import (
+    Size,
+    Sym,
+    Symbol,
+    extreme,
+    numel,
+    symbols_of,
+    where_not_empty,
+)
 from framesmith_backends.ir.text import named_text
 
 
@@ -32,10 +38,7 @@ class Layout:
 
     @property
     def numel(self) -> Size:
-        count: Size = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return numel(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,24 @@ class BufferView:
         """The view, of a buffer of another name."""
         return replace(self, source=names.get(self.source, self.source))
 
+    def text(self) -> str:
+        start = f"+{self.offset}" if self.offset != 0 else ""
+        return f"{self.source}{start} by {list(self.strides)}"
+
     @property
     def transposed(self) -> BufferView:
         """The view with its last two dimensions exchanged."""
         *shape, m, n = self.shape
         *strides, down, right = self.strides
         return replace(self, shape=(*shape, n, m), strides=(*strides, right, down))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The exception of a check that does not hold: a Python exception by its name, and its message."""
+
+    exception: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,25 +189,17 @@ class Program:
         """Return the runtime values that bind the symbols and numbers of a definition, or of a call's result."""
         if not self.is_symbolic:
             return ()
-        names: list[str] = []
-        found: set[Symbol] = set()
+        numbers: list[Number] = []
         if isinstance(item, Def):
-            layouts = [item.layout]
+            found, numbers = symbols_and_numbers(item.body)
             found |= symbols_of(v.size for v in item.domain)
-            for node in walk(item.body):
-                if isinstance(node, Number):
-                    names.append(node.name)
-                elif isinstance(node, Index):
-                    found |= index.symbols(node.ix)
-                elif isinstance(node, Load):
-                    layouts.append(self.layouts[node.source])
-                    found = found.union(*(index.symbols(ix) for ix in node.index))
+            layouts = [item.layout, *(self.layouts[load.source] for load in loads(item.body))]
         else:
+            found = symbols_of(() if item.size is None else (item.size,))
             layouts = [self.layouts[item.name]] if item.name in self.layouts else []
-            found |= symbols(item.size) if item.size is not None else set()
-        for layout in layouts:
-            found |= symbols_of((*layout.shape, *layout.strides))
-        return tuple(dict.fromkeys([*names, *sorted(self.bindings[symbol].source for symbol in found)]))
+        found = found.union(*(symbols_of((*layout.shape, *layout.strides)) for layout in layouts))
+        sources = sorted(self.bindings[symbol].source for symbol in found)
+        return tuple(dict.fromkeys([*(number.name for number in numbers), *sources]))
 
     def text(self) -> str:
         lines = [f"{name}: {describe(self.layouts[name])}" for name in self.inputs if name in self.layouts]
@@ -204,7 +211,7 @@ class Program:
 
 def updated_place(d: Def) -> tuple[Ix, ...]:
     """Return the indices at which a definition updates another: those at which it reads that one."""
-    [place] = {node.index for node in walk(d.body) if isinstance(node, Load) and node.source == d.updates}
+    [place] = {load.index for load in loads(d.body) if load.source == d.updates}
     return place
 
 

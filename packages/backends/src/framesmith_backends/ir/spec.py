@@ -14,11 +14,10 @@ import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
-from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
-from framesmith_backends.ir.program import Def, Layout, Program, updated_place
+from framesmith_backends.ir.program import Def, Failure, Layout, Program, updated_place
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
 from framesmith_backends.ir.symbolic.size import hint

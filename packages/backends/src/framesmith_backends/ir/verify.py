@@ -6,14 +6,22 @@ from collections.abc import Iterable
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Expr, Index, Load, Op, Ref, loads, variables, walk, why_not_op
-from framesmith_backends.ir.fused.attention import FINITE_TOTAL, FULLY_MASKED, LARGEST, TOTAL, FusedAttention
+from framesmith_backends.ir.fused.attention import (
+    FINITE_TOTAL,
+    FULLY_MASKED,
+    LARGEST,
+    TOTAL,
+    AttentionTile,
+    FusedAttention,
+)
 from framesmith_backends.ir.fused.attention_gradient import FusedAttentionGradient
-from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
+from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel, Pass
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS
-from framesmith_backends.ir.program import Def, Program
+from framesmith_backends.ir.program import BufferView, Def, Program
 from framesmith_backends.ir.symbolic import index
-from framesmith_backends.ir.symbolic.size import surely_at_least
+from framesmith_backends.ir.symbolic.index import Var
+from framesmith_backends.ir.symbolic.size import Size, surely_at_least
 
 
 class Malformed(Exception):
@@ -24,9 +32,14 @@ def verify_program(program: Program) -> None:
     """Definitions come before their uses, read inside their sources' shapes, and have the declared types."""
     known = {name for name in program.layouts if name not in program.defs}
     for d in program.defs.values():
-        for problem in _def_problems(d, program, known):
-            raise Malformed(f"definition {d.name}: {problem}")
+        _refuse(f"definition {d.name}", _def_problems(d, program, known))
         known.add(d.name)
+
+
+def _refuse(where: str, problems: Iterable[str]) -> None:
+    """Raise the first problem, if any."""
+    for problem in problems:
+        raise Malformed(f"{where}: {problem}")
 
 
 def _def_problems(d: Def, program: Program, known: set[str]) -> Iterable[str]:
@@ -107,17 +120,15 @@ def verify_kernel(kernel: Kernel) -> None:
     readable = {p.name for p in kernel.params} | {s.name for s in kernel.scratch}
     done: set[str] = set()
     for number, one in enumerate(kernel.passes):
-        for problem in _pass_problems(kernel, one, written, readable, done):
-            raise Malformed(f"kernel {kernel.name}, pass {number}: {problem}")
+        _refuse(f"kernel {kernel.name}, pass {number}", _pass_problems(kernel, one, written, readable, done))
         done |= {a.name for a in one.reductions}
-    for problem in _column_problems(kernel, written):
-        raise Malformed(f"kernel {kernel.name}: {problem}")
+    _refuse(f"kernel {kernel.name}", _loop_problems(kernel, written))
+
+
+def _loop_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
+    """Column reductions are stored once for each column; lanes are along a loop."""
     if kernel.lane is not None and kernel.lane not in (*kernel.outer, *kernel.row):
-        raise Malformed(f"kernel {kernel.name}: lanes along {kernel.lane}, which is no loop")
-
-
-def _column_problems(kernel: Kernel, written: set[str]) -> Iterable[str]:
-    """Column reductions are stored once for each column."""
+        yield f"lanes along {kernel.lane}, which is no loop"
     made = [a.name for one in kernel.passes for a in one.columns]
     if kernel.outer[len(kernel.outer) - len(kernel.down) :] != kernel.down:
         yield "loops that go down are the last of the outer ones"
@@ -155,9 +166,13 @@ def _pass_problems(kernel: Kernel, one: Pass, written: set[str], readable: set[s
                 yield f"{node!r} is not flat"
             if isinstance(node, Ref) and node.name not in known:
                 yield f"{node!r} refers to no earlier reduction or scan"
-        stray = frozenset().union(*(variables(r) for r in roots)) - allowed
-        if stray:
-            yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"
+        yield from _stray_variables(roots, allowed)
+
+
+def _stray_variables(roots: Iterable[Expr], allowed: Iterable[Var]) -> Iterable[str]:
+    stray = frozenset[Var]().union(*map(variables, roots)) - {*allowed}
+    if stray:
+        yield f"variables {sorted(v.name for v in stray)} where only {sorted(v.name for v in allowed)} are known"
 
 
 def verify_item(item: object) -> None:
@@ -165,24 +180,37 @@ def verify_item(item: object) -> None:
     if isinstance(item, Kernel):
         verify_kernel(item)
     elif isinstance(item, FusedMatmul):
-        verify_fused_matmul(item)
+        _refuse(f"matmul {item.name}", _matmul_problems(item))
+        kernel = item.epilogue
+        written, readable = {p.name for p in kernel.params if p.written}, {p.name for p in kernel.params}
+        problems = _pass_problems(kernel, kernel.passes[0], written, readable, {ACCUMULATOR})
+        _refuse(f"matmul {item.name}, epilogue", problems)
+        _refuse(f"matmul {item.name}, prologue", _prologue_problems(item, written))
     elif isinstance(item, FusedAttention):
-        verify_fused_attention(item)
+        _refuse(f"attention {item.name}", _attention_problems(item))
     elif isinstance(item, FusedAttentionGradient):
-        verify_fused_attention_gradient(item)
+        _refuse(f"attention gradient {item.name}", _gradient_problems(item))
 
 
-def verify_fused_matmul(matmul: FusedMatmul) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and the epilogue stores each point of the result once."""
-    for problem in _matmul_problems(matmul):
-        raise Malformed(f"matmul {matmul.name}: {problem}")
-    kernel = matmul.epilogue
-    written = {p.name for p in kernel.params if p.written}
-    readable = {p.name for p in kernel.params}
-    for problem in _pass_problems(kernel, kernel.passes[0], written, readable, {ACCUMULATOR}):
-        raise Malformed(f"matmul {matmul.name}, epilogue: {problem}")
-    for problem in _prologue_problems(matmul, written):
-        raise Malformed(f"matmul {matmul.name}, prologue: {problem}")
+def _view_problems(wanted: Iterable[tuple[BufferView, tuple[Size, ...]]]) -> Iterable[str]:
+    for place, shape in wanted:
+        if place.shape != shape or len(place.strides) != len(shape):
+            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
+
+
+def _tile_problems(tile: TileShape | AttentionTile, *lengths: int) -> Iterable[str]:
+    if any(length < 1 or length & (length - 1) for length in lengths):
+        yield f"a tile of {tile.text()}"
+
+
+def _score_problems(what: str, value: Expr, known: set[str], loops: Iterable[Var]) -> Iterable[str]:
+    """Pointwise work on results of matmuls is float32, of these results, and over these loops."""
+    if value.dtype != "f32":
+        yield f"{what} of {value.dtype}"
+    stray = {node.name for node in walk(value) if isinstance(node, Ref)} - known
+    if stray:
+        yield f"{what} of {sorted(stray)}"
+    yield from _stray_variables((value,), loops)
 
 
 def _prologue_problems(matmul: FusedMatmul, written: set[str]) -> Iterable[str]:
@@ -200,21 +228,16 @@ def _prologue_problems(matmul: FusedMatmul, written: set[str]) -> Iterable[str]:
                 yield f"{node!r} is written to, or not flat"
             if isinstance(node, Ref):
                 yield f"{node!r} refers to nothing"
-        stray = variables(value) - {*loops}
-        if stray:
-            yield f"variables {sorted(v.name for v in stray)} where only {[v.name for v in loops]} are known"
+        yield from _stray_variables((value,), loops)
 
 
 def _matmul_problems(matmul: FusedMatmul) -> Iterable[str]:
+    """Operands agree in their sizes, tiles are powers of two, and the epilogue stores each point of the result once."""
     tile, kernel = matmul.tile, matmul.epilogue
     loops = (matmul.batch, matmul.rows, matmul.columns)
     wanted = (loops[0].size, loops[1].size, matmul.depth), (loops[0].size, matmul.depth, loops[2].size)
-    for place, shape in zip((matmul.a, matmul.b), wanted, strict=True):
-        if place.shape != shape or len(place.strides) != len(shape):
-            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
-    for length in (tile.rows, tile.columns, tile.depth, tile.warps, tile.splits):
-        if length < 1 or length & (length - 1):
-            yield f"a tile of {tile.text()}"
+    yield from _view_problems(zip((matmul.a, matmul.b), wanted, strict=True))
+    yield from _tile_problems(tile, tile.rows, tile.columns, tile.depth, tile.warps, tile.splits)
     if (matmul.part is not None) != (tile.splits > 1):
         yield f"{tile.splits} parts of the depth along {matmul.part}"
     if (matmul.rest is not None) != (tile.evenly > 0) or (tile.evenly > 0 and (tile.splits > 1 or tile.programs > 0)):
@@ -235,32 +258,16 @@ def _matmul_problems(matmul: FusedMatmul) -> Iterable[str]:
         yield "an operand is written to"
 
 
-def verify_fused_attention(attention: FusedAttention) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the matmul and its indices."""
-    for problem in _attention_problems(attention):
-        raise Malformed(f"attention {attention.name}: {problem}")
-
-
 def _attention_problems(attention: FusedAttention) -> Iterable[str]:
+    """Operands agree in their sizes, tiles are powers of two, and scores are float32, of the matmul and its indices."""
     tile, loops = attention.tile, (attention.batch, attention.rows, attention.columns)
     batch, rows, columns = (loop.size for loop in loops)
     depth, length = attention.queries.shape[-1], attention.values.shape[-1]
     operands = attention.queries, attention.keys, attention.values
     wanted = (batch, rows, depth), (batch, depth, columns), (batch, columns, length)
-    for place, shape in zip(operands, wanted, strict=True):
-        if place.shape != shape or len(place.strides) != len(shape):
-            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
-    for count in (tile.rows, tile.columns, tile.warps):
-        if count < 1 or count & (count - 1):
-            yield f"a tile of {tile.text()}"
-    if attention.scores.dtype != "f32":
-        yield f"scores of {attention.scores.dtype}"
-    stray = {node.name for node in walk(attention.scores) if isinstance(node, Ref)} - {ACCUMULATOR}
-    if stray:
-        yield f"scores of {sorted(stray)}"
-    unknown = variables(attention.scores) - {*loops}
-    if unknown:
-        yield f"variables {sorted(v.name for v in unknown)} where only {[v.name for v in loops]} are known"
+    yield from _view_problems(zip(operands, wanted, strict=True))
+    yield from _tile_problems(tile, tile.rows, tile.columns, tile.warps)
+    yield from _score_problems("scores", attention.scores, {ACCUMULATOR}, loops)
     written = {attention.result, *(one.buffer for one in attention.kept)}
     if any(param.name in written for param in attention.params if not param.written):
         yield "an operand is written to"
@@ -272,13 +279,8 @@ def _attention_problems(attention: FusedAttention) -> Iterable[str]:
             yield f"{one.buffer} for each column"
 
 
-def verify_fused_attention_gradient(gradient: FusedAttentionGradient) -> None:
-    """Operands agree in their sizes, tiles are powers of two, and values are float32, of matmuls and their indices."""
-    for problem in _gradient_problems(gradient):
-        raise Malformed(f"attention gradient {gradient.name}: {problem}")
-
-
 def _gradient_problems(gradient: FusedAttentionGradient) -> Iterable[str]:
+    """Operands agree in their sizes, tiles are powers of two, and values are float32, of matmuls and their indices."""
     tile, loops = gradient.tile, (gradient.batch, gradient.own, gradient.other)
     batch, own, other = (loop.size for loop in loops)
     known = {one.name for one in gradient.matmuls}
@@ -286,21 +288,10 @@ def _gradient_problems(gradient: FusedAttentionGradient) -> Iterable[str]:
     wanted += [(one.other, (batch, one.own.shape[-1], other)) for one in gradient.matmuls]
     wanted += [(one.factor, (batch, other, one.factor.shape[-1])) for one in gradient.sums]
     wanted += [(one.result, (batch, own, one.factor.shape[-1])) for one in gradient.sums]
-    for place, shape in wanted:
-        if place.shape != shape or len(place.strides) != len(shape):
-            yield f"{place.source} is {list(place.shape)} by {list(place.strides)} instead of {list(shape)}"
-    for count in (tile.rows, tile.columns, tile.warps):
-        if count < 1 or count & (count - 1):
-            yield f"a tile of {tile.text()}"
+    yield from _view_problems(wanted)
+    yield from _tile_problems(tile, tile.rows, tile.columns, tile.warps)
     for one in gradient.sums:
-        if one.value.dtype != "f32":
-            yield f"values of {one.value.dtype}"
-        stray = {node.name for node in walk(one.value) if isinstance(node, Ref)} - known
-        if stray:
-            yield f"values of {sorted(stray)}"
-        unknown = variables(one.value) - {*loops}
-        if unknown:
-            yield f"variables {sorted(v.name for v in unknown)} where only {[v.name for v in loops]} are known"
+        yield from _score_problems("values", one.value, known, loops)
     if not gradient.sums:
         yield "nothing is summed up"
     written = [one.result.source for one in gradient.sums]

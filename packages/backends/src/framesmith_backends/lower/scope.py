@@ -9,10 +9,9 @@ from itertools import zip_longest
 import torch
 
 from framesmith_backends.ir.dtypes import DTYPES, FROM_TORCH, compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr, Load, Op, number, variables
-from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.expr import Expr, Load, Op, cast, number, variables
 from framesmith_backends.ir.ops import REDUCTIONS, SCANS, ReductionRow
-from framesmith_backends.ir.program import Def, Layout, Program, contiguous_strides, is_dense
+from framesmith_backends.ir.program import Def, Failure, Layout, Program, contiguous_strides, is_dense
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided, numel, surely_positive
@@ -229,10 +228,6 @@ class Scope:
             if not self.target.scans_rows:
                 self.program.column_scans.add(found.source)
         return found
-
-
-def cast(body: Expr, dtype: str) -> Expr:
-    return body if body.dtype == dtype else Cast(body, dtype)
 
 
 def as_stored(value: Expr, dtype: str) -> Expr:

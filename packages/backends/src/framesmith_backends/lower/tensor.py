@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
-from framesmith_backends.ir.expr import Cast, Expr, Load, Number, number
+from framesmith_backends.ir.expr import Cast, Expr, Load, Number, cast, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Undecided
@@ -80,7 +80,7 @@ def met(value: Expr, dtype: str, meets: str | None = None) -> Expr:
     """The value cast to `dtype`; rounded to the type `meets` before, if given."""
     if meets is not None and compute_type(meets) == dtype and meets not in (dtype, value.dtype):
         value = Cast(Cast(value, dtype), meets)
-    return value if value.dtype == dtype else Cast(value, dtype)
+    return cast(value, dtype)
 
 
 def rounded(value: bool | int | float | Sym | Number, dtype: str, meets: str | None = None) -> Expr:

@@ -12,7 +12,7 @@ from torch.fx.node import Argument
 from framesmith_aten.graphs.cleanup import eliminate_dead
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.symbolic import all_equal
-from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite.replacing import Copies, replaced
 from framesmith_guards.torch_adapter import aten

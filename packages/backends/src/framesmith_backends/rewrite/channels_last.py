@@ -20,7 +20,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.layouts import has_stride
 from framesmith_aten.symbolic import all_equal
-from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.lower.registry import RULES
 from framesmith_backends.rewrite.replacing import call
 from framesmith_guards.torch_adapter import OpOverload, aten

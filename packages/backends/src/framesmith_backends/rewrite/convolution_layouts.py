@@ -17,7 +17,7 @@ from torch import fx
 
 from framesmith_aten.operators import arguments
 from framesmith_backends.ir.dtypes import is_low_precision
-from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.reporting import Refusal
 from framesmith_backends.rewrite.channels_last import (
     Preference,

@@ -20,7 +20,7 @@ from framesmith_backends.cuda import stages_of
 from framesmith_backends.ir.expr import Cast, Ref
 from framesmith_backends.ir.fused.attention import AttentionTile
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.verify import Malformed, verify_fused_attention
+from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.schedule.plan import Plan
 from framesmith_backends.schedule.steps import Allocate, CallStep, Run
@@ -39,7 +39,7 @@ def inputs_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
 def stages(case: Case, dtype: torch.dtype = BF16) -> Any:
     found = stages_of(trace(function_of(case), inputs_of(case, dtype)))
     for attention in found.plan.attentions:
-        verify_fused_attention(attention)
+        verify_item(attention)
     return found
 
 
@@ -99,7 +99,7 @@ def test_attention_that_is_not_well_formed_is_refused() -> None:
         ({"result": item.queries.source}, "an operand is written to"),
     ):
         with pytest.raises(Malformed, match=problem):
-            verify_fused_attention(replace(item, **changed))
+            verify_item(replace(item, **changed))
 
 
 def test_a_first_loop_asks_the_mask_where_that_reads_little() -> None:

@@ -27,7 +27,7 @@ from framesmith_backends.cuda import TritonStages, stages_of
 from framesmith_backends.ir.fused.matmul import FusedMatmul, Rest, TileShape
 from framesmith_backends.ir.kernel import Kernel, Store
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.verify import Malformed, verify_fused_matmul
+from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import rendered
 from framesmith_backends.render.triton.fused.matmul import render_matmul
 from framesmith_backends.render.triton.fused.matmul_tiles import (
@@ -108,7 +108,7 @@ def compiled(
 ) -> TritonStages:
     stages = stages_of(trace(function, inputs_of(*shapes, dtype=dtype)), choose=Choices(clock, on_error=on_error))
     for matmul in stages.plan.fused_matmuls:
-        verify_fused_matmul(matmul)
+        verify_item(matmul)
     return stages
 
 
@@ -123,7 +123,7 @@ def test_matmuls_are_checked() -> None:
     for tiled in (tile, replace(tile, splits=4), replace(tile, programs=132), replace(tile, evenly=132)):
         (first, *_) = fusable.items(tiled)
         assert isinstance(first, FusedMatmul)
-        verify_fused_matmul(first)
+        verify_item(first)
     (stores,) = (one.stores for one in matmul.epilogue.passes)
     written = matmul.a.source
     other = storing(matmul, replace(stores[0], buffer=written))
@@ -139,7 +139,7 @@ def test_matmuls_are_checked() -> None:
         (replace(matmul, epilogue=other), "an operand is written to"),
     ):
         with pytest.raises(Malformed, match=problem):
-            verify_fused_matmul(broken)
+            verify_item(broken)
 
 
 @pytest.mark.nightly

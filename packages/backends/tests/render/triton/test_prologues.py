@@ -28,7 +28,7 @@ from framesmith_backends.ir.spec import flat_memory, run_fused_matmul, run_kerne
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import ZERO
 from framesmith_backends.ir.symbolic.size import hint
-from framesmith_backends.ir.verify import Malformed, verify_fused_matmul
+from framesmith_backends.ir.verify import Malformed, verify_item
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun, rendered
 from framesmith_backends.render.triton.fused.matmul_tiles import (
     MOST_CANDIDATES,
@@ -88,7 +88,7 @@ def run_by_meaning(stages: TritonStages, inputs: Sequence[torch.Tensor]) -> list
             memory |= {one.name: tensor for one, tensor in zip(step.inner, inner, strict=True)}
             for item in step.items:
                 if isinstance(item, FusedMatmul):
-                    verify_fused_matmul(item)
+                    verify_item(item)
                     run_fused_matmul(item, memory)
                 else:
                     assert isinstance(item, Kernel)
@@ -115,7 +115,7 @@ def test_interpreted_numbers_are_as_near_as_eagers() -> None:
 def test_prologues_are_checked() -> None:
     fusable = fusable_of()
     matmul = fusable.in_tiles(replace(fusable.matmul.tile, computed=(False, True)))
-    verify_fused_matmul(matmul)
+    verify_item(matmul)
     written = matmul.epilogue.passes[0].stores[0].buffer
     for broken, problem in (
         (replace(matmul, prologues=(None, None)), "0 of them for 64x64"),
@@ -126,7 +126,7 @@ def test_prologues_are_checked() -> None:
         (replace(matmul, prologues=(None, Load("x1", (index.of(matmul.rows),), "bf16"))), "variables \\['pm'\\]"),
     ):
         with pytest.raises(Malformed, match=problem):
-            verify_fused_matmul(broken)
+            verify_item(broken)
 
 
 def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
@@ -135,7 +135,7 @@ def test_both_variants_are_measured_and_the_fastest_is_taken() -> None:
     clock = StandInClock(**{names[1]: 6e-6, tiles_of((False, False))[0].text(): 7e-6})
     stages = stages_of(trace(linear, layer()), choose=Choices(clock))
     (matmul,) = stages.plan.fused_matmuls
-    verify_fused_matmul(matmul)
+    verify_item(matmul)
     assert matmul.tile.text() == names[1] and not stages.plan.kernels
     assert stages.matmuls.startswith("mm_default: aten.mm.default and its kernel and what computes b\n")
     assert f"{names[1]}: 6.00 us, chosen" in stages.matmuls

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, loads, on_buffers, walk
+from framesmith_backends.ir.expr import Const, Expr, Number, Op, Ref, on_buffers, walk
 from framesmith_backends.ir.fused.matmul import ACCUMULATOR
-from framesmith_backends.ir.kernel import Param, Store
+from framesmith_backends.ir.kernel import Param, Store, read_params
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.ir.symbolic.size import Symbol, hint, numel
 
 #: Whether attention whose queries and keys are of a type is to be one kernel on a device.
 Attends = Callable[[str, str], bool]
@@ -69,6 +70,7 @@ class FusedAttention:
     result: str
     tile: AttentionTile
     kept: tuple[Store, ...] = ()
+    numbers: ClassVar[tuple[Symbol | Number, ...]] = ()
 
     @property
     def operands(self) -> tuple[tuple[BufferView, str], ...]:
@@ -77,25 +79,15 @@ class FusedAttention:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        found = {place.source: Param(place.source, self.factors, False) for place in (self.queries, self.keys)}
-        found[self.values.source] = Param(self.values.source, self.dtype, False)
-        found |= {load.source: Param(load.source, load.dtype, False) for load in loads(self.scores)}
-        found |= {load.source: Param(load.source, load.dtype, False) for one in self.kept for load in loads(one.value)}
+        found = {place.source: Param(place.source, dtype, False) for place, dtype in self.operands}
+        found |= read_params(self.scores, *(one.value for one in self.kept))
         kept = (Param(one.buffer, "f32", True) for one in self.kept)
         return (*found.values(), Param(self.result, self.dtype, True), *kept)
 
     @property
-    def numbers(self) -> tuple[Symbol | Number, ...]:
-        return ()
-
-    @property
     def points(self) -> int:
         """Multiplications."""
-        count = 1
-        for size in (*self.queries.shape, self.columns.size):
-            assert isinstance(size, int)
-            count *= size
-        return 2 * count
+        return 2 * hint(numel((*self.queries.shape, self.columns.size)))
 
     def on(self, names: Mapping[str, str]) -> FusedAttention:
         """Attention on buffers of other names."""
@@ -106,7 +98,7 @@ class FusedAttention:
             values=self.values.on(names),
             scores=on_buffers(self.scores, names),
             result=names.get(self.result, self.result),
-            kept=tuple(Store(names.get(s.buffer, s.buffer), s.index, on_buffers(s.value, names)) for s in self.kept),
+            kept=tuple(store.on(names) for store in self.kept),
         )
 
     @property

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from framesmith_backends.ir.expr import Cast, Const, Expr, Number, Op, Ref, loads, on_buffers, walk
+from framesmith_backends.ir.expr import Cast, Const, Expr, Number, Op, Ref, on_buffers, walk
 from framesmith_backends.ir.fused.attention import LOWEST, AttentionTile
-from framesmith_backends.ir.kernel import Param
+from framesmith_backends.ir.kernel import Param, read_params
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.ir.symbolic.size import Symbol, hint, numel, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class FusedAttentionGradient:
     sums: tuple[SideSum, ...]
     tile: AttentionTile
     last_first: bool = False
+    numbers: ClassVar[tuple[Symbol | Number, ...]] = ()
 
     @property
     def operands(self) -> tuple[tuple[BufferView, str], ...]:
@@ -68,35 +70,20 @@ class FusedAttentionGradient:
     @property
     def params(self) -> tuple[Param, ...]:
         found = {place.source: Param(place.source, dtype, False) for place, dtype in self.operands}
-        read = loads(*(one.value for one in self.sums))
-        found |= {load.source: Param(load.source, load.dtype, False) for load in read}
+        found |= read_params(*(one.value for one in self.sums))
         return (*found.values(), *(Param(one.result.source, one.result_dtype, True) for one in self.sums))
-
-    @property
-    def numbers(self) -> tuple[Symbol | Number, ...]:
-        return ()
 
     @property
     def points(self) -> int:
         """Multiplications."""
         lengths = [*(one.own.shape[2] for one in self.matmuls), *(one.factor.shape[2] for one in self.sums)]
-        count = 0
-        for length in lengths:
-            each = length * self.batch.size * self.own.size * self.other.size
-            assert isinstance(each, int)
-            count += each
-        return count
+        return hint(total(lengths) * numel((self.batch.size, self.own.size, self.other.size)))
 
     def on(self, names: Mapping[str, str]) -> FusedAttentionGradient:
         """The same on buffers of other names."""
         matmuls = (replace(one, own=one.own.on(names), other=one.other.on(names)) for one in self.matmuls)
         sums = (
-            replace(
-                one,
-                value=on_buffers(one.value, names),
-                factor=one.factor.on(names),
-                result=one.result.on(names),
-            )
+            replace(one, value=on_buffers(one.value, names), factor=one.factor.on(names), result=one.result.on(names))
             for one in self.sums
         )
         return replace(self, matmuls=tuple(matmuls), sums=tuple(sums))
@@ -111,17 +98,12 @@ class FusedAttentionGradient:
     def text(self) -> str:
         sizes = f"{self.batch.size} x [{self.own.size}, {self.other.size}]"
         lines = [f"attention gradient {self.name}: {sizes}, {self.tile.text()}"]
-        lines += [f"  {one.name} = {_text(one.own)} @ {_text(one.other)}, {one.dtype}" for one in self.matmuls]
+        lines += [f"  {one.name} = {one.own.text()} @ {one.other.text()}, {one.dtype}" for one in self.matmuls]
         lines += [
-            f"  {_text(one.result)} = {one.value!r} @ {_text(one.factor)}, {one.dtype} of {one.stored}"
+            f"  {one.result.text()} = {one.value!r} @ {one.factor.text()}, {one.dtype} of {one.stored}"
             for one in self.sums
         ]
         return "\n".join(lines)
-
-
-def _text(place: BufferView) -> str:
-    start = f"+{place.offset}" if place.offset != 0 else ""
-    return f"{place.source}{start} by {list(place.strides)}"
 
 
 def _nothing_without(e: Expr) -> Expr | None:

@@ -7,14 +7,16 @@ other operands and stores what is needed of each element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from framesmith_backends.ir.expr import Expr, Number, loads, on_buffers
-from framesmith_backends.ir.kernel import Kernel, Param
+from framesmith_backends.ir.expr import Expr, Number, on_buffers
+from framesmith_backends.ir.kernel import Kernel, Param, read_params
 from framesmith_backends.ir.program import BufferView
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol
+from framesmith_backends.ir.symbolic.size import Symbol, hint, numel
 
 #: The name of the sum, in float32, in an epilogue.
 ACCUMULATOR = "matmul"
@@ -84,16 +86,13 @@ class FusedMatmul:
     part: Var | None = None
     prologues: tuple[Expr | None, Expr | None] = (None, None)
     rest: Rest | None = None
+    numbers: ClassVar[tuple[Symbol | Number, ...]] = ()
 
     @property
     def tiles(self) -> int:
         """The number of the result's tiles, of all matmuls; parts of the depth do not count."""
         sizes = (self.rows.size, self.tile.rows), (self.columns.size, self.tile.columns), (self.batch.size, 1)
-        count = 1
-        for size, length in sizes:
-            assert isinstance(size, int)
-            count *= -(-size // length)
-        return count
+        return math.prod(-(-hint(size) // length) for size, length in sizes)
 
     @property
     def steps(self) -> int:
@@ -120,10 +119,7 @@ class FusedMatmul:
     def params(self) -> tuple[Param, ...]:
         found: dict[str, Param] = {}
         for place, value in self.operands:
-            if value is None:
-                found[place.source] = Param(place.source, self.dtype, False)
-            else:
-                found |= {load.source: Param(load.source, load.dtype, False) for load in loads(value)}
+            found |= {place.source: Param(place.source, self.dtype, False)} if value is None else read_params(value)
         if self.rest is not None:
             found[self.rest.buffer] = Param(self.rest.buffer, "f32", not self.rest.known)
         if self.rest is None or self.rest.known:
@@ -131,16 +127,9 @@ class FusedMatmul:
         return (*(p for p in found.values() if not p.written), *(p for p in found.values() if p.written))
 
     @property
-    def numbers(self) -> tuple[Symbol | Number, ...]:
-        return ()
-
-    @property
     def points(self) -> int:
         """Multiplications."""
-        _, m, k = self.a.shape
-        count = self.a.shape[0] * m * k * self.b.shape[2]
-        assert isinstance(count, int)
-        return count
+        return hint(numel((*self.a.shape, self.b.shape[2])))
 
     def on(self, names: Mapping[str, str]) -> FusedMatmul:
         """The matmul on buffers of other names."""
@@ -151,7 +140,7 @@ class FusedMatmul:
 
     def text(self) -> str:
         (z, m, k), n = self.a.shape, self.b.shape[2]
-        a, b = (_text(*operand) for operand in self.operands)
+        a, b = (place.text() if value is None else f"({value!r})" for place, value in self.operands)
         head = f"matmul {self.name}: {z} x [{m}, {k}] {a} @ [{k}, {n}] {b}"
         head = f"{head}, {self.dtype}, {self.tile.text()}"
         if self.rest is None:
@@ -159,10 +148,3 @@ class FusedMatmul:
         if not self.rest.known:
             return f"{head}\n  {self.rest.buffer} = sums of {self.left_over} of {self.tiles} tiles, in shares"
         return f"{head}, with sums in {self.rest.buffer}\n{self.epilogue.text()}"
-
-
-def _text(place: BufferView, value: Expr | None) -> str:
-    if value is not None:
-        return f"({value!r})"
-    start = f"+{place.offset}" if place.offset != 0 else ""
-    return f"{place.source}{start} by {list(place.strides)}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, indirect, number
-from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, Value, cast, indirect, number
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.size import numel
 from framesmith_backends.lower.compute import formulas
 from framesmith_backends.lower.compute.reductions import as_divisor, stored
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, as_stored, broadcast_shape, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored, broadcast_shape
 from framesmith_backends.lower.tensor import Shape, Tensor, broadcast, element, point
 
 NONE, MEAN, SUM = 0, 1, 2

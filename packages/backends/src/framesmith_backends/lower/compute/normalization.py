@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 
 from framesmith_backends.ir.dtypes import DTYPES, compute_type
-from framesmith_backends.ir.expr import Expr, Op, number
+from framesmith_backends.ir.expr import Expr, Op, cast, number
 from framesmith_backends.ir.program import has_channels_last, lies_in_rows
 from framesmith_backends.ir.symbolic.size import Size, Sym, numel
 from framesmith_backends.lower.compute.moments import moments, wide_type
 from framesmith_backends.lower.compute.reductions import as_divisor, count, stored
 from framesmith_backends.lower.movement.views import reshaped
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored
 from framesmith_backends.lower.tensor import Shape, Tensor, rounded
 
 Maybe = Tensor | None

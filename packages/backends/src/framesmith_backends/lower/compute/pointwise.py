@@ -19,15 +19,14 @@ from framesmith_backends.ir.dtypes import (
     is_unsigned,
     nearest,
 )
-from framesmith_backends.ir.expr import Const, Expr, Op, number
-from framesmith_backends.ir.failure import Failure
-from framesmith_backends.ir.program import lies_in_rows
+from framesmith_backends.ir.expr import Const, Expr, Op, cast, number
+from framesmith_backends.ir.program import Failure, lies_in_rows
 from framesmith_backends.ir.symbolic.size import Sym, surely_positive
 from framesmith_backends.lower.compute import formulas
 from framesmith_backends.lower.compute.formulas import core, met, times_derivative
 from framesmith_backends.lower.movement.transposing import is_transposing, transposed_copy, walks_in_tiles
 from framesmith_backends.lower.registry import Rule, add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded
 from framesmith_backends.torch_adapter import unstable
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Const, Expr, Index, Op, number
+from framesmith_backends.ir.expr import Const, Expr, Index, Op, cast, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import Size, Sym, numel
 from framesmith_backends.lower.movement.views import reshaped
 from framesmith_backends.lower.registry import Rule, add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, as_stored, cast
+from framesmith_backends.lower.scope import Decline, Scope, as_stored
 from framesmith_backends.lower.tensor import Tensor, point
 
 Dims = Sequence[int] | int | None

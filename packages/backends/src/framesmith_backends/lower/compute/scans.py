@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Op
+from framesmith_backends.ir.expr import Expr, Index, Op, cast
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.lower.compute.reductions import stored
 from framesmith_backends.lower.registry import Rule, add_row
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, element, point
 
 #: Fewer lines of more elements leave a GPU idle: ATen's kernel for one line works across blocks.

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Number, Op, folded, guarded, number
+from framesmith_backends.ir.expr import Expr, Index, Number, Op, cast, folded, guarded, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size, Sym, surely_at_least, symbols_of
 from framesmith_backends.lower.movement.views import moved, normal_place, normal_start, unsqueezed
 from framesmith_backends.lower.registry import Rule, add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point
 
 # A concatenation of more tensors than this is copied by ATen: every part is a test in the loop.

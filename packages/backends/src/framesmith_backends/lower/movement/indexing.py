@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import torch
 
 from framesmith_backends.ir.dtypes import compute_type, holds
-from framesmith_backends.ir.expr import Expr, Index, Op, guarded, indirect, number
-from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.expr import Expr, Index, Op, cast, guarded, indirect, number
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, hint, numel, surely_positive
 from framesmith_backends.lower.movement.copies import Value, conjunction, decline_other_type
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape, cast
+from framesmith_backends.lower.scope import Decline, Scope, broadcast_shape
 from framesmith_backends.lower.tensor import Shape, Tensor, axis, broadcast, point
 
 OUT_OF_RANGE = Failure("IndexError", "index out of range in self")

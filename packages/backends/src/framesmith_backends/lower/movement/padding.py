@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Expr, Index, Op, guarded, indirect
+from framesmith_backends.ir.expr import Expr, Index, Op, cast, guarded, indirect
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import Value, at_least, below, choose, conjunction, inside
 from framesmith_backends.lower.movement.views import moved
 from framesmith_backends.lower.registry import add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point
 
 #: Of a place outside a dimension of that size: where the element is that stands there, (before it, behind it).

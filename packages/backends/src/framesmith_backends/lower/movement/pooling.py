@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Op, folded, guarded, number
+from framesmith_backends.ir.expr import Expr, Index, Op, cast, folded, guarded, number
 from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import below, conjunction, inside
 from framesmith_backends.lower.registry import Rule, add_row, rule
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point
 
 Numbers = Sequence[int] | int

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Cast, Expr, Index, Op, folded, guarded, number
+from framesmith_backends.ir.expr import Cast, Expr, Index, Op, cast, folded, guarded, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import Size
 from framesmith_backends.lower.movement.copies import at_least, below, conjunction, inside
 from framesmith_backends.lower.registry import Rule, add_row
-from framesmith_backends.lower.scope import Decline, Scope, cast
+from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Tensor, point
 
 #: Sums of more elements are ATen's.

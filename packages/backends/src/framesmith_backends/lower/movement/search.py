@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from framesmith_backends.ir.dtypes import compute_type
-from framesmith_backends.ir.expr import Const, Expr, Op, indirect
-from framesmith_backends.ir.failure import Failure
+from framesmith_backends.ir.expr import Const, Expr, Op, cast, indirect
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
 from framesmith_backends.ir.symbolic.size import hint, numel
 from framesmith_backends.lower.registry import rule
-from framesmith_backends.lower.scope import Decline, Scope, cast, promoted
+from framesmith_backends.lower.scope import Decline, Scope, promoted
 from framesmith_backends.lower.tensor import Operand, Shape, Tensor, element, met, point
 
 FAR = Failure("RuntimeError", "torch.searchsorted(): sorter index out of range")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.module import render_attention
 from framesmith_backends.native_ops.attention.shape import (
     FEW,

@@ -14,7 +14,7 @@ from torch.fx.node import Argument
 
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols
-from framesmith_backends.ir.operators import CPU_ATTENTION
+from framesmith_backends.ir.ops import CPU_ATTENTION
 from framesmith_backends.native_ops.attention.shape import MOST_DEPTH
 from framesmith_backends.native_ops.base import CODE, call_like, is_on_cpu, rewritten
 from framesmith_backends.reporting import Refusal, note

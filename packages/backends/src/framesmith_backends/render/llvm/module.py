@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from framesmith_backends.ir.canonical import kernel_form
 from framesmith_backends.ir.expr import Number, cost
-from framesmith_backends.ir.failure import Failure
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.matmul import Item, Matmul
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.size import Sym, Symbol, hint
 from framesmith_backends.render.llvm.blas import BLAS, MATMULS_BEGIN, MATMULS_END, emit_matmul, emit_too_large
 from framesmith_backends.render.llvm.builder import Builder, Value, constant

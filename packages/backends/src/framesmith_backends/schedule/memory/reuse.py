@@ -17,7 +17,7 @@ import torch
 
 from framesmith_aten.operators import is_custom, is_view, op_name, tensors_in
 from framesmith_backends.ir.dtypes import DTYPES
-from framesmith_backends.ir.operators import CONVOLUTIONS
+from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.ir.program import Layout, is_dense
 from framesmith_backends.ir.symbolic.size import hint
 from framesmith_backends.schedule.matmuls.operators import OPERANDS
