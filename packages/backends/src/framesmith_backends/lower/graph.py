@@ -21,8 +21,8 @@ from framesmith_backends.ir.expr import Cast, Expr, Number, Op, walk
 from framesmith_backends.ir.ops import OPS, emitter
 from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is_dense
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
-from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions, scans, softmax
-from framesmith_backends.lower.movement import copies, indexing, padding, pooling, resampling, search, views
+from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions
+from framesmith_backends.lower.movement import copies, indexing, pooling, resampling, search, views
 from framesmith_backends.lower.numbers import Numbers
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
@@ -32,8 +32,7 @@ from framesmith_guards.torch_adapter import OpOverload
 
 # The modules whose import fills the tables.
 RULE_MODULES = (
-    pointwise, views, copies, padding, reductions, moments, softmax, normalization, losses, pooling, resampling,
-    indexing, search, scans,
+    pointwise, views, copies, reductions, moments, normalization, losses, pooling, resampling, indexing, search,
 )  # fmt: skip
 
 #: Stands for the layout of a result that cannot be made, and that nothing uses.

@@ -24,7 +24,7 @@ from framesmith_backends.ir.program import Failure, lies_in_rows
 from framesmith_backends.ir.symbolic.size import Sym, surely_positive
 from framesmith_backends.lower.compute import formulas
 from framesmith_backends.lower.compute.formulas import core, met, times_derivative
-from framesmith_backends.lower.movement.transposing import is_transposing, transposed_copy, walks_in_tiles
+from framesmith_backends.lower.movement.copies import is_transposing, transposed_copy, walks_in_tiles
 from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope, as_stored
 from framesmith_backends.lower.tensor import Operand, Tensor, broadcast, element, point, rounded

@@ -1,20 +1,23 @@
-"""Lowering of operations that move elements into new tensors: concatenation, flips, rolls, masks, creation."""
+"""Lowering of operations that move elements into new tensors: concatenation, flips, rolls, masks, padding, creation.
+
+Tensors that are read across their rows are copied by kernels of their own, which are walked in tiles.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from framesmith_backends.ir.dtypes import compute_type, is_float
-from framesmith_backends.ir.expr import Expr, Index, Number, Op, cast, folded, guarded, number
+from framesmith_backends.ir.expr import Expr, Index, Number, Op, cast, folded, guarded, indirect, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix
-from framesmith_backends.ir.symbolic.size import Size, Sym, surely_at_least, symbols_of
+from framesmith_backends.ir.symbolic.size import Size, Sym, hint, surely_at_least, symbols_of
 from framesmith_backends.lower.movement.views import moved, normal_place, normal_start, unsqueezed
 from framesmith_backends.lower.registry import Rule, add_row, rule
 from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Tensor, point
+from framesmith_backends.lower.tensor import Tensor, axis, point
 
 # A concatenation of more tensors than this is copied by ATen: every part is a test in the loop.
 LARGEST_CAT = 4
@@ -254,3 +257,107 @@ def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
     (here,) = point(s.result.shape)
     value = index.add(index.scale(here, step), index.const(start))
     return s.made(Index(value))
+
+
+# From this many elements on, a transposing copy is a kernel of its own, walked in tiles.
+TILED_COPY = 4096
+
+
+def is_transposing(s: Scope, x: Tensor) -> bool:
+    """Whether the source and the result are contiguous along different dimensions, and large."""
+    if hint(s.result.numel) < TILED_COPY:
+        return False
+    source = s.program.layouts[x.source]
+    flat = index.total(zip(x.index, source.strides, strict=True))
+    steps = [index.coefficient(flat, axis(k, size)) for k, size in enumerate(x.shape)]
+    inner = [k for k, (step, size) in enumerate(zip(s.result.strides, x.shape, strict=True)) if step == 1 and size != 1]
+    return bool(inner) and steps[inner[-1]] not in (0, 1) and 1 in steps
+
+
+def walks_in_tiles(s: Scope) -> bool:
+    """Whether copies of the result's sizes are kernels that walk in tiles, as those of the CPU are."""
+    return not isinstance(s.result.numel, Sym) and s.target.in_order
+
+
+def transposed_copy(s: Scope, x: Tensor) -> Tensor:
+    """The tensor with the result's rows, in memory."""
+    copied = s.compute(lambda v: v, x, dtype=x.dtype)
+    s.program.alone.add(copied.source)
+    return copied
+
+
+def along_rows(s: Scope, x: Tensor) -> Tensor:
+    """The tensor for a rule that reads it several times: copied first where it would be read across rows each time."""
+    return transposed_copy(s, x) if walks_in_tiles(s) and is_transposing(s, x) else x
+
+
+#: Of a place outside a dimension of that size: where the element is that stands there, (before it, behind it).
+Outside = Callable[[Ix, Size], tuple[Ix, Ix]]
+
+
+@rule("constant_pad_nd")
+def constant_pad_nd(s: Scope, x: Tensor, pad: Sequence[Size], value: Value = 0) -> Tensor:
+    where = list(point(s.result.shape))
+    conditions: list[Expr | None] = []
+    for k in range(len(pad) // 2):
+        dim = len(x.shape) - 1 - k
+        where = moved(where, dim, -pad[2 * k])
+        conditions.append(inside(where[dim], x.shape[dim]))
+    return choose(s, conjunction(conditions), x.at(where), value)
+
+
+def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> Tensor:
+    """Along a row of the result its three parts are read as such; along other dimensions the index is computed."""
+    where = list(point(s.result.shape))
+    row: int | None = None
+    for k in range(len(padding) // 2):
+        dim = len(x.shape) - 1 - k
+        where, size = moved(where, dim, -padding[2 * k]), x.shape[dim]
+        place = where[dim]
+        if inside(place, size) is None:
+            continue
+        if s.result.strides[dim] == 1 and row is None:
+            row = dim
+            continue
+        before, behind = outside(place, size)
+        inner = Op("where", at_least(place, size), Index(behind), Index(place))
+        where[dim] = indirect(Op("where", below(place, 0), Index(before), inner), size)
+    if row is None:
+        return s.made(x.at(where))
+    place, size = where[row], x.shape[row]
+    before, behind = outside(place, size)
+    if before.terms and not _is_long(size, s.result.shape[row]):
+        raise Decline("much of a row read from its end: vectors reversed at every step take longer than ATen")
+    is_before, is_behind, is_inside = below(place, 0), at_least(place, size), inside(place, size)
+    assert is_inside is not None
+
+    def element(at: Ix, condition: Expr | None = None) -> Expr:
+        found = x.at((*where[:row], at, *where[row + 1 :]))
+        return found if condition is None else guarded(found, condition)
+
+    first_part = element(before, is_before if before.terms else None)
+    last_part = element(behind, is_behind if behind.terms else None)
+    parts = (first_part, last_part, element(place, is_inside))
+    first, last, rest = (cast(part, compute_type(x.dtype)) for part in parts)
+    body = Op("where", is_before, first, Op("where", is_behind, last, rest))
+    return s.made(body)
+
+
+def _is_long(size: Size, padded: Size) -> bool:
+    """Whether most of a padded row is the row itself, which kernels then compute as a loop of its own."""
+    return isinstance(size, int) and isinstance(padded, int) and padded <= size + size // 4
+
+
+def _reflected(place: Ix, size: Size) -> tuple[Ix, Ix]:
+    return index.scale(place, -1), index.total(((place, -1),), 2 * size - 2)
+
+
+def _nearest(place: Ix, size: Size) -> tuple[Ix, Ix]:
+    return index.ZERO, index.const(size - 1)
+
+
+add_row(lambda s, x, padding: _padded(s, x, padding, _reflected), "reflection_pad2d", "reflection_pad3d")
+add_row(
+    lambda s, x, padding: _padded(s, x, padding, _nearest),
+    "replication_pad1d", "replication_pad2d", "replication_pad3d",
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """Writes calls of the native scans into graphs: `cumsum`, `cumprod`, `cummax`, `cummin`, `logcumsumexp` on the CPU.
 
-Sums and products down columns are kernels of the graph (`lower/compute/scans.py`). Complex numbers, results of few bits
+Sums and products down columns are kernels of the graph (`lower/compute/reductions.py`). Complex numbers, results of few bits
 and small tensors stay with ATen. A flip, a scan and a flip back, as in the
 derivative of a cumulative sum, become a scan from the end.
 """
@@ -15,7 +15,7 @@ from torch import fx
 from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import has_symbols, hint
 from framesmith_backends.ir.dtypes import NUMBERS
-from framesmith_backends.lower.compute.scans import FEWEST_COLUMNS
+from framesmith_backends.lower.compute.reductions import FEWEST_COLUMNS
 from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
 from framesmith_backends.rewrite.replacing import Copies, Write, dropped
 from framesmith_guards.torch_adapter import aten
