@@ -1,8 +1,8 @@
 """Writes calls of the native scans into graphs: `cumsum`, `cumprod`, `cummax`, `cummin`, `logcumsumexp` on the CPU.
 
-Sums and products down columns are kernels of the graph (`lower/compute/reductions.py`). Complex numbers, results of few bits
-and small tensors stay with ATen. A flip, a scan and a flip back, as in the
-derivative of a cumulative sum, become a scan from the end.
+Sums and products down columns are kernels of the graph (`lower/compute/reductions.py`). Complex numbers, results of few
+bits and small tensors stay with ATen. A flip, a scan and a flip back, as in the derivative of a cumulative sum, become
+a scan from the end.
 """
 
 from __future__ import annotations
