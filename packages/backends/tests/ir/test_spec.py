@@ -6,12 +6,13 @@ from functools import partial
 
 import pytest
 import torch
+from graphs.meaning import flat_memory, run_program
 from graphs.tracing import trace
 from sample_programs.samples import SAMPLES, Sample
 from torch import fx
 
 from framesmith_backends.ir.program import Program
-from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel, run_program
+from framesmith_backends.ir.spec import Memory, run_kernel
 from framesmith_backends.ir.verify import verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.definitions import needed

@@ -1,7 +1,7 @@
-"""The meaning of the IR, executable: an interpreter of programs and kernels on torch tensors.
+"""The meaning of the IR, executable: an interpreter of expressions and kernels on torch tensors.
 
-Slow and plain on purpose: every definition and every pass is evaluated at once over its whole domain. Tests
-run it after each pass and compare with what came before. Symbolic sizes have their values while tracing.
+Slow and plain on purpose: every pass is evaluated at once over its whole domain. Symbolic sizes have their values
+while tracing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import torch
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Ref, transform, walk
-from framesmith_backends.ir.fused.matmul import ACCUMULATOR, FusedMatmul
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
 from framesmith_backends.ir.ops import OPS, REDUCTIONS, SCANS
-from framesmith_backends.ir.program import Def, Failure, Layout, Program, updated_place
-from framesmith_backends.ir.symbolic import index
+from framesmith_backends.ir.program import Failure
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Var
 from framesmith_backends.ir.symbolic.size import hint
 
@@ -102,64 +100,13 @@ def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, d
     return torch.where(guard, value, torch.zeros_like(value))
 
 
-def flat_memory(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The tensor's memory from its data pointer on, as far as the layout reaches."""
-    reach = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True)) if layout.numel else 0
-    return tensor.as_strided((hint(reach),), (1,))
-
-
-def run_program(program: Program, memory: Memory) -> Memory:
-    """Compute every definition from the flat buffers in `memory`; returns it with the definitions added."""
-    for d in program.defs.values():
-        memory[d.name] = _run_def(d, program, memory)
-    return memory
-
-
-def _updated(d: Def, program: Program, memory: Memory) -> torch.Tensor:
-    """The memory of what it updates, written point by point along the variables that are taken in order."""
-    assert d.updates is not None
-    steps = program.layouts[d.name].steps
-    place = Index(index.total(zip(updated_place(d), steps, strict=True)))
-    value, where = (_flat_loads(e, program) for e in (d.body, place))
-    out = memory[d.updates].clone()
-    for grid in _in_order(d.kept, [v for v in d.domain if v in d.reduced]):
-        memory[d.updates] = out
-        found, at = (evaluate(e, grid, memory, {}) for e in (value, where))
-        found, at = torch.broadcast_tensors(found, at)  # type: ignore[no-untyped-call]
-        out[at] = found.to(out.dtype)
-    return out
-
-
-def _in_order(together: Sequence[Var], loops: Sequence[Var]) -> Iterator[Grid]:
+def in_order(together: Sequence[Var], loops: Sequence[Var]) -> Iterator[Grid]:
     """The points of some variables at once, one after another along others."""
     for point in itertools.product(*(range(hint(v.size)) for v in loops)):
         yield grid_of(together) | {v: torch.tensor(at) for v, at in zip(loops, point, strict=True)}
 
 
-def _run_def(d: Def, program: Program, memory: Memory) -> torch.Tensor:
-    if d.updates is not None:
-        return _updated(d, program, memory)
-    grid = grid_of(d.domain)
-    value = evaluate(_flat_loads(d.body, program), grid, memory, {})
-    value = value.expand([hint(v.size) for v in d.domain])
-    if d.failure is not None:
-        raise_unless(value, d.failure)
-    if d.reduction is not None:
-        dims = tuple(k for k, v in enumerate(d.domain) if v in d.reduced)
-        value = REDUCTIONS[d.reduction].meaning(value, dims)
-    if d.scan is not None and d.scanned is not None:
-        value = _scanned(d.scan, value, d.domain.index(d.scanned), d.reverse)
-    kept = grid_of(d.kept)
-    where = sum(
-        (kept[a] * hint(s) for a, s in zip(d.axes, d.layout.strides, strict=True) if a is not None), torch.tensor(0)
-    )
-    reach = 1 + sum((n - 1) * s for n, s in zip(d.layout.shape, d.layout.strides, strict=True))
-    out = torch.zeros(hint(reach), dtype=DTYPES[d.dtype].torch)
-    out[where.expand(value.shape)] = value.to(out.dtype)
-    return out
-
-
-def _scanned(kind: str, value: torch.Tensor, dim: int, reverse: bool) -> torch.Tensor:
+def scanned(kind: str, value: torch.Tensor, dim: int, reverse: bool) -> torch.Tensor:
     """At each place what is combined up to it, or from it on."""
     lines = value.unbind(dim)
     found = list(itertools.accumulate(lines[::-1] if reverse else lines, OPS[SCANS[kind].combine].meaning))
@@ -172,20 +119,10 @@ def raise_unless(holds: torch.Tensor, failure: Failure) -> None:
         raise error
 
 
-def _flat_loads(body: Expr, program: Program) -> Expr:
-    def rule(e: Expr) -> Expr | None:
-        if not isinstance(e, Load):
-            return None
-        flat = index.total(zip(e.index, program.layouts[e.source].strides, strict=True))
-        return Load(e.source, (flat,), e.dtype, e.guard)
-
-    return transform(body, rule)
-
-
 def run_kernel(kernel: Kernel, memory: Memory) -> None:
     """Run the kernel on flat buffers, in place. Scratch rows are kept for every outer point at once."""
     if kernel.updates:
-        for here in _in_order(kernel.outer, kernel.row):
+        for here in in_order(kernel.outer, kernel.row):
             _run_updates(kernel, here, memory)
         return
     grid = grid_of((*kernel.outer, *kernel.row))
@@ -196,43 +133,11 @@ def run_kernel(kernel: Kernel, memory: Memory) -> None:
     names = {s.name for s in kernel.scratch}
     for one in kernel.passes:
         columns = {a.name: _combined_down(kernel, a, grid, memory, refs) for a in one.columns}
-        _run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
+        run_pass(one, grid, memory, refs, scratch, names, full, outer_rank)
         refs.update(columns)
     behind = tuple(1 if v in kernel.down else hint(v.size) for v in (*kernel.outer, *kernel.row))
     for store in kernel.after:
         _write(store, evaluate(store.value, grid, memory, refs), grid, memory, behind)
-
-
-def run_fused_matmul(matmul: FusedMatmul, memory: Memory) -> None:
-    """Run the matmul and its epilogue on flat buffers, in place. Sums are of float32, those of all parts at once.
-
-    Where a rest is cut evenly, the second kernel is all of it: nobody else reads the sums of the first.
-    """
-    if matmul.rest is not None and not matmul.rest.known:
-        return
-    columns = matmul.columns
-    loops = (matmul.batch, matmul.rows, matmul.along), (matmul.batch, matmul.along, columns)
-    (a, b) = (_operand(matmul, k, own, memory) for k, own in enumerate(loops))
-    parts = 1 if matmul.part is None else hint(matmul.part.size)
-    depth = matmul.tile.depth * -(-matmul.depth // (matmul.tile.depth * parts))
-    sums = [a[..., k : k + depth] @ b[:, k : k + depth] for k in range(0, depth * parts, depth)]
-    refs = {ACCUMULATOR: sums[0] if matmul.part is None else torch.stack(sums)}
-    outer = matmul.epilogue.outer
-    full = tuple(hint(v.size) for v in outer)
-    _run_pass(matmul.epilogue.passes[0], grid_of(outer), memory, refs, {}, set(), full, len(outer))
-
-
-def _operand(matmul: FusedMatmul, which: int, loops: tuple[Var, Var, Var], memory: Memory) -> torch.Tensor:
-    """The first or the second operand, as it lies in memory or as it is computed."""
-    place, value = matmul.operands[which]
-    if value is None:
-        value = Load(
-            place.source,
-            (index.total(zip(map(index.of, loops), place.strides, strict=True), place.offset),),
-            matmul.dtype,
-        )
-    found = evaluate(value, grid_of(loops), memory, {})
-    return found.expand([hint(v.size) for v in loops]).float()
 
 
 def _combined_down(
@@ -255,7 +160,7 @@ def _run_updates(kernel: Kernel, grid: Grid, memory: Memory) -> None:
         memory[store.buffer][where] = value.to(memory[store.buffer].dtype)
 
 
-def _run_pass(
+def run_pass(
     one: Pass, grid: Grid, memory: Memory, refs: dict[str, torch.Tensor], scratch: dict[str, torch.Tensor],
     names: set[str], full: tuple[int, ...], outer_rank: int,
 ) -> None:  # fmt: skip
@@ -267,7 +172,7 @@ def _run_pass(
         _write(store, value_of(store.value), grid, memory, outer)
     row = tuple(range(outer_rank, len(full)))
     for s in one.scans:
-        refs[s.name] = _scanned(s.kind, value_of(s.value).expand(full), outer_rank, s.reverse)
+        refs[s.name] = scanned(s.kind, value_of(s.value).expand(full), outer_rank, s.reverse)
     fresh = {}
     for a in one.reductions:
         value = value_of(a.value).expand(full)

@@ -10,13 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from case_selection.sweeps import examples
+from graphs.meaning import flat_memory
 from graphs.tracing import trace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.reduction_splits import Split, split_of
-from framesmith_backends.ir.spec import Memory, flat_memory, run_kernel
+from framesmith_backends.ir.spec import Memory, run_kernel
 from framesmith_backends.ir.verify import verify_kernel
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.fusion.group import Group

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from case_selection.sweeps import a_part, examples
+from graphs.meaning import flat_memory, run_program
 from graphs.tracing import trace
 from graphs.tracing_symbolic import trace_symbolic
 from hypothesis import given, settings
@@ -18,7 +19,6 @@ from torch.testing._internal.common_methods_invocations import op_db
 from framesmith_backends import CpuBackend
 from framesmith_backends.ir.expr import Const, Load, Op, indirect, number
 from framesmith_backends.ir.ranges import is_within, range_of
-from framesmith_backends.ir.spec import flat_memory, run_program
 from framesmith_backends.ir.symbolic.index import Var, of
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.schedule.plan import make_plan

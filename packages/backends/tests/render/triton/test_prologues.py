@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from graphs.meaning import flat_memory, run_fused_matmul
 from graphs.tracing import mutating, trace
 from interpreter_scripts.prologues import BF16, CASES, TILE, attempts, compare, compiled, forced, inputs_of
 from interpreter_scripts.run import interpreted
@@ -24,7 +25,7 @@ from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Load, Ref
 from framesmith_backends.ir.fused.matmul import FusedMatmul, TileShape
 from framesmith_backends.ir.kernel import Kernel
-from framesmith_backends.ir.spec import flat_memory, run_fused_matmul, run_kernel
+from framesmith_backends.ir.spec import run_kernel
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import ZERO
 from framesmith_backends.ir.symbolic.size import hint

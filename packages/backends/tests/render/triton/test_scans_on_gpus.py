@@ -12,6 +12,7 @@ import pytest
 import torch
 from case_selection.gpus import with_capabilities
 from case_selection.sweeps import LONG
+from graphs.meaning import flat_memory, run_program
 from graphs.tracing import trace
 from interpreter_scripts.run import interpreted
 from ir.test_spec import graph_values, memory_of
@@ -19,7 +20,7 @@ from sample_programs.scans import PROGRAMS, Program, back
 
 from framesmith_backends import CpuBackend, CudaBackend
 from framesmith_backends.ir.kernel import Scan
-from framesmith_backends.ir.spec import flat_memory, run_kernel, run_program
+from framesmith_backends.ir.spec import run_kernel
 from framesmith_backends.ir.verify import Malformed, verify_kernel, verify_program
 from framesmith_backends.lower.graph import lower_graph
 from framesmith_backends.render.llvm.loops.kernel import render_kernel

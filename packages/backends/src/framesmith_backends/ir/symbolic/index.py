@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from math import gcd
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -217,29 +218,18 @@ def is_fixed(a: Ix) -> bool:
     return True
 
 
-def _split(a: Ix, divisor: int) -> tuple[Ix, Ix]:
-    """a == divisor * quotient + rest, with rest >= 0 and every coefficient of it not a multiple of divisor."""
-    terms = tuple((t, k) for t, k in a.terms if k % divisor)
-    below = bounds(Ix(a.const % divisor, terms))[0] // divisor
-    lift = min(below, 0)
-    quotient = Ix(a.const // divisor + lift, tuple((t, k // divisor) for t, k in a.terms if k % divisor == 0))
-    return quotient, Ix(a.const % divisor - lift * divisor, terms)
-
-
 def floordiv(a: Ix, divisor: Size) -> Ix:
     if divisor == 1:
         return a
-    if not isinstance(divisor, int) or not is_fixed(a):
-        return _symbolic_floordiv(a, divisor)
-    quotient, rest = _split(a, divisor)
-    low, high = bounds(rest)
-    if low // divisor == high // divisor:
-        return add(quotient, Ix(low // divisor))
-    common = gcd(divisor, *(k for _, k in rest.terms))  # type: ignore[arg-type]
-    if common > 1:
-        # floor((g*x + c) / (g*m)) = floor((x + floor(c/g)) / m)
-        reduced = Ix(rest.const // common, tuple((t, k // common) for t, k in rest.terms))
-        return add(quotient, floordiv(reduced, divisor // common))
+    fixed = isinstance(divisor, int) and is_fixed(a)
+    quotient, rest = _split(a, divisor, fixed)
+    whole = _only_quotient(rest, divisor, fixed)
+    if whole is not None:
+        return add(quotient, Ix(whole))
+    # floor((g*x + c) / (g*m)) = floor((x + floor(c/g)) / m)
+    reduced, common = _reduced(rest, divisor, fixed, exact=not fixed)
+    if common != 1:
+        return add(quotient, floordiv(reduced, _exactly(divisor, common)))
     return add(quotient, _divided(rest, divisor))
 
 
@@ -254,24 +244,32 @@ def _divided(rest: Ix, divisor: Size) -> Ix:
 def mod(a: Ix, divisor: Size) -> Ix:
     if divisor == 1:
         return ZERO
-    if not isinstance(divisor, int) or not is_fixed(a):
-        return _symbolic_mod(a, divisor)
-    _, rest = _split(a, divisor)
-    low, high = bounds(rest)
-    if low // divisor == high // divisor:
-        return add(rest, Ix(-divisor * (low // divisor)))
-    common = gcd(divisor, rest.const, *(k for _, k in rest.terms))  # type: ignore[arg-type]
-    if common > 1:
-        reduced = Ix(rest.const // common, tuple((t, k // common) for t, k in rest.terms))
-        return scale(mod(reduced, divisor // common), common)
+    fixed = isinstance(divisor, int) and is_fixed(a)
+    _, rest = _split(a, divisor, fixed)
+    whole = _only_quotient(rest, divisor, fixed)
+    if whole is not None:
+        return add(rest, Ix(-divisor * whole))
+    reduced, common = _reduced(rest, divisor, fixed, exact=True)
+    if common != 1:
+        return scale(mod(reduced, _exactly(divisor, common)), common)
     return of(Mod(rest, divisor))
 
 
-def _symbolic_split(a: Ix, divisor: Size) -> tuple[Ix, Ix]:
-    """a == divisor * quotient + rest: what is a multiple for all sizes, and the rest, which is not negative.
+def _split(a: Ix, divisor: Size, fixed: bool) -> tuple[Ix, Ix]:
+    """a == divisor * quotient + rest, with rest >= 0 and every coefficient of it not a multiple of divisor."""
+    return _fixed_split(a, divisor) if fixed and isinstance(divisor, int) else _symbolic_split(a, divisor)
 
-    Inside loops over it no size is 0, so that a division by it cancels.
-    """
+
+def _fixed_split(a: Ix, divisor: int) -> tuple[Ix, Ix]:
+    terms = tuple((t, k) for t, k in a.terms if k % divisor)
+    below = bounds(Ix(a.const % divisor, terms))[0] // divisor
+    lift = min(below, 0)
+    quotient = Ix(a.const // divisor + lift, tuple((t, k // divisor) for t, k in a.terms if k % divisor == 0))
+    return quotient, Ix(a.const % divisor - lift * divisor, terms)
+
+
+def _symbolic_split(a: Ix, divisor: Size) -> tuple[Ix, Ix]:
+    """The same by what is a multiple for all sizes. Inside loops over it no size is 0: a division by it cancels."""
     quotient: list[tuple[Atom, Size]] = []
     rest: list[tuple[Atom, Size]] = []
     for atom, k in a.terms:
@@ -294,39 +292,25 @@ def _symbolic_split(a: Ix, divisor: Size) -> tuple[Ix, Ix]:
     return Ix(whole, tuple(quotient)), left
 
 
-def _symbolic_floordiv(a: Ix, divisor: Size) -> Ix:
-    quotient, rest = _symbolic_split(a, divisor)
-    if _is_below(rest, divisor):
-        return quotient
-    common = _common(rest, divisor)
-    if common != 1:
-        reduced = Ix(_exactly(rest.const, common), tuple((t, _exactly(k, common)) for t, k in rest.terms))
-        return add(quotient, floordiv(reduced, _exactly(divisor, common)))
-    return add(quotient, _divided(rest, divisor))
+def _only_quotient(rest: Ix, divisor: Size, fixed: bool) -> Size | None:
+    """The quotient of the rest where it is the same for all values of the variables."""
+    low, high = bounds(rest)
+    if fixed:
+        return low // divisor if low // divisor == high // divisor else None
+    return 0 if surely_at_least(divisor - 1, high) else None
 
 
-def _symbolic_mod(a: Ix, divisor: Size) -> Ix:
-    _, rest = _symbolic_split(a, divisor)
-    if _is_below(rest, divisor):
-        return rest
-    common = _common(rest, divisor)
-    if common != 1:
-        reduced = Ix(_exactly(rest.const, common), tuple((t, _exactly(k, common)) for t, k in rest.terms))
-        return scale(mod(reduced, _exactly(divisor, common)), common)
-    return of(Mod(rest, divisor))
-
-
-def _is_below(rest: Ix, divisor: Size) -> bool:
-    return surely_at_least(divisor - 1, bounds(rest)[1])
-
-
-def _common(rest: Ix, divisor: Size) -> Size:
-    """A factor of the divisor, of all coefficients and of the constant."""
-    common = divisor
-    for k in (rest.const, *(k for _, k in rest.terms)):
-        if k != 0:
-            common = sizes_.common_factor(common, k)
-    return common
+def _reduced(rest: Ix, divisor: Size, fixed: bool, *, exact: bool) -> tuple[Ix, Size]:
+    """(rest / common, common): a factor of the divisor and of all coefficients, and if `exact` of the constant."""
+    parts = [*([rest.const] if exact else []), *(k for _, k in rest.terms)]
+    if fixed:
+        common: Size = gcd(divisor, *parts)  # type: ignore[arg-type]
+    else:
+        common = reduce(sizes_.common_factor, [k for k in parts if k != 0], divisor)
+    if common == 1:
+        return rest, 1
+    const = _exactly(rest.const, common) if exact else rest.const // common
+    return Ix(const, tuple((t, _exactly(k, common)) for t, k in rest.terms)), common
 
 
 def _exactly(a: Size, b: Size) -> Size:
@@ -427,23 +411,6 @@ def _atom_offsets(atom: Atom, var: Var, count: int) -> Sequence[int] | None:
     if isinstance(atom, Div):
         return quotients
     return [step * k - atom.divisor * quotient for k, quotient in enumerate(quotients)]
-
-
-def evaluate(a: Ix, values: Mapping[Var, int], sizes: Mapping[sizes_.Symbol, int] | None = None) -> int:
-    """The expression's value for these values of its variables, and of the symbols its sizes are made of."""
-    known = sizes or {}
-    result = sizes_.evaluate(a.const, known)
-    for atom, k in a.terms:
-        if isinstance(atom, Var):
-            value = values[atom]
-        elif isinstance(atom, Indirect):
-            raise ValueError(f"{atom} is data-dependent")
-        elif isinstance(atom, Div):
-            value = evaluate(atom.base, values, sizes) // sizes_.evaluate(atom.divisor, known)
-        else:
-            value = evaluate(atom.base, values, sizes) % sizes_.evaluate(atom.divisor, known)
-        result += sizes_.evaluate(k, known) * value
-    return result
 
 
 def symbols(a: Ix) -> frozenset[sizes_.Symbol]:

@@ -277,7 +277,7 @@ def surely_at_least(a: Size, b: Size) -> bool:
 
 
 def surely_positive(a: Size) -> bool:
-    return a > 0 if isinstance(a, int) else _surely_natural(a - 1) if isinstance(a - 1, Sym) else False
+    return surely_at_least(a, 1)
 
 
 def decided(difference: Size, bound: int) -> bool:
