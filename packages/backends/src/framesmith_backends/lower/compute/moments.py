@@ -18,7 +18,7 @@ from framesmith_backends.lower.compute.reductions import Dims, as_divisor, count
 from framesmith_backends.lower.movement.views import reshaped
 from framesmith_backends.lower.registry import Rule, add_row
 from framesmith_backends.lower.scope import Decline, Scope
-from framesmith_backends.lower.tensor import Shape, Tensor, axis, point
+from framesmith_backends.lower.tensor import Shape, Tensor, axes_of, axis, point
 from framesmith_backends.target import SplitPolicy
 
 #: Reads of an element where moments are not computed in parts: for the mean, for distances from it, and for what these
@@ -67,7 +67,9 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     if s.target.statistics is None or not sizes or len(sizes) < len(x.shape):
         return None
     over = sorted(d % len(sizes) for d in dims)
-    lane = _lies_along(s, x)
+    axes = axes_of(x.shape)
+    along = lies_along(x.at(point(x.shape)), s.program.layouts, [v for v in axes if v is not None])
+    lane = None if along is None else axes.index(along)  # the dimension along which elements lie side by side in memory
     parts = _parts(s.target.statistics, s, x, over, lane)
     if not parts:
         return None
@@ -83,13 +85,6 @@ def _in_parts(s: Scope, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, tuple[i
     where = [index.total((at, step) for at, (dim, _, step) in here if dim == k) for k in range(len(sizes))]
     inner = range(len(made) - len(of_elements), len(made))
     return x.viewed(shape, where), tuple(inner), tuple(made.index(one) for one in of_parts)
-
-
-def _lies_along(s: Scope, x: Tensor) -> int | None:
-    """The dimension along which elements lie side by side in memory."""
-    axes = {k: axis(k, n) for k, n in enumerate(x.shape) if n != 1}
-    lane = lies_along(x.at(point(x.shape)), s.program.layouts, [*axes.values()])
-    return next((k for k, var in axes.items() if var is lane), None)
 
 
 def _parts(by: SplitPolicy, s: Scope, x: Tensor, over: Sequence[int], lane: int | None) -> dict[int, int]:

@@ -37,10 +37,6 @@ class Windows:
     dilation: tuple[int, ...]
 
     @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    @property
     def count(self) -> int:
         return math.prod(self.kernel)
 
@@ -119,29 +115,22 @@ def _max_pool(
     return s.made(best), s.elementwise(s.result.shape, place)
 
 
-@dataclass(frozen=True, slots=True)
-class Average:
-    """The divisor of a window's mean: the number of all elements, of those that are no padding, or a number given."""
+def _divisor(window: Windows, first: Sequence[Ix], dtype: str, padded: bool, given: int | None) -> Expr:
+    """The divisor of the means of windows that begin at these positions.
 
-    include_padding: bool = True
-    divisor: int | None = None
-
-    def over(self, window: Windows, first: Sequence[Ix], dtype: str) -> Expr:
-        """The number, for the windows that begin at these positions."""
-        if self.divisor is not None:
-            return number(self.divisor, dtype)
-        each = zip(first, window.sizes, window.kernel, window.padding, strict=True)
-        return cast(folded("mul", [self._length(*one) for one in each]), dtype)
-
-    def _length(self, first: Ix, size: Size, kernel: int, padding: int) -> Expr:
-        end = Index(index.add(first, index.const(kernel)))
-        last = size if not self.include_padding else size + padding
-        if inside(index.add(first, index.const(kernel - 1)), last) is None and (self.include_padding or not padding):
-            return number(kernel, "i64")
-        begin: Expr = Index(first)
-        if not self.include_padding:
-            begin = Op("max", begin, number(0, "i64"))
-        return Op("sub", Op("min", end, number(last, "i64")), begin)
+    That is the number of all elements if `padded`, or of those that are no padding; or the number given.
+    """
+    if given is not None:
+        return number(given, dtype)
+    lengths: list[Expr] = []
+    for ix, size, kernel, padding in zip(first, window.sizes, window.kernel, window.padding, strict=True):
+        end, last = index.total(((ix, 1),), kernel), size + padding if padded else size
+        if inside(index.total(((end, 1),), -1), last) is None and (padded or not padding):
+            lengths.append(number(kernel, "i64"))
+            continue
+        begin = Index(ix) if padded else Op("max", Index(ix), number(0, "i64"))
+        lengths.append(Op("sub", Op("min", Index(end), number(last, "i64")), begin))
+    return cast(folded("mul", lengths), dtype)
 
 
 def _avg_pool(
@@ -154,7 +143,7 @@ def _avg_pool(
         raise Decline("means of integers")
     outer, first = here[:-rank], window.first(here[-rank:])
     total = folded("add", [value for _, _, value in window.elements(x, outer, first, inner)])
-    return s.made(Op("div", total, Average(count_include_pad, divisor_override).over(window, first, inner)))
+    return s.made(Op("div", total, _divisor(window, first, inner, count_include_pad, divisor_override)))
 
 
 @rule("_adaptive_avg_pool2d")
@@ -175,7 +164,7 @@ def _covering(s: Scope, window: Windows, results: Sequence[Size]) -> Iterator[tu
     counts = [-(-k // stride) for k, stride in zip(window.kernel, window.stride, strict=True)]
     if math.prod(counts) > MOST_CONTRIBUTIONS:
         raise Decline(f"elements that are in {math.prod(counts)} windows")
-    here = point(s.result.shape)[-window.rank :]
+    here = point(s.result.shape)[-len(window.kernel) :]
     padded = [index.add(ix, index.const(p)) for ix, p in zip(here, window.padding, strict=True)]
     for back in itertools.product(*(reversed(range(n)) for n in counts)):
         positions, tests = [], []
@@ -218,11 +207,11 @@ def avg_pool2d_backward(
     count_include_pad: bool, divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
     window, inner, here = windows(x, 2, kernel, stride, padding), compute_type(grad.dtype), point(s.result.shape)
-    average = Average(count_include_pad, divisor_override)
     total: Expr = number(0.0, inner)
     for positions, valid in _covering(s, window, grad.shape[-2:]):
         value = cast(grad.at((*here[:-2], *positions)), inner)
-        share = Op("div", value, average.over(window, window.first(positions), inner))
+        divisor = _divisor(window, window.first(positions), inner, count_include_pad, divisor_override)
+        share = Op("div", value, divisor)
         total = Op("add", total, share if valid is None else guarded(share, valid))
     return s.made(total)
 

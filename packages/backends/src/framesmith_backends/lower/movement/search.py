@@ -57,7 +57,10 @@ def _searched(s: Scope, boundaries: Tensor, values: Operand, right: bool, sorter
     if rows and rows != shape[:-1]:
         raise Decline("boundaries in other rows than the values")
     if sorter is not None:
-        _check_sorter(s, boundaries, sorter)
+        if sorter.shape != boundaries.shape or sorter.dtype != "i64":
+            raise Decline("a sorter of another shape or type")
+        entry = sorter.at(point(sorter.shape))
+        s.check(sorter.shape, Op("and", entry >= 0, entry < count), FAR)
     here = point(shape)
     row, inner = here[:-1] if rows else (), compute_type(common)
 
@@ -70,13 +73,6 @@ def _searched(s: Scope, boundaries: Tensor, values: Operand, right: bool, sorter
     known = _known_steps(s, count, shape[-1:] if rows else shape)
     place = _found(count, value, boundary, "gt" if right else "ge", known)
     return s.made(place)
-
-
-def _check_sorter(s: Scope, boundaries: Tensor, sorter: Tensor) -> None:
-    if sorter.shape != boundaries.shape or sorter.dtype != "i64":
-        raise Decline("a sorter of another shape or type")
-    entry = sorter.at(point(sorter.shape))
-    s.check(sorter.shape, Op("and", entry >= 0, entry < sorter.shape[-1]), FAR)
 
 
 def _known_steps(s: Scope, count: int, values: Shape) -> int:
