@@ -10,7 +10,7 @@ from framesmith_backends.ir.dtypes import DTYPES, nearest
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Indirect, Ix, Var
-from framesmith_backends.ir.symbolic.interning import Node, make
+from framesmith_backends.ir.symbolic.interning import Node, interned, make
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, Undecided
 
 
@@ -70,29 +70,23 @@ class Const(Value):
         return f"{self.value}:{self.dtype}"
 
 
+@interned
 class Index(Value):
     """An index expression as an int64 value."""
 
-    __slots__ = ("ix",)
     ix: Ix
     dtype = "i64"
-
-    def __new__(cls, ix: Ix) -> Index:
-        return make(cls, ix)
 
     def __repr__(self) -> str:
         return f"index({self.ix})"
 
 
+@interned
 class Number(Value):
     """A float that is known only at the call, in double precision as Python has it."""
 
-    __slots__ = ("name",)
     name: str
     dtype = "f64"
-
-    def __new__(cls, name: str) -> Number:
-        return make(cls, name)
 
     def __repr__(self) -> str:
         return f"${self.name}"
@@ -115,29 +109,23 @@ class Load(Value):
         return f"{self.source}[{', '.join(map(repr, self.index))}]{suffix}"
 
 
+@interned
 class Ref(Value):
     """The result of the reduction of that name in the kernel at hand, at the current point."""
 
-    __slots__ = ("dtype", "name")
-    dtype: str
     name: str
-
-    def __new__(cls, name: str, dtype: str) -> Ref:
-        return make(cls, dtype, name)
+    dtype: str
 
     def __repr__(self) -> str:
         return f"%{self.name}"
 
 
+@interned
 class Cast(Value):
     """The value in another type: rounded to a narrower float, compared with 0 to a bool, truncated to an integer."""
 
-    __slots__ = ("dtype", "value")
-    dtype: str
     value: Expr
-
-    def __new__(cls, value: Expr, dtype: str) -> Cast:
-        return make(cls, dtype, value)
+    dtype: str
 
     def __repr__(self) -> str:
         return brief(self)
@@ -391,9 +379,9 @@ def called(names: Mapping[str, str]) -> Callable[[Expr], Expr]:
                 guard = None if node.guard is None else done[node.guard]
                 found = make(Load, node.dtype, guard, node.index, names.get(node.source, node.source))
             elif isinstance(node, Cast):
-                found = make(Cast, node.dtype, done[node.value])
+                found = Cast(done[node.value], node.dtype)
             elif isinstance(node, Ref):
-                found = make(Ref, node.dtype, names.get(node.name, node.name))
+                found = Ref(names.get(node.name, node.name), node.dtype)
             done[node] = found
         return done[root]
 

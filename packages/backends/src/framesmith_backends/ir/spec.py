@@ -88,16 +88,13 @@ def _cast(value: torch.Tensor, dtype: str) -> torch.Tensor:
 
 
 def _load(flat: torch.Tensor, where: torch.Tensor, guard: torch.Tensor | None, dtype: str) -> torch.Tensor:
-    if guard is None:
-        if where.numel() and (int(where.min()) < 0 or int(where.max()) >= flat.numel()):
-            raise IndexError(f"a load at {int(where.min())}..{int(where.max())} of {flat.numel()} elements")
-        return flat[where].to(register_type(dtype))
-    where, guard = torch.broadcast_tensors(where, guard)  # type: ignore[no-untyped-call]
-    inside = torch.where(guard, where, torch.zeros_like(where))
-    if inside.numel() and (int(inside.min()) < 0 or int(inside.max()) >= flat.numel()):
-        raise IndexError("a guarded load outside its buffer where its guard holds")
-    value = flat[inside].to(register_type(dtype))
-    return torch.where(guard, value, torch.zeros_like(value))
+    if guard is not None:
+        where, guard = torch.broadcast_tensors(where, guard)  # type: ignore[no-untyped-call]
+        where = torch.where(guard, where, torch.zeros_like(where))
+    if where.numel() and (int(where.min()) < 0 or int(where.max()) >= flat.numel()):
+        raise IndexError(f"a load at {int(where.min())}..{int(where.max())} of {flat.numel()} elements")
+    value = flat[where].to(register_type(dtype))
+    return value if guard is None else torch.where(guard, value, torch.zeros_like(value))
 
 
 def in_order(together: Sequence[Var], loops: Sequence[Var]) -> Iterator[Grid]:

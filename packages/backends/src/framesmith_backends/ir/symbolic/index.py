@@ -18,62 +18,50 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from framesmith_backends.ir.symbolic import size as sizes_
-from framesmith_backends.ir.symbolic.interning import Node, make
+from framesmith_backends.ir.symbolic.interning import Node, interned, make
 from framesmith_backends.ir.symbolic.size import Size, Sym, exact_quotient, surely_at_least
 
 
+@interned
 class Var(Node):
     """A loop variable with 0 <= value < size."""
 
-    __slots__ = ("name", "size")
     name: str
     size: Size
-
-    def __new__(cls, name: str, size: Size) -> Var:
-        return make(cls, name, size)
 
     def __repr__(self) -> str:
         return self.name
 
 
+@interned
 class Div(Node):
     """floor(base / divisor), base >= 0, divisor > 0."""
 
-    __slots__ = ("base", "divisor")
     base: Ix
     divisor: Size
-
-    def __new__(cls, base: Ix, divisor: Size) -> Div:
-        return make(cls, base, divisor)
 
     def __repr__(self) -> str:
         return f"({self.base} // {self.divisor})"
 
 
+@interned
 class Mod(Node):
     """base - divisor * floor(base / divisor), base >= 0, divisor > 0."""
 
-    __slots__ = ("base", "divisor")
     base: Ix
     divisor: Size
-
-    def __new__(cls, base: Ix, divisor: Size) -> Mod:
-        return make(cls, base, divisor)
 
     def __repr__(self) -> str:
         return f"({self.base} % {self.divisor})"
 
 
+@interned
 class Indirect(Node):
     """A data-dependent number: `value`, an expression, where 0 <= value < size, else 0; `inner` are its variables."""
 
-    __slots__ = ("inner", "size", "value")
-    inner: frozenset[Var]
-    size: Size
     value: Node
-
-    def __new__(cls, value: Node, size: Size, inner: frozenset[Var]) -> Indirect:
-        return make(cls, inner, size, value)
+    size: Size
+    inner: frozenset[Var]
 
     def __repr__(self) -> str:
         found = _TEXTS.get(self)

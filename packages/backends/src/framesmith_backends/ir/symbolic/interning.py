@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import get_annotations
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, dataclass_transform
 from weakref import WeakValueDictionary
 
 N = TypeVar("N", bound="Node")
@@ -11,19 +12,22 @@ _LOCK = Lock()
 
 
 class Node:
-    """A frozen, interned node. Subclasses list their fields in `__slots__` and build through `_make`."""
+    """A frozen, interned node: a class decorated with `interned`, or one with `__slots__` that uses `make`."""
 
     __slots__ = ("__weakref__",)
     _table: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+    def __new__(cls, *fields: Any) -> Self:
+        return make(cls, *fields)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: make a new node instead of setting {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (type(self), *(getattr(self, name) for name in type(self).__slots__))
+        return make, (type(self), *(getattr(self, name) for name in type(self).__slots__))
 
 
-def _make(cls: type[N], *fields: Any) -> N:
+def make(cls: type[N], *fields: Any) -> N:
     # Types belong to the key: 1, 1.0 and True are equal to each other but are different constants,
     # and so are 0.0 and -0.0, which is why floats go in by their text.
     key: tuple[Any, ...] = (cls, *fields)
@@ -47,4 +51,9 @@ def _add(key: tuple[Any, ...], cls: type[N], fields: tuple[Any, ...]) -> N:
     return found
 
 
-make = _make
+@dataclass_transform(frozen_default=True)
+def interned(cls: type[N]) -> type[N]:
+    """Return the class with its annotations as its fields, which are what it is made from, in their order."""
+    space = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    made: Any = type(cls.__name__, cls.__bases__, {**space, "__slots__": tuple(get_annotations(cls))})
+    return made  # type: ignore[no-any-return]

@@ -11,52 +11,43 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from framesmith_backends.ir.symbolic.interning import Node, make
+from framesmith_backends.ir.symbolic.interning import Node, interned
 
 
 class Undecided(Exception):
     """A comparison of sizes that holds for some values and not for others."""
 
 
+@interned
 class Symbol(Node):
     """A number known at run time, at least `low` (None: any integer); `hint` is its value while tracing."""
 
-    __slots__ = ("hint", "low", "name")
     name: str
     low: int | None
     hint: int
-
-    def __new__(cls, name: str, low: int | None, hint: int) -> Symbol:
-        return make(cls, hint, low, name)
 
     def __repr__(self) -> str:
         return self.name
 
 
+@interned
 class Quotient(Node):
     """floor(base / divisor)."""
 
-    __slots__ = ("base", "divisor")
     base: Size
     divisor: Size
-
-    def __new__(cls, base: Size, divisor: Size) -> Quotient:
-        return make(cls, base, divisor)
 
     def __repr__(self) -> str:
         return f"({self.base} // {self.divisor})"
 
 
+@interned
 class Extreme(Node):
     """The larger (`largest`) or smaller of two sizes."""
 
-    __slots__ = ("a", "b", "largest")
     a: Size
     b: Size
     largest: bool
-
-    def __new__(cls, a: Size, b: Size, largest: bool) -> Extreme:
-        return make(cls, a, b, largest)
 
     def __repr__(self) -> str:
         return f"{'max' if self.largest else 'min'}({self.a}, {self.b})"
@@ -66,14 +57,11 @@ Atom = Symbol | Quotient | Extreme
 Monomial = tuple[Atom, ...]
 
 
+@interned
 class Sym(Node):
     """A sum of coefficient * monomial of atoms, not a constant; terms and the atoms in each are sorted."""
 
-    __slots__ = ("terms",)
     terms: tuple[tuple[Monomial, int], ...]
-
-    def __new__(cls, terms: tuple[tuple[Monomial, int], ...]) -> Sym:
-        return make(cls, terms)
 
     def __repr__(self) -> str:
         return " + ".join(_term_text(m, k) for m, k in self.terms)
