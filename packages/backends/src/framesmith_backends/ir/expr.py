@@ -334,7 +334,7 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
 def _with_values(indices: tuple[Ix, ...], values: tuple[Expr, ...]) -> tuple[Ix, ...]:
     """Return the indices with other values in their indirect parts."""
     known = {atom: indirect(value, atom.size) for atom, value in zip(_all_indirect(indices), values, strict=True)}
-    return tuple(index.replace_indirect(ix, known) for ix in indices)
+    return tuple(index.substitute(ix, known) for ix in indices)
 
 
 def transform(root: Expr, rule: Rule) -> Expr:

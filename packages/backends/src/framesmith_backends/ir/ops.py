@@ -58,12 +58,6 @@ def has_own(given: Emitters, dtype: str) -> bool:
     return not isinstance(given, str) and dtype in given
 
 
-def _gelu(x: torch.Tensor) -> torch.Tensor:
-    """NaN at both infinities, as where oneDNN computes it."""
-    found: torch.Tensor = aten.gelu(x) + x * 0.0
-    return found
-
-
 def _derivative(backward: Callable[..., torch.Tensor], **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: backward(torch.ones_like(x), x, **options)
 
@@ -123,10 +117,6 @@ def _bitwise(name: str, meaning: Callable[..., Any], sign: str, names: str) -> O
     return OpRow(name, 2, "bi", 1, meaning, f"binary {name}", f"({{0}} {sign} {{1}})", aten=names)
 
 
-def _put(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    return new
-
-
 _ROWS: tuple[OpRow, ...] = (
     OpRow("add", 2, "if", 1, torch.add, "add", "({0} + {1})"),
     OpRow("sub", 2, "if", 1, torch.sub, "sub", "({0} - {1})"),
@@ -176,7 +166,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("not", 1, "bi", 1, torch.bitwise_not, "ops:inverse", {"b": "({0} == 0)", "i": "(~{0})"}, aten="bitwise_not"),
     OpRow("where", 3, "bif", 1, torch.where, "select", "tl.where({0}, {1}, {2})", exact=True, chooses=True),
     # The value of an element that is replaced, given the old one.
-    OpRow("put", 2, "bif", 0, _put, "ops:second", "{1}", exact=True, chooses=True),
+    OpRow("put", 2, "bif", 0, lambda old, new: new, "ops:second", "{1}", exact=True, chooses=True),
     OpRow("sqrt", 1, "f", 12, torch.sqrt, "intrinsic sqrt", {"f64": "tl.sqrt({0})", "f": "fs.sqrt({0})"}, aten="sqrt"),
     OpRow(
         "rsqrt", 1, "f", 20, torch.rsqrt, {"f32": "math.elementary:rsqrt", "f": "math.elementary:rsqrt"},
@@ -215,7 +205,10 @@ _ROWS: tuple[OpRow, ...] = (
     _function("i1", 130, torch.special.i1, "bessel", aten="special_i1"),
     _function("i0e", 130, torch.special.i0e, "bessel", on_gpus=False, aten="special_i0e"),
     _function("i1e", 130, torch.special.i1e, "bessel", on_gpus=False, aten="special_i1e"),
-    _function("gelu", 45, _gelu, "activations", approximate="llvm triton", derivative="dgelu"),
+    # NaN at both infinities, as where oneDNN computes it.
+    _function(
+        "gelu", 45, lambda x: aten.gelu(x) + x * 0.0, "activations", approximate="llvm triton", derivative="dgelu",
+    ),
     _function(
         "gelu_tanh", 45, lambda x: aten.gelu(x, approximate="tanh"), "activations", approximate="triton",
         derivative="dgelu_tanh",

@@ -216,11 +216,8 @@ def updated_place(d: Def) -> tuple[Ix, ...]:
 
 
 def describe(layout: Layout) -> str:
-    return f"{layout.dtype}{list(layout.shape)}" + ("" if is_contiguous(layout) else f" strides {list(layout.strides)}")
-
-
-def is_contiguous(layout: Layout) -> bool:
-    return layout.strides == contiguous_strides(layout.shape) or layout.numel == 0
+    is_contiguous = layout.strides == contiguous_strides(layout.shape) or layout.numel == 0
+    return f"{layout.dtype}{list(layout.shape)}{'' if is_contiguous else f' strides {list(layout.strides)}'}"
 
 
 def is_dense(layout: Layout) -> bool:

@@ -8,19 +8,16 @@ from collections.abc import Sequence
 from framesmith_backends.ir.expr import Cast, Expr, Load, Op, children, walk
 
 
-def shared_parts(roots: Sequence[Expr]) -> list[Expr]:
-    """The operations that occur more than once under the roots, operands before users."""
-    order = list(walk(*roots))
-    uses = Counter(child for node in order for child in children(node))
-    uses.update(roots)
-    return [node for node in order if isinstance(node, (Op, Cast)) and uses[node] > 1]
-
-
 def named_text(roots: Sequence[Expr], prefix: str = "t") -> tuple[list[str], list[str]]:
     """(lines that name the shared parts, the text of each root in terms of the names)."""
     names: dict[Expr, str] = {}
     lines: list[str] = []
-    for part in shared_parts(roots):
+    order = list(walk(*roots))
+    uses = Counter(child for node in order for child in children(node))
+    uses.update(roots)
+    for part in order:
+        if uses[part] < 2 or not isinstance(part, (Op, Cast)):
+            continue
         text = _text(part, names)
         names[part] = f"{prefix}{len(names)}"
         lines.append(f"{names[part]} = {text}")

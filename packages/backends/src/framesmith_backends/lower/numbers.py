@@ -219,7 +219,6 @@ def _likely(present: int | None, least: int | None = None) -> int:
 
 def _only_value(expr: Any, env: Any) -> int | None:
     """The number, where the guards say that it is the same at every call."""
-
     present = _present(expr, env)
     if present is None or not unstable.statically_known_true(env.create_symintnode(expr, hint=present) == present):
         return None

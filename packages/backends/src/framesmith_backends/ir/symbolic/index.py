@@ -4,8 +4,8 @@ Every operation simplifies by the variables' ranges, so that a reshape of a resh
 whenever it can be. What is divided is never negative: machines, and Triton, round divisions towards zero.
 Constants, coefficients, divisors and the sizes of variables are ints or symbolic (`ir.size`).
 
-An indirect index (gather, scatter) holds the data-dependent number as an `Indirect`. It is an operand of the
-expression that the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves it as it is.
+An indirect index (gather, scatter) holds the data-dependent number as an `Indirect`. It is an operand of the expression
+that the index belongs to (`expr.children`), and is rewritten as such: `substitute` leaves its variables as they are.
 """
 
 from __future__ import annotations
@@ -307,17 +307,10 @@ def _exactly(a: Size, b: Size) -> Size:
     return found
 
 
-def substitute(a: Ix, values: Mapping[Var, Ix]) -> Ix:
-    """Replace variables; those not in `values` stay."""
-    return _replaced(a, values) if a.terms else a
-
-
-def replace_indirect(a: Ix, values: Mapping[Indirect, Ix]) -> Ix:
-    """Replace data-dependent numbers."""
-    return _replaced(a, values) if values else a
-
-
-def _replaced(a: Ix, values: Mapping[Any, Ix]) -> Ix:
+def substitute(a: Ix, values: Mapping[Any, Ix]) -> Ix:
+    """Replace variables, or data-dependent numbers; those not in `values` stay."""
+    if not a.terms or not values:
+        return a
     return total(((_atom_value(atom, values), k) for atom, k in a.terms), a.const)
 
 
@@ -325,7 +318,7 @@ def _atom_value(atom: Atom, values: Mapping[Any, Ix]) -> Ix:
     if isinstance(atom, (Var, Indirect)):
         found = values.get(atom)
         return of(atom) if found is None else found
-    base = _replaced(atom.base, values)
+    base = substitute(atom.base, values)
     return floordiv(base, atom.divisor) if isinstance(atom, Div) else mod(base, atom.divisor)
 
 

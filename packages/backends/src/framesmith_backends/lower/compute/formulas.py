@@ -83,10 +83,7 @@ def _compared(name: str) -> Rule:
 
 
 def _logical(name: str) -> Rule:
-    def lowered(s: Scope, *operands: Operand) -> Tensor:
-        return s.compute(core(name), *operands, shape=s.result.shape, dtype="b1")
-
-    return lowered
+    return lambda s, *operands: s.compute(core(name), *operands, shape=s.result.shape, dtype="b1")
 
 
 def times_derivative(name: str) -> Formula:
@@ -95,10 +92,7 @@ def times_derivative(name: str) -> Formula:
 
 
 def _chosen(on_bool: str, otherwise: str) -> Callable[[Expr, Expr], Expr]:
-    def formula(a: Expr, b: Expr) -> Expr:
-        return Op(on_bool if a.dtype == "b1" else otherwise, a, b)
-
-    return formula
+    return lambda a, b: Op(on_bool if a.dtype == "b1" else otherwise, a, b)
 
 
 def _number_among(compare: str, on_bool: str) -> Callable[[Expr, Expr], Expr]:
@@ -109,10 +103,7 @@ def _number_among(compare: str, on_bool: str) -> Callable[[Expr, Expr], Expr]:
 
 
 def _rounding(name: str) -> Callable[[Expr], Expr]:
-    def formula(x: Expr) -> Expr:
-        return Op(name, x) if is_float(x.dtype) else x
-
-    return formula
+    return lambda x: Op(name, x) if is_float(x.dtype) else x
 
 
 @elementwise("threshold")

@@ -152,23 +152,16 @@ def _extreme_and_index(s: Scope, kind: str, x: Tensor, dim: int | None) -> tuple
 
 
 def _with_index(kind: str) -> Rule:
-    def lowered(s: Scope, x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-        return _extreme_and_index(s, kind, x, dim)
-
-    return lowered
+    return lambda s, x, dim, keepdim=False: _extreme_and_index(s, kind, x, dim)
 
 
 def _index(kind: str) -> Rule:
-    def lowered(s: Scope, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        return _extreme_and_index(s, kind, x, dim)[1]
-
-    return lowered
+    return lambda s, x, dim=None, keepdim=False: _extreme_and_index(s, kind, x, dim)[1]
 
 
 for _kind in ("max", "min"):
     add_row(_with_index(_kind), f"{_kind}.dim")
     add_row(_index(_kind), f"arg{_kind}")
-
 
 #: Fewer lines of more elements leave a GPU idle: ATen's kernel for one line works across blocks.
 FEW_LINES, MANY_ELEMENTS = 4, 1 << 15

@@ -139,9 +139,7 @@ def slice_scatter(
     return _written(s, x, source, where, conjunction([condition, inside(where[dim], count)]))
 
 
-@rule("select_scatter")
-def select_scatter(s: Scope, x: Tensor, source: Tensor, dim: int, at: Size) -> Tensor:
-    return _written(s, x, source, *_selected(s, dim, at))
+add_row(lambda s, x, source, dim, at: _written(s, x, source, *_selected(s, dim, at)), "select_scatter")
 
 
 @rule("cat")

@@ -102,14 +102,10 @@ def index_tensor(s: Scope, x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
     shape = _indexed_shape(x, given)
     if shape != s.result.shape:
         raise Decline("a shape that the fake result has not")  # indices of one element, and of no dimension
-    if not all(_lies_in_order(s, indices) for indices in given if indices is not None):
+    steps = [zip(_steps(s, indices), indices.shape, strict=True) for indices in given if indices is not None]
+    if not all(_descend([step for step, size in one if size != 1]) for one in steps):
         raise Decline("indices in another order in memory, which ATen's result has, and its fake has not")
     return _read(s, x, _where(s, x, given, shape))
-
-
-def _lies_in_order(s: Scope, indices: Tensor) -> bool:
-    """Whether the strides of a tensor's dimensions descend, but for those of one element."""
-    return _descend([step for step, size in zip(_steps(s, indices), indices.shape, strict=True) if size != 1])
 
 
 def _steps(s: Scope, given: Tensor) -> list[Size | None]:

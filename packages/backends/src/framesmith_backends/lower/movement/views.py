@@ -30,20 +30,14 @@ def permute(s: Scope, x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.viewed(s.result.shape, [at[dim] for dim in range(len(dims))])
 
 
-@view("expand")
-def expand(s: Scope, x: Tensor, size: Sequence[int], *, implicit: bool = False) -> Tensor:
-    return broadcast(x, s.result.shape)
-
-
-@view("unsqueeze")
-def unsqueeze(s: Scope, x: Tensor, dim: int) -> Tensor:
-    return unsqueezed(x, s.result.shape, dim)
-
-
 def unsqueezed(x: Tensor, shape: Shape, dim: int) -> Tensor:
     where = list(point(shape))
     del where[dim % len(where)]
     return x.viewed(shape, where)
+
+
+view("expand")(lambda s, x, size, *, implicit=False: broadcast(x, s.result.shape))
+view("unsqueeze")(lambda s, x, dim: unsqueezed(x, s.result.shape, dim))
 
 
 def _selected(x: Tensor, shape: Shape, dim: int, at: Size) -> Tensor:

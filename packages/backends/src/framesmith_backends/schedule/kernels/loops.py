@@ -166,7 +166,7 @@ def _moves_as_one(ix: Ix, a: Var, b: Var) -> bool:
 
 def _as_known(ix: Ix) -> Ix:
     """Return the index with its data-dependent numbers replaced by 0."""
-    return index.replace_indirect(ix, dict.fromkeys(index.indirect_atoms(ix), index.ZERO))
+    return index.substitute(ix, dict.fromkeys(index.indirect_atoms(ix), index.ZERO))
 
 
 def _merged(kernel: Kernel, name: str, k: int) -> Kernel:
