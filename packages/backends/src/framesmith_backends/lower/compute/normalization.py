@@ -153,7 +153,8 @@ def native_group_norm_backward(
     if mask[0]:
         factor = () if weight is None else (reshaped(weight, channel),)
         sums = [
-            s.reduce_formula("sum", _weighted, (one, *factor), one.shape, (2,), True, within) for one in (total, along)
+            s.reduce_formula("sum", _weighted, (part, *factor), part.shape, (2,), True, within)
+            for part in (total, along)
         ]
         formula = _gradient(as_divisor(hw * (c // group)))
 
