@@ -401,8 +401,10 @@ def substitute(root: Expr, values: Mapping[Var, Ix]) -> Expr:
     return transform(root, rule) if values else root
 
 
-def guarded(root: Expr, guard: Expr) -> Expr:
-    """`root` where `guard` holds, else 0, reading nothing where it does not."""
+def guarded(root: Expr, guard: Expr | None) -> Expr:
+    """`root` where `guard` holds, else 0, reading nothing where it does not. Without a guard `root` itself."""
+    if guard is None:
+        return root
 
     def rule(e: Expr) -> Expr | None:
         if isinstance(e, Load):

@@ -158,8 +158,7 @@ def cat(s: Scope, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         if first == end:
             continue
         where = moved(here, dim, -first)
-        bounded, value = inside(where[dim], part.shape[dim]), part.at(where)
-        value = cast(value if bounded is None else guarded(value, bounded), inner)
+        value = cast(guarded(part.at(where), inside(where[dim], part.shape[dim])), inner)
         body = value if body is None else Op("where", below(here[dim], end), value, body)
         end = first
     if body is None:
@@ -253,8 +252,7 @@ def arange(s: Scope, *args: Any, **options: Any) -> Tensor:
         raise Decline("arange of other than integers")
     start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
     (here,) = point(s.result.shape)
-    value = index.add(index.scale(here, step), index.const(start))
-    return s.made(Index(value))
+    return s.made(Index(index.total(((here, step),), start)))
 
 
 # From this many elements on, a transposing copy is a kernel of its own, walked in tiles.
@@ -279,7 +277,7 @@ def walks_in_tiles(s: Scope) -> bool:
 
 def transposed_copy(s: Scope, x: Tensor) -> Tensor:
     """The tensor with the result's rows, in memory."""
-    copied = s.compute(lambda v: v, x, dtype=x.dtype)
+    copied = s.copied(x)
     s.program.alone.add(copied.source)
     return copied
 
@@ -330,15 +328,13 @@ def _padded(s: Scope, x: Tensor, padding: Sequence[Size], outside: Outside) -> T
     assert is_inside is not None
 
     def element(at: Ix, condition: Expr | None = None) -> Expr:
-        found = x.at((*where[:row], at, *where[row + 1 :]))
-        return found if condition is None else guarded(found, condition)
+        return guarded(x.at((*where[:row], at, *where[row + 1 :])), condition)
 
     first_part = element(before, is_before if before.terms else None)
     last_part = element(behind, is_behind if behind.terms else None)
     parts = (first_part, last_part, element(place, is_inside))
     first, last, rest = (cast(part, compute_type(x.dtype)) for part in parts)
-    body = Op("where", is_before, first, Op("where", is_behind, last, rest))
-    return s.made(body)
+    return s.made(Op("where", is_before, first, Op("where", is_behind, last, rest)))
 
 
 def _is_long(size: Size, padded: Size) -> bool:

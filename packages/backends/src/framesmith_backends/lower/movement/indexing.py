@@ -53,8 +53,7 @@ def _read(s: Scope, x: Tensor, where: Sequence[Ix]) -> Tensor:
     sizes = [
         size for ix, size in zip(where, x.shape, strict=True) if index.indirect_atoms(ix) and not surely_positive(size)
     ]
-    value, some = x.at(where), conjunction([number(size, "i64") > 0 for size in sizes])
-    return s.elementwise(s.result.shape, value if some is None else guarded(value, some))
+    return s.made(guarded(x.at(where), conjunction([number(size, "i64") > 0 for size in sizes])))
 
 
 @rule("index_select")

@@ -51,8 +51,7 @@ class Windows:
         for step in itertools.product(*(range(k) for k in self.kernel)):
             positions = [index.add(ix, index.const(k * d)) for ix, k, d in zip(first, step, self.dilation, strict=True)]
             valid = conjunction([inside(ix, size) for ix, size in zip(positions, self.sizes, strict=True)])
-            element = x.at((*outer, *positions))
-            yield positions, valid, cast(element if valid is None else guarded(element, valid), dtype)
+            yield positions, valid, cast(guarded(x.at((*outer, *positions)), valid), dtype)
 
 
 def _numbers(values: Numbers, rank: int, name: str) -> tuple[int, ...]:
@@ -192,9 +191,7 @@ def max_pool2d_backward(
     total: Expr = number(0.0, inner)
     for positions, valid in _covering(s, window, grad.shape[-2:]):
         where = (*here[:-2], *positions)
-        chosen, value = indices.at(where), cast(grad.at(where), inner)
-        if valid is not None:
-            chosen, value = guarded(chosen, valid), guarded(value, valid)
+        chosen, value = guarded(indices.at(where), valid), guarded(cast(grad.at(where), inner), valid)
         test: Expr = Op("eq", chosen, mine)
         test = test if valid is None else Op("and", valid, test)
         total = Op("add", total, Op("where", test, value, number(0.0, inner)))
@@ -212,7 +209,7 @@ def avg_pool2d_backward(
         value = cast(grad.at((*here[:-2], *positions)), inner)
         divisor = _divisor(window, window.first(positions), inner, count_include_pad, divisor_override)
         share = Op("div", value, divisor)
-        total = Op("add", total, share if valid is None else guarded(share, valid))
+        total = Op("add", total, guarded(share, valid))
     return s.made(total)
 
 

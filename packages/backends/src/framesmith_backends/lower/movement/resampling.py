@@ -106,9 +106,8 @@ def _why_not_nearest(factor: int, size: int) -> str | None:
 def _sum(x: Tensor, outer: Sequence[Ix], taps: Sequence[list[Tap]], chosen: Sequence[Tap], dtype: str) -> Expr:
     """The weighted sum over the taps of the dimensions that are left, for those chosen before."""
     if not taps:
-        valid = conjunction([tap.valid for tap in chosen])
         element = x.at((*outer, *(tap.place for tap in chosen)))
-        return cast(element if valid is None else guarded(element, valid), dtype)
+        return cast(guarded(element, conjunction([tap.valid for tap in chosen])), dtype)
     terms = []
     for tap in taps[0]:
         term = _sum(x, outer, taps[1:], [*chosen, tap], dtype)
