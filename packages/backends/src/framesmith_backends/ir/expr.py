@@ -254,50 +254,34 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 def loads(*roots: Expr) -> list[Load]:
     """The reads under the roots, each once, in the order of `walk`."""
-    if len(roots) != 1:
-        return [node for node in walk(*roots) if isinstance(node, Load)]
-    (root,) = roots
-    try:
-        return [*root._loads]
-    except AttributeError:
-        found = tuple(node for node in walk(root) if isinstance(node, Load))
-        object.__setattr__(root, "_loads", found)
-        return [*found]
-
-
-def rounded_at_once(root: Expr, dtype: str) -> set[Expr]:
-    """Return the parts of the expression that are read only after rounding to this type."""
-    rounded: set[Expr] = set()
-    exact: set[Expr] = {root}
-    for node in walk(root):
-        if isinstance(node, Cast) and node.dtype == dtype:
-            rounded.add(node.value)
-        else:
-            exact.update(children(node))
-    return rounded - exact
+    found = getattr(roots[0], "_loads", None) if len(roots) == 1 else None
+    if found is None:
+        found = tuple(node for node in walk(*roots) if isinstance(node, Load))
+        if len(roots) == 1:
+            object.__setattr__(roots[0], "_loads", found)
+    return [*found]
 
 
 def approximate_parts(root: Expr, names: Collection[str]) -> frozenset[Expr]:
     """Return the operations of these names on float32 that are read only after rounding to bfloat16."""
-    rounded = rounded_at_once(root, "bf16")
-    return frozenset(n for n in rounded if isinstance(n, Op) and n.name in names and n.dtype == "f32")
+    rounded: set[Expr] = set()
+    exact: set[Expr] = {root}
+    for node in walk(root):
+        if isinstance(node, Cast) and node.dtype == "bf16":
+            rounded.add(node.value)
+        else:
+            exact.update(children(node))
+    return frozenset(n for n in rounded - exact if isinstance(n, Op) and n.name in names and n.dtype == "f32")
 
 
 def cost(*roots: Expr) -> int:
     """Rough cycles per vector of evaluating the roots, shared parts once."""
-    if len(roots) != 1:
-        return _cost_of(roots)
-    (root,) = roots
-    try:
-        return root._cost
-    except AttributeError:
-        found = _cost_of(roots)
-        object.__setattr__(root, "_cost", found)
-        return found
-
-
-def _cost_of(roots: tuple[Expr, ...]) -> int:
-    return sum(map(step_cost, walk(*roots)))
+    found: int | None = getattr(roots[0], "_cost", None) if len(roots) == 1 else None
+    if found is None:
+        found = sum(map(step_cost, walk(*roots)))
+        if len(roots) == 1:
+            object.__setattr__(roots[0], "_cost", found)
+    return found
 
 
 def step_cost(e: Expr) -> int:

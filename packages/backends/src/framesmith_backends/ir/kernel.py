@@ -129,16 +129,13 @@ class Pass:
 
     def rewritten(self, value: Callable[[Expr], Expr], store: Callable[[Store], Store]) -> Pass:
         """Return the pass with `value` applied to its values and `store` to its stores."""
-        reductions, columns = (
-            tuple(Accumulate(a.name, a.kind, value(a.value)) for a in some) for some in (self.reductions, self.columns)
-        )
         return Pass(
             tuple(map(store, self.before)),
-            reductions,
+            tuple(replace(a, value=value(a.value)) for a in self.reductions),
             tuple(map(store, self.stores)),
             tuple(Check(value(c.holds), c.failure) for c in self.checks),
-            columns,
-            tuple(Scan(s.name, s.kind, value(s.value), s.reverse) for s in self.scans),
+            tuple(replace(a, value=value(a.value)) for a in self.columns),
+            tuple(replace(s, value=value(s.value)) for s in self.scans),
         )
 
 

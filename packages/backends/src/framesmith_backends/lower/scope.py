@@ -60,7 +60,7 @@ class Scope:
         reduced: frozenset[Var] = frozenset(),
         failure: Failure | None = None,
     ) -> Tensor:
-        """Add a definition; the name is the caller's business only through `finish`."""
+        """Add a definition under a name of its own."""
         if layout.device != self.device:
             raise AssertionError(f"a part of {self.origin} on {layout.device}, which is computed on {self.device}")
         name = self.fresh()
