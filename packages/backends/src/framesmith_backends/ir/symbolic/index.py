@@ -416,12 +416,9 @@ def linearize(index: Iterable[Ix], sizes: Iterable[Size]) -> Ix:
 def delinearize(flat: Ix, sizes: tuple[Size, ...]) -> tuple[Ix, ...]:
     """The inverse of `linearize`."""
     result: list[Ix] = []
-    for k, size in enumerate(reversed(sizes)):
-        if k == len(sizes) - 1:
-            result.append(flat if size != 1 else ZERO)
-        elif size == 1:
-            result.append(ZERO)
-        else:
-            result.append(mod(flat, size))
-            flat = floordiv(flat, size)
+    for size in reversed(sizes[1:]):
+        result.append(mod(flat, size))
+        flat = floordiv(flat, size)
+    if sizes:
+        result.append(flat if sizes[0] != 1 else ZERO)
     return tuple(reversed(result))

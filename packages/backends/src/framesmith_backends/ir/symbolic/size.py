@@ -8,8 +8,10 @@ values in range; where that cannot be said they raise `Undecided`, which a lower
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 
 from framesmith_backends.ir.symbolic.interning import Node, interned
 
@@ -417,21 +419,9 @@ def _value(atom: Atom, values: Mapping[Symbol, int]) -> int:
 
 def common_factor(a: Size, b: Size) -> Size:
     """A common divisor of two sizes: the integers', times the atoms that are in every term of both."""
-    numbers = [k for size in (a, b) for k in _terms(size).values()]
-    shared: list[Atom] | None = None
-    for size in (a, b):
-        for monomial in _terms(size):
-            shared = list(monomial) if shared is None else _shared(shared, monomial)
-    return _made({tuple(shared or ()): math.gcd(*numbers)})
-
-
-def _shared(atoms: list[Atom], monomial: Monomial) -> list[Atom]:
-    rest, found = list(monomial), []
-    for atom in atoms:
-        if atom in rest:
-            rest.remove(atom)
-            found.append(atom)
-    return found
+    terms = [*_terms(a).items(), *_terms(b).items()]
+    shared = reduce(and_, [Counter(monomial) for monomial, _ in terms])
+    return _made({tuple(shared.elements()): math.gcd(*(k for _, k in terms))})
 
 
 def size_text(a: Size, names: Mapping[Symbol, str]) -> str:
