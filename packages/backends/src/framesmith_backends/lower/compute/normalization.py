@@ -157,11 +157,10 @@ def native_group_norm_backward(
             for part in (total, along)
         ]
         formula = _gradient(as_divisor(hw * (c // group)))
-
-        def of_input(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
-            return formula(_weighted(g, *w), h, t, a, r)
-
-        flat = s.compute(of_input, gradient, hat, *sums, scale, *factor, dtype=s.result.dtype, within=within)
+        flat = s.compute(
+            lambda g, h, t, a, r, *w: formula(_weighted(g, *w), h, t, a, r),
+            gradient, hat, *sums, scale, *factor, dtype=s.result.dtype, within=within,
+        )  # fmt: skip
         dx = reshaped(flat, x.shape)
     if mask[1]:
         dw = _summed(s, lambda v: v, (along,), (0,), along.shape, (c,), s.results[1].dtype, within)
@@ -325,15 +324,12 @@ def native_batch_norm_backward(
     along = s.reduce_formula("sum", _mul, (grad, hat), x.shape, dims, True, within)
     dx = dw = db = None
     if mask[0]:
-        scale, formula = (
-            (rstd, *(() if weight is None else (reshaped(weight, shape),))),
-            _gradient(as_divisor(count(x, dims))),
-        )
-
-        def gradient(g: Expr, h: Expr, t: Expr, a: Expr, r: Expr, *w: Expr) -> Expr:
-            return formula(g, h, t, a, _weighted(r, *w))
-
-        dx = s.compute(gradient, grad, hat, total, along, *scale, dtype=s.result.dtype, within=within)
+        factor = () if weight is None else (reshaped(weight, shape),)
+        formula = _gradient(as_divisor(count(x, dims)))
+        dx = s.compute(
+            lambda g, h, t, a, r, *w: formula(g, h, t, a, _weighted(r, *w)),
+            grad, hat, total, along, rstd, *factor, dtype=s.result.dtype, within=within,
+        )  # fmt: skip
     channels = (x.shape[1],)
     if mask[1] and weight is not None:
         dw = s.copied(stored(s, reshaped(along, channels), weight.dtype))
