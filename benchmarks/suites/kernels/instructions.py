@@ -15,8 +15,8 @@ from fnmatch import fnmatch
 
 from benchmarks.harness.timing import Row
 from benchmarks.models.selection import Selection
+from benchmarks.suites.kernels.assembly import ARM, PROCESSORS, Platform, assembly, counts, loop_of
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts, loop_of
 from framesmith_backends.render.llvm.ops import functions
 
 KINDS = {"f32": "float", "f64": "double"}
@@ -53,7 +53,7 @@ def _rows(dtype: str, name: str) -> Iterator[Row]:
         yield Row(f"{name} {dtype}", processor.name, 0.0, {}, 1, figures=figures)
 
 
-def modelled_cycles(loop: list[str], processor: Processor) -> float | None:
+def modelled_cycles(loop: list[str], processor: Platform) -> float | None:
     """Cycles a vector, by the scheduling model of the processor; None without a program that has one."""
     program = shutil.which("llvm-mca")
     if program is None:

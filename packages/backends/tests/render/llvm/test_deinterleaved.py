@@ -13,9 +13,6 @@ from sample_programs import row_column
 
 from framesmith_backends import CpuBackend
 from framesmith_backends.launch.llvm import engine as native
-from framesmith_backends.launch.llvm.assembly import PROCESSORS, assembly, loop_of
-from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math.libm import instead
 
 Tensor = torch.Tensor
 CPU = CpuBackend()
@@ -191,14 +188,3 @@ def test_a_condition_in_any_lane_is_seen(kind: str, lane: int) -> None:
     assert torch.equal(compiled(torch.sin, x)[0][lane], torch.sin(x)[lane])
     if dtype == torch.float32:
         assert torch.equal(compiled(torch.floor_divide, x, y)[0], torch.floor_divide(x, y))
-
-
-@pytest.mark.parametrize("name", ["haswell", "znver2", "znver4", "neoverse-n1"])
-def test_conditions_of_several_registers_meet_in_one(name: str) -> None:
-    def function(b: Builder, x: Value) -> Value:
-        wide = b.join([x, b.add(x, 1.0), b.add(x, 2.0), b.add(x, 3.0)])
-        found = instead(b, b.compare("ogt", wide, 3.0), wide, lambda: b.neg(wide))
-        return b.pick(found, range(x.lanes))
-
-    names = [line.split()[0] for line in loop_of(assembly(function, 1, "float", PROCESSORS[name]))]
-    assert not any("pack" in one or one.startswith("vextract") for one in names), names

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.suites.kernels.assembly import ARM, PROCESSORS, Platform, assembly, counts, loop_of
 from framesmith_backends.ir.ops import OPS
-from framesmith_backends.launch.llvm.assembly import ARM, PROCESSORS, Processor, assembly, counts
+from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.math.libm import instead
 from framesmith_backends.render.llvm.ops import functions
 
 KINDS = {"f32": "float", "f64": "double"}
@@ -81,7 +83,7 @@ CALLED = {
 }  # fmt: skip
 
 
-def column(processor: Processor) -> int:
+def column(processor: Platform) -> int:
     return 2 if processor.triple == ARM else {64: 0, 32: 1}[processor.bytes]
 
 
@@ -109,3 +111,14 @@ def test_a_loop_is_found_and_its_kinds_are_counted() -> None:
 
 def test_all_are_counted() -> None:
     assert set(COUNTED) == {(dtype, name) for dtype in KINDS for name in functions(dtype)}
+
+
+@pytest.mark.parametrize("name", ["haswell", "znver2", "znver4", "neoverse-n1"])
+def test_conditions_of_several_registers_meet_in_one(name: str) -> None:
+    def function(b: Builder, x: Value) -> Value:
+        wide = b.join([x, b.add(x, 1.0), b.add(x, 2.0), b.add(x, 3.0)])
+        found = instead(b, b.compare("ogt", wide, 3.0), wide, lambda: b.neg(wide))
+        return b.pick(found, range(x.lanes))
+
+    names = [line.split()[0] for line in loop_of(assembly(function, 1, "float", PROCESSORS[name]))]
+    assert not any("pack" in one or one.startswith("vextract") for one in names), names
