@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -54,7 +55,7 @@ class Builder:
 
     prefix: str = "v"
     count: int = 0
-    # " contract" lets LLVM fuse a product into a sum; the elementary functions are written without it.
+    # " contract" lets LLVM fuse a multiplication into a sum; the elementary functions are written without it.
     flags: str = ""
     # The processor's vector instructions, as its `Target` names them: "avx512", "avx2" without these, or "".
     vectors: str = ""
@@ -92,27 +93,25 @@ class Builder:
             return Value(f"splat ({value.kind} {value.text})", value.kind, lanes)
         one = f"<{lanes} x {value.kind}>"
         first = self.emit(f"insertelement {one} poison, {value.typed}, i64 0", value.kind, lanes)
-        return self.emit(
-            f"shufflevector {first.typed}, {one} poison, <{lanes} x i32> zeroinitializer", value.kind, lanes
-        )
+        text = f"shufflevector {first.typed}, {one} poison, <{lanes} x i32> zeroinitializer"
+        return self.emit(text, value.kind, lanes)
+
+    def shuffle(self, order: Sequence[int | None], one: Value, two: Value | None = None) -> Value:
+        """The lanes of two vectors, counted through both, in this order; any value for None."""
+        picks = ", ".join(f"i32 {'poison' if k is None else k}" for k in order)
+        other = f"{one.type} poison" if two is None else two.typed
+        text = f"shufflevector {one.typed}, {other}, <{len(order)} x i32> <{picks}>"
+        return self.emit(text, one.kind, len(order))
 
     def pick(self, value: Value, lanes: range) -> Value:
         """Some of the lanes, as a vector of their own."""
-        if len(lanes) == value.lanes:
-            return value
-        picks = ", ".join(f"i32 {k}" for k in lanes)
-        text = f"shufflevector {value.typed}, {value.type} poison, <{len(lanes)} x i32> <{picks}>"
-        return self.emit(text, value.kind, len(lanes))
+        return value if len(lanes) == value.lanes else self.shuffle(lanes, value)
 
     def join(self, parts: list[Value]) -> Value:
         """The lanes of all the parts, one after another; their number is a power of two."""
         while len(parts) > 1:
-            size = parts[0].lanes
-            picks = ", ".join(f"i32 {k}" for k in range(2 * size))
-            parts = [
-                self.emit(f"shufflevector {a.typed}, {c.typed}, <{2 * size} x i32> <{picks}>", a.kind, 2 * size)
-                for a, c in zip(parts[::2], parts[1::2], strict=True)
-            ]
+            order = range(2 * parts[0].lanes)
+            parts = [self.shuffle(order, *pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
     def lookup(self, table: tuple[float, ...], index: Value) -> Value:
@@ -141,29 +140,29 @@ class Builder:
             parts.append(self.emit(f"call <8 x float> @llvm.x86.avx.vpermilvar.ps.256({given})", "float", 8))
         return self.bits(self.join(parts), "i32")
 
-    def same(self, *values: Value) -> tuple[Value, ...]:
-        """The values brought to the largest number of lanes among them."""
+    def same(self, first: Value, *others: Value | float) -> tuple[Value, ...]:
+        """The values brought to the largest number of lanes among them; numbers are of the first one's kind."""
+        values = [first, *(v if isinstance(v, Value) else self.number(v, first) for v in others)]
         lanes = max(v.lanes for v in values)
         return tuple(self.splat(v, lanes) for v in values)
 
     def number(self, value: bool | int | float, like: Value, kind: str | None = None) -> Value:
         return constant(value, like.kind if kind is None else kind, like.lanes)
 
-    def binary(self, op: str, a: Value, b: Value | float | int) -> Value:
-        right = b if isinstance(b, Value) else self.number(b, a)
-        a, right = self.same(a, right)
+    def binary(self, op: str, a: Value, b: Value | float) -> Value:
+        a, right = self.same(a, b)
         return self.emit(f"{op} {a.typed}, {right.text}", a.kind, a.lanes)
 
-    def add(self, a: Value, b: Value | float | int) -> Value:
+    def add(self, a: Value, b: Value | float) -> Value:
         return self.binary(f"fadd{self.flags}" if a.kind in ("float", "double") else "add", a, b)
 
-    def sub(self, a: Value, b: Value | float | int) -> Value:
+    def sub(self, a: Value, b: Value | float) -> Value:
         return self.binary(f"fsub{self.flags}" if a.kind in ("float", "double") else "sub", a, b)
 
-    def mul(self, a: Value, b: Value | float | int) -> Value:
+    def mul(self, a: Value, b: Value | float) -> Value:
         return self.binary(f"fmul{self.flags}" if a.kind in ("float", "double") else "mul", a, b)
 
-    def div(self, a: Value, b: Value | float | int) -> Value:
+    def div(self, a: Value, b: Value | float) -> Value:
         return self.binary("fdiv", a, b)
 
     def neg(self, a: Value) -> Value:
@@ -171,9 +170,8 @@ class Builder:
             return self.emit(f"fneg {a.typed}", a.kind, a.lanes)
         return self.binary("sub", self.number(0, a), a)
 
-    def compare(self, predicate: str, a: Value, b: Value | float | int) -> Value:
-        right = b if isinstance(b, Value) else self.number(b, a)
-        a, right = self.same(a, right)
+    def compare(self, predicate: str, a: Value, b: Value | float) -> Value:
+        a, right = self.same(a, b)
         op = "fcmp" if a.kind in ("float", "double") else "icmp"
         return self.emit(f"{op} {predicate} {a.typed}, {right.text}", "i1", a.lanes)
 
@@ -183,6 +181,11 @@ class Builder:
             a, b = self.splat(a, condition.lanes), self.splat(b, condition.lanes)
         return self.emit(f"select {condition.typed}, {a.typed}, {b.typed}", a.kind, a.lanes)
 
+    def least(self, a: Value, b: Value | float) -> Value:
+        """The smaller one of unsigned integers."""
+        a, right = self.same(a, b)
+        return self.select(self.compare("ult", a, right), a, right)
+
     def convert(self, op: str, a: Value, kind: str) -> Value:
         target = Value("", kind, a.lanes).type
         return self.emit(f"{op} {a.typed} to {target}", kind, a.lanes)
@@ -190,17 +193,16 @@ class Builder:
     def bits(self, a: Value, kind: str) -> Value:
         return self.convert("bitcast", a, kind)
 
-    def intrinsic(self, name: str, *args: Value) -> Value:
+    def intrinsic(self, name: str, first: Value, *others: Value | float) -> Value:
         """An intrinsic whose result and operands have one type, such as llvm.fabs."""
-        args = self.same(*args)
+        args = self.same(first, *others)
         kind = args[0].kind
         scalar = {"float": "f32", "double": "f64"}.get(kind, kind)
         suffix = scalar if args[0].lanes == 1 else f"v{args[0].lanes}{scalar}"
         types = ", ".join(a.type for a in args)
         self.declare(f"declare {args[0].type} @llvm.{name}.{suffix}({types})")
-        return self.emit(
-            f"call {args[0].type} @llvm.{name}.{suffix}({', '.join(a.typed for a in args)})", kind, args[0].lanes
-        )
+        given = ", ".join(a.typed for a in args)
+        return self.emit(f"call {args[0].type} @llvm.{name}.{suffix}({given})", kind, args[0].lanes)
 
     def masked_load(self, place: Value, mask: Value, kind: str = "float") -> Value:
         """Elements from an address on, or of one each, where the mask says so; else zeros, and nothing is read."""
@@ -229,14 +231,13 @@ class Builder:
         self.line(f"call void {name}({given})")
 
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
-        lifted = [v if isinstance(v, Value) else self.number(v, a) for v in (b, c)]
-        return self.intrinsic("fma", a, *lifted)
+        return self.intrinsic("fma", a, b, c)
 
     def polynomial(self, x: Value, coefficients: tuple[float, ...]) -> Value:
         """Sum of coefficients[k] * x**k by Horner's rule in fused steps."""
         result = self.number(coefficients[-1], x)
         for c in reversed(coefficients[:-1]):
-            result = self.fma(result, x, self.number(c, x))
+            result = self.fma(result, x, c)
         return result
 
 

@@ -30,8 +30,8 @@ class Writer(Builder):
 
     def at(self, base: Value, index: Value | int, kind: str = "float") -> Value:
         """The address of an element."""
-        place = index if isinstance(index, Value) else constant(index, "i64")
-        return self.emit(f"getelementptr {kind}, {base.typed}, {place.typed}", "ptr")
+        offset = index if isinstance(index, Value) else constant(index, "i64")
+        return self.emit(f"getelementptr {kind}, {base.typed}, {offset.typed}", "ptr")
 
     def load(self, place: Value, kind: str, lanes: int = 1, align: int = 4) -> Value:
         aligned = f", align {align}" if align else ""
@@ -43,12 +43,8 @@ class Writer(Builder):
     def read(self, cell: Value, kind: str, lanes: int = 1) -> Value:
         return self.load(cell, kind, lanes, 0)
 
-    def least(self, a: Value, b: Value | int) -> Value:
-        other = b if isinstance(b, Value) else constant(b, a.kind)
-        return self.select(self.compare("ult", a, other), a, other)
-
     def most(self, a: Value, b: Value | int) -> Value:
-        other = b if isinstance(b, Value) else constant(b, a.kind)
+        a, other = self.same(a, b)
         return self.select(self.compare("ugt", a, other), a, other)
 
     def rounded_up(self, a: Value, b: int) -> Value:

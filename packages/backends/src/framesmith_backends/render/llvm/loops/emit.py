@@ -2,74 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from framesmith_backends.ir import expr
 from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, LOW_PRECISION
-from framesmith_backends.ir.expr import (
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Number,
-    Op,
-    Ref,
-    approximate_parts,
-    children,
-    indirect_parts,
-    walk,
-)
+from framesmith_backends.ir.expr import Cast, Const, Expr, Index, Load, Number, Op, Ref, children, indirect_parts, walk
 from framesmith_backends.ir.kernel import Check, Store
 from framesmith_backends.ir.ops import APPROXIMATE, OPS
 from framesmith_backends.ir.ranges import is_within
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Div, Indirect, Ix, Mod, Var
 from framesmith_backends.ir.symbolic.size import Size, Sym
+from framesmith_backends.render.llvm import ops
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
+from framesmith_backends.render.llvm.loops import memory
 from framesmith_backends.render.llvm.loops.lanes import lane_step
-from framesmith_backends.render.llvm.loops.memory import (
-    address,
-    is_read_at_once,
-    masked_spread_load,
-    masked_tile_load,
-    spread_load,
-    through_memory,
-    tile_load,
-)
+from framesmith_backends.render.llvm.loops.memory import address, tile_load
 from framesmith_backends.render.llvm.loops.rounding import has_short_nans, is_held_by
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
-from framesmith_backends.render.llvm.ops import (
-    emit_cast,
-    emit_op,
-    from_memory,
-    from_memory_deinterleaved,
-    functions,
-    interleaved,
-    round_bf16,
-    to_memory,
-    to_memory_deinterleaved,
-)
+from framesmith_backends.render.llvm.ops import emit_cast, emit_op, functions, to_memory
+
+Variable = Callable[[Var], Value]
 
 #: A zero in memory, of any type.
 ZERO = "@fs.zero = internal global i64 0"
 #: Up to this stride elements are read by vectors of all that lies between; measured against gathers.
 LONGEST_STEP = 8
-#: No place is so far from another, and no difference of two below it overflows.
+#: No index is so far from another, and no difference of two below it overflows.
 FARTHEST = 1 << 62
 
 
 def emit(r: Rendering, root: Expr) -> Value:
     """The value of the expression, written where it is first known; parts already known are used again."""
-    skipped = approximate_parts(root, functions(APPROXIMATE))
+    skipped = expr.approximate_parts(root, functions(APPROXIMATE))
     for node in walk(root):
         if node in skipped:
             continue
         level = r.levels[_depth(r, node)]
-        if node not in level.values:  # a level's values also hold partial index sums, keyed by tuples
-            outside, r.b.out = r.b.out, level.lines
-            level.values[node] = _EMITTERS[type(node)](r, node)
-            r.b.out = outside
+        # A level's values also hold partial index sums, keyed by tuples.
+        r.once(level, node, partial(_EMITTERS[type(node)], r, node))
     return _value(r, root)
 
 
@@ -100,20 +73,12 @@ def _ix_depth(r: Rendering, ix: Ix) -> int:
     return max(found, *(_depth(r, value) for value in indirect_parts(ix))) if index.indirect_atoms(ix) else found
 
 
-def _const(r: Rendering, node: Const) -> Value:
-    return constant(node.value, DTYPES[node.dtype].register)
-
-
-def _number(r: Rendering, node: Number) -> Value:
-    return r.numbers[node]
-
-
 def _ref(r: Rendering, node: Ref) -> Value:
     if node.name not in r.arrays:
         return r.refs[node.name]
     array, first, kind = r.arrays[node.name]
     found = tile_load(r, tile_address(r, array, first, kind), kind)
-    return interleaved(r.b, found) if r.columns_deinterleaved else found
+    return ops.interleaved(r.b, found) if r.columns_deinterleaved else found
 
 
 def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
@@ -121,6 +86,12 @@ def tile_address(r: Rendering, array: Value, first: Value, kind: str) -> Value:
     assert r.kernel.lane is not None
     offset = r.b.binary("sub", r.variables[r.kernel.lane], first)
     return r.b.emit(f"getelementptr {kind}, ptr {array.text}, {offset.typed}", "ptr")
+
+
+def put_in_tile(r: Rendering, array: Value, first: Value, value: Value) -> None:
+    """Store the value of the current block of lanes in an array over the tile that starts at lane `first`."""
+    to = tile_address(r, array, first, value.kind)
+    r.b.line(f"store {r.b.splat(value, r.lanes).typed}, ptr {to.text}, align 1")
 
 
 def _cast(r: Rendering, node: Cast) -> Value:
@@ -132,9 +103,9 @@ def _cast(r: Rendering, node: Cast) -> Value:
     if inner.dtype == "f32" and node.dtype in LOW_PRECISION and is_held_by(node.dtype, inner):
         return value
     if node.dtype == "bf16" and inner.dtype == "f32":
-        return round_bf16(r.b, value, has_short_nans(r.kernel, inner))
+        return ops.round_bf16(r.b, value, has_short_nans(r.kernel, inner))
     if node.dtype == "f64" and value.kind == "float" and _is_widened_from_memory(r, value, inner):
-        value = through_memory(r, value)
+        value = memory.through_memory(r, value)
     return emit_cast(r.b, value, inner.dtype, node.dtype)
 
 
@@ -170,16 +141,9 @@ def _counted_lanes(r: Rendering, node: Op) -> Value | None:
     elif not isinstance(same, Index) or _value(r, same).lanes > 1:
         return None
     count = r.b.binary("sub", _value(r, same), scalar_index(r, grows.ix))
-    # No lane has the number -1, or as many as there are.
+    # No lane has the number -1, nor that of the lanes.
     near = r.b.intrinsic("smin", r.b.intrinsic("smax", count, r.b.number(-1, count)), r.b.number(r.lanes, count))
     return emit_op(r.b, node.name, (lane_numbers(r, "i8"), r.b.convert("trunc", near, "i8")), "i8")
-
-
-def _index(r: Rendering, node: Index) -> Value:
-    step = lane_step(r.kernel, node.ix)
-    if step == 0:
-        return scalar_index(r, node.ix)
-    return _lane_indices(r, node.ix)
 
 
 def _load(r: Rendering, node: Load) -> Value:
@@ -187,35 +151,31 @@ def _load(r: Rendering, node: Load) -> Value:
     guard = None if node.guard is None else _value(r, node.guard)
     step = lane_step(r.kernel, ix)
     kind = DTYPES[node.dtype].memory
-    align = element_bytes(kind)
     if node in r.transposed:
         (point,) = r.kernel.row
-        place = r.b.binary("mul nsw", r.variables[point], r.lanes)
-        pointer = r.b.emit(f"getelementptr {kind}, ptr {r.transposed[node].text}, {place.typed}", "ptr")
+        position = r.b.binary("mul nsw", r.variables[point], r.lanes)
+        pointer = r.b.emit(f"getelementptr {kind}, ptr {r.transposed[node].text}, {position.typed}", "ptr")
         raw = tile_load(r, pointer, kind)
     elif _is_wide_scratch(r, node.source):
         pointer = address(r, node.source, kind, _wide_position(r, ix))
-        raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
+        raw = tile_load(r, pointer, kind)
     elif step == 0:
         raw = _scalar_load(r, node.source, ix, kind, guard)
     elif step == 1:
         pointer = address(r, node.source, kind, scalar_index(r, ix))
         mask = guard if r.mask is None else _both(r, guard)
-        if mask is None:
-            raw = r.b.emit(f"load <{r.lanes} x {kind}>, ptr {pointer.text}, align {align}", kind, r.lanes)
-        else:
-            raw = masked_tile_load(r, pointer, mask, kind)
+        raw = tile_load(r, pointer, kind) if mask is None else memory.masked_tile_load(r, pointer, mask, kind)
         if r.deinterleaved and r.mask is None:
-            return from_memory_deinterleaved(r.b, raw)
+            return ops.from_memory_deinterleaved(r.b, raw)
     elif (offsets := _near_offsets(r, ix)) is not None and (mask := _both(r, guard)) is None:
-        raw = spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
-    elif offsets is not None and mask is not None and is_read_at_once(offsets):
-        raw = masked_spread_load(r, node.source, scalar_index(r, ix), offsets, kind, r.b.splat(mask, r.lanes))
+        raw = memory.spread_load(r, node.source, scalar_index(r, ix), offsets, kind)
+    elif offsets is not None and mask is not None and memory.is_read_at_once(offsets):
+        raw = memory.masked_spread_load(r, node.source, scalar_index(r, ix), offsets, kind, r.b.splat(mask, r.lanes))
     else:
-        pointers = _lane_pointers(r, node.source, kind, ix)
+        pointers = address(r, node.source, kind, _lane_indices(r, ix))
         mask = _both(r, guard) or constant(True, "i1", r.lanes)
         raw = r.b.masked_load(pointers, r.b.splat(mask, r.lanes), kind)
-    return from_memory(r.b, raw, node.dtype)
+    return ops.from_memory(r.b, raw, node.dtype)
 
 
 def _near_offsets(r: Rendering, ix: Ix) -> tuple[int, ...] | None:
@@ -241,15 +201,14 @@ def _scalar_load(r: Rendering, source: str, ix: Ix, kind: str, guard: Value | No
     """A load of one element; under a condition it is that of a zero where it does not hold."""
     position = scalar_index(r, ix)
     if guard is None:
-        pointer = address(r, source, kind, position)
-        return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
+        return tile_load(r, address(r, source, kind, position), kind, 1)
     if guard.lanes > 1:
         mask = _both(r, guard)
         assert mask is not None
         return r.b.masked_load(r.b.splat(address(r, source, kind, position), r.lanes), mask, kind)
     r.b.declare(ZERO)
     pointer = r.b.select(guard, address(r, source, kind, position), Value("@fs.zero", "ptr"))
-    return r.b.emit(f"load {kind}, ptr {pointer.text}, align {element_bytes(kind)}", kind)
+    return tile_load(r, pointer, kind, 1)
 
 
 def _both(r: Rendering, guard: Value | None) -> Value | None:
@@ -261,31 +220,23 @@ def _both(r: Rendering, guard: Value | None) -> Value | None:
     return r.b.binary("and", guard, r.mask)
 
 
-def _lane_pointers(r: Rendering, source: str, kind: str, ix: Ix) -> Value:
-    positions = _lane_indices(r, ix)
-    base = r.pointers[source]
-    return r.b.emit(f"getelementptr {kind}, ptr {base.text}, {positions.typed}", "ptr", r.lanes)
-
-
 def _lane_indices(r: Rendering, ix: Ix) -> Value:
     """The index in each lane."""
     step = lane_step(r.kernel, ix)
     if step is not None:
-        if r.lanes == 1:
-            return scalar_index(r, ix)
         base = scalar_index(r, ix)
+        if r.lanes == 1 or step == 0:
+            return base
         if isinstance(step, Sym):
             return r.b.add(base, r.b.mul(lane_numbers(r), size_of(r, step)))
         offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
-    return r.b.splat(_general(r, ix, lambda var: _lane_variable(r, var)), r.lanes)
 
+    def variable(var: Var) -> Value:
+        value = r.variables[var]
+        return value if var is not r.kernel.lane or r.lanes == 1 else r.b.add(value, lane_numbers(r))
 
-def _lane_variable(r: Rendering, var: Var) -> Value:
-    value = r.variables[var]
-    if var is not r.kernel.lane or r.lanes == 1:
-        return value
-    return r.b.binary("add", value, lane_numbers(r))
+    return r.b.splat(_general(r, ix, variable), r.lanes)
 
 
 def scalar_index(r: Rendering, ix: Ix) -> Value:
@@ -295,35 +246,26 @@ def scalar_index(r: Rendering, ix: Ix) -> Value:
         by_level.setdefault(_ix_depth(r, index.of(atom)), []).append((atom, k))
     known: tuple[object, ...] = ("index", ix.const)
     total = size_of(r, ix.const)
-    for depth in sorted(by_level):
-        level = r.levels[depth]
-        known = (*known, *by_level[depth])
-        found = level.values.get(known)
-        if found is None:
-            outside, r.b.out = r.b.out, level.lines
-            found = total
-            for atom, k in by_level[depth]:
-                found = _plus(r, found, _atom(r, atom, lambda var: r.variables[var]), k)
-            level.values[known] = found
-            r.b.out = outside
-        total = found
+    for depth, terms in sorted(by_level.items()):
+        known = (*known, *terms)
+        total = r.once(r.levels[depth], known, partial(_sum, r, total, terms, r.variables.__getitem__))
     return total
 
 
-def _plus(r: Rendering, total: Value, value: Value, k: Size) -> Value:
-    if k != 1:
-        value = r.b.binary("mul nsw", value, size_of(r, k))
-    return value if total.text == "0" else r.b.binary("add nsw", total, value)
-
-
-def _general(r: Rendering, ix: Ix, variable: Callable[[Var], Value]) -> Value:
-    total = size_of(r, ix.const)
-    for atom, k in ix.terms:
-        total = _plus(r, total, _atom(r, atom, variable), k)
+def _sum(r: Rendering, total: Value, terms: Iterable[tuple[index.Atom, Size]], variable: Variable) -> Value:
+    for atom, k in terms:
+        value = _atom(r, atom, variable)
+        if k != 1:
+            value = r.b.binary("mul nsw", value, size_of(r, k))
+        total = value if total.text == "0" else r.b.binary("add nsw", total, value)
     return total
 
 
-def _atom(r: Rendering, atom: index.Atom, variable: Callable[[Var], Value]) -> Value:
+def _general(r: Rendering, ix: Ix, variable: Variable) -> Value:
+    return _sum(r, size_of(r, ix.const), ix.terms, variable)
+
+
+def _atom(r: Rendering, atom: index.Atom, variable: Variable) -> Value:
     if isinstance(atom, Var):
         return variable(atom)
     if isinstance(atom, Indirect):
@@ -338,18 +280,16 @@ def _indirect(r: Rendering, atom: Indirect) -> Value:
     value = emit(r, given)
     if is_within(given, atom.size):
         return value
-    level = r.levels[_depth(r, given)]
-    found = level.values.get(atom)
-    if found is None:
-        outside, r.b.out = r.b.out, level.lines
+
+    def bounded() -> Value:
         inside = r.b.compare("ult", value, size_of(r, atom.size))
-        found = level.values[atom] = r.b.select(inside, value, r.b.number(0, value))
-        r.b.out = outside
-    return found
+        return r.b.select(inside, value, r.b.number(0, value))
+
+    return r.once(r.levels[_depth(r, given)], atom, bounded)
 
 
 def emit_check(r: Rendering, check: Check, number: int) -> None:
-    """Leave word where the check does not hold, in a lane that is there."""
+    """Set the check's byte where it does not hold, in a lane that is not masked."""
     holds = emit(r, check.holds)
     fails = r.b.binary("xor", holds, True)
     if r.mask is not None:
@@ -368,35 +308,19 @@ def emit_check(r: Rendering, check: Check, number: int) -> None:
 
 def emit_store(r: Rendering, store: Store) -> None:
     """Write one element, or one for each lane."""
-    value = _unrounded(r, store.value)
-    dtype = store.value.dtype
-    step = lane_step(r.kernel, store.index)
-    kind = DTYPES[dtype].memory
-    align = element_bytes(kind)
-    if _is_wide_scratch(r, store.buffer):
-        raw = to_memory(r.b, r.b.splat(value, r.lanes), dtype)
-        pointer = address(r, store.buffer, kind, _wide_position(r, store.index))
-        r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
-        return
-    if step == 0:
-        raw = to_memory(r.b, value, dtype)
-        pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
-        r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
-        return
-    value = r.b.splat(value, r.lanes)
-    raw = to_memory_deinterleaved(r.b, value) if r.deinterleaved and r.mask is None else to_memory(r.b, value, dtype)
-    if step == 1:
-        pointer = address(r, store.buffer, kind, scalar_index(r, store.index))
-        if r.mask is None:
-            r.b.line(f"store {raw.typed}, ptr {pointer.text}, align {align}")
-        else:
-            r.b.masked_store(raw, pointer, r.mask)
-        return
-    pointers = _lane_pointers(r, store.buffer, kind, store.index)
-    if r.lanes == 1:
-        r.b.line(f"store {raw.typed}, {pointers.typed}, align {align}")
+    value, dtype, ix = _unrounded(r, store.value), store.value.dtype, store.index
+    step = lane_step(r.kernel, ix)
+    kind, wide = DTYPES[dtype].memory, _is_wide_scratch(r, store.buffer)
+    if wide or step != 0:
+        value = r.b.splat(value, r.lanes)
+    deinterleaved = not wide and step != 0 and r.deinterleaved and r.mask is None
+    raw = ops.to_memory_deinterleaved(r.b, value) if deinterleaved else to_memory(r.b, value, dtype)
+    at = _wide_position if wide else scalar_index if step in (0, 1) else _lane_indices
+    pointer = address(r, store.buffer, kind, at(r, ix))
+    if wide or step == 0 or r.lanes == 1 or (step == 1 and r.mask is None):
+        r.b.line(f"store {raw.typed}, {pointer.typed}, align {element_bytes(kind)}")
     else:
-        r.b.masked_store(raw, pointers, r.mask or constant(True, "i1", r.lanes))
+        r.b.masked_store(raw, pointer, r.mask or constant(True, "i1", r.lanes))
 
 
 def _unrounded(r: Rendering, value: Expr) -> Value:
@@ -413,7 +337,7 @@ def emit_stores(r: Rendering, stores: tuple[Store, ...]) -> None:
         if count == 1:
             emit_store(r, stores[0])
         else:
-            _woven_store(r, stores[:count])
+            _interleaved_store(r, stores[:count])
         stores = stores[count:]
 
 
@@ -427,24 +351,24 @@ def _side_by_side(r: Rendering, stores: tuple[Store, ...], count: int) -> bool:
     return given == wanted and index.coefficient(first.index, lane) == count and not _is_wide_scratch(r, first.buffer)
 
 
-def _woven_store(r: Rendering, stores: tuple[Store, ...]) -> None:
+def _interleaved_store(r: Rendering, stores: tuple[Store, ...]) -> None:
     dtype = stores[0].value.dtype
     kind = DTYPES[dtype].memory
     rows = [to_memory(r.b, r.b.splat(_unrounded(r, store.value), r.lanes), dtype) for store in stores]
     while len(rows) > 1:
-        half = len(rows) // 2
-        rows = [_woven(r, one, other) for one, other in zip(rows[:half], rows[half:], strict=True)]
+        half, lanes = len(rows) // 2, rows[0].lanes
+        order = [k // 2 + k % 2 * lanes for k in range(2 * lanes)]
+        rows = [r.b.shuffle(order, *pair) for pair in zip(rows[:half], rows[half:], strict=True)]
     pointer = address(r, stores[0].buffer, kind, scalar_index(r, stores[0].index))
     r.b.line(f"store {rows[0].typed}, ptr {pointer.text}, align {element_bytes(kind)}")
 
 
-def _woven(r: Rendering, one: Value, other: Value) -> Value:
-    """The lanes of two vectors by turns."""
-    order = ", ".join(f"i32 {k // 2 + k % 2 * one.lanes}" for k in range(2 * one.lanes))
-    text = f"shufflevector {one.typed}, {other.typed}, <{2 * one.lanes} x i32> <{order}>"
-    return r.b.emit(text, one.kind, 2 * one.lanes)
-
-
 _EMITTERS: dict[type, Callable[..., Value]] = {
-    Const: _const, Ref: _ref, Cast: _cast, Op: _op, Index: _index, Load: _load, Number: _number,
-}  # fmt: skip
+    Const: lambda r, node: constant(node.value, DTYPES[node.dtype].register),
+    Number: lambda r, node: r.numbers[node],
+    Ref: _ref,
+    Cast: _cast,
+    Op: _op,
+    Index: lambda r, node: _lane_indices(r, node.ix),
+    Load: _load,
+}

@@ -7,8 +7,10 @@ emitted in the outermost loop in which all its variables are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import loads
@@ -17,16 +19,22 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
-from framesmith_backends.render.llvm.loops.columns import add_to_column, rows_in_turn
 from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, emit_stores
 from framesmith_backends.render.llvm.loops.lanes import (
     choose_lanes,
     columns_deinterleaved,
     is_deinterleaved,
     pass_lanes,
-)
-from framesmith_backends.render.llvm.loops.nest import any_lane_tail, lane_blocks, lane_tail, opened_loop, whole_lanes
-from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Accumulator
+)  # fmt: skip
+from framesmith_backends.render.llvm.loops.nest import (
+    any_lane_tail,
+    blocked_loop,
+    lane_blocks,
+    lane_tail,
+    opened_loop,
+    whole_lanes,
+)  # fmt: skip
+from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Running, rows_in_turn, running
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.loops.tiles import column_scan, tiled_passes
@@ -39,7 +47,7 @@ from framesmith_backends.target import Processor
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a kernel's loops are laid out: `extent` is the size of the parallel loop, in points or lane blocks."""
+    """The layout of a kernel's loops: `extent` is the size of the parallel loop, in points or lane blocks."""
 
     lanes: int
     lane_outer: bool
@@ -91,7 +99,7 @@ def tile_of(kernel: Kernel, lanes: int, target: Processor) -> int:
 
 
 def _updates_across(kernel: Kernel) -> bool:
-    """Whether each column has places of its own: what lies between these in memory is the other columns'."""
+    """Whether each column has elements of its own: between these in memory are the other columns'."""
     stores = [store for one in kernel.passes for store in one.stores]
     return any(kernel.lane in part.inner for store in stores for part in index.indirect_atoms(store.index))
 
@@ -104,39 +112,37 @@ def render_kernel(
     shape = shape_of(kernel, target)
     b = Builder(flags="" if strict else " contract", vectors=target.vectors)
     r = Rendering(kernel, shape.lanes, b, target)
-    r.b.out = r.entry
+    r.b.out = r.entry.lines
     _open_buffers(r)
     body: list[object] = []
     r.b.out = body
     _parallel_loop(r, shape)
-    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry, body]))
+    text = "\n".join(line if line.endswith(":") else f"  {line}" for line in flat([r.entry.lines, body]))
     head = f"define internal void @{name}(ptr noalias readonly %buffers, i64 %begin, i64 %end) #0 {{\nentry:"
     freed = "".join(f"  call void @free(ptr {r.pointers[s.name].text})\n" for s in kernel.scratch if _is_large(r, s))
     return f"{head}\n{text}\n{freed}  ret void\n}}", shape, r.b.declared
 
 
 def _open_buffers(r: Rendering) -> None:
+    def argument(k: int, kind: str) -> Value:
+        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
+        return r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
+
     for k, param in enumerate(r.kernel.params):
-        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
-        r.pointers[param.name] = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
+        r.pointers[param.name] = argument(k, "ptr")
     for k, number in enumerate(r.kernel.numbers, len(r.kernel.params)):
-        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {k}", "ptr")
-        kind = "i64" if isinstance(number, Symbol) else "double"
-        r.numbers[number] = r.b.emit(f"load {kind}, ptr {slot.text}, align 8, !invariant.load !1", kind)
+        r.numbers[number] = argument(k, "i64" if isinstance(number, Symbol) else "double")
     if r.kernel.checks:
-        after = len(r.kernel.params) + len(r.kernel.numbers)
-        slot = r.b.emit(f"getelementptr inbounds ptr, ptr %buffers, i64 {after}", "ptr")
-        r.failed = r.b.emit(f"load ptr, ptr {slot.text}, align 8, !invariant.load !1", "ptr")
-    wide = _copies(r)
+        r.failed = argument(len(r.kernel.params) + len(r.kernel.numbers), "ptr")
     for scratch in r.kernel.scratch:
         kind = DTYPES[scratch.dtype].memory
         if _is_large(r, scratch):
             r.b.declare("declare ptr @malloc(i64)")
             r.b.declare("declare void @free(ptr)")
-            room = r.b.mul(size_of(r, scratch.numel), wide * element_bytes(kind))
-            r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({room.typed})", "ptr")
-            continue
-        r.pointers[scratch.name] = r.room(f"[{scratch.numel * wide} x {kind}]")
+            size = r.b.mul(size_of(r, scratch.numel), _copies(r) * element_bytes(kind))
+            r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({size.typed})", "ptr")
+        else:
+            r.pointers[scratch.name] = r.room(f"[{scratch.numel * _copies(r)} x {kind}]")
 
 
 # A scratch row of more bytes, or of a size known at the call, is no part of the stack.
@@ -144,7 +150,7 @@ LARGEST_ON_STACK = 1 << 16
 
 
 def _copies(r: Rendering) -> int:
-    """How many values a scratch row holds of each element."""
+    """The number of values that a scratch row holds of each element."""
     return r.lanes if r.kernel.lane in r.kernel.outer else 1
 
 
@@ -163,7 +169,7 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     if shape.by_lane:
         assert lane is not None
         low, far = r.b.mul(begin, shape.unit), r.b.mul(end, shape.unit)
-        high = r.b.select(r.b.compare("ult", far, size_of(r, lane.size)), far, high)
+        high = r.b.least(far, high)
         begin, end = constant(0, "i64"), size_of(r, between)
     with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
         _decode(r, point, others)
@@ -173,26 +179,25 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
                 r.in_lanes(r.lanes, _all_deinterleaved(r)),
                 opened_loop(r, low, high, shape.tile, None, sure) as first,
             ):
-                far = r.b.add(first, shape.tile)
-                tiled_passes(r, lane, first, r.b.select(r.b.compare("ult", far, high), far, high), shape.tile)
+                tiled_passes(r, lane, first, r.b.least(r.b.add(first, shape.tile), high), shape.tile)
         elif shape.by_lane and lane is not None:
             lane_blocks(r, lane, low, high, lambda: _passes(r), _is_repeatable(r.kernel))
         elif shape.lane_outer:
-            _lane_pieces(r)
+            _lane_intervals(r)
         elif r.kernel.down:
             r.columns_deinterleaved = columns_deinterleaved(r.kernel, r.lanes, r.target)
-            rows_in_turn(r, lambda: _passes(r))
+            rows_in_turn(r, lambda columns: _passes(r, columns))
         else:
             _passes(r)
 
 
-def _lane_pieces(r: Rendering) -> None:
-    """All lanes of a point, in pieces where conditions change along them, if lanes may be computed twice."""
+def _lane_intervals(r: Rendering) -> None:
+    """All lanes of a point, split where conditions change along them, if lanes may be computed twice."""
     whole, lanes = r.kernel, r.lanes
-    pieces = along_lanes(whole, lanes)
-    if not all(_is_repeatable(piece) for piece, _ in pieces if piece.lane is not None):
-        pieces = [(whole, lanes)]
-    for r.kernel, r.lanes in pieces:
+    intervals = along_lanes(whole, lanes)
+    if not all(_is_repeatable(one) for one, _ in intervals if one.lane is not None):
+        intervals = [(whole, lanes)]
+    for r.kernel, r.lanes in intervals:
         if r.kernel.lane is None:
             _passes(r)
             continue
@@ -212,7 +217,7 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
             point = r.b.binary("udiv", point, divisor_of(r, var.size))
 
 
-def _passes(r: Rendering) -> None:
+def _passes(r: Rendering, columns: Mapping[str, Running] = MappingProxyType({})) -> None:
     r.ref_level = len(r.levels) - 1
     r.transposed = {} if r.mask is not None else transposed_tiles(r)
     with r.in_lanes(r.lanes, r.kernel.lane in r.kernel.outer and _all_deinterleaved(r)):
@@ -220,7 +225,7 @@ def _passes(r: Rendering) -> None:
             for store in one.before:
                 emit_store(r, store)
             if one.has_loop:
-                _row_loops(r, one)
+                _row_loops(r, one, columns)
 
 
 def _all_deinterleaved(r: Rendering) -> bool:
@@ -229,17 +234,16 @@ def _all_deinterleaved(r: Rendering) -> bool:
 
 def _is_repeatable(kernel: Kernel) -> bool:
     """Whether lanes may be computed twice: see Note [The rest, again]."""
-    if kernel.lane is None or kernel.writes_what_it_reads or any(map(_rewrites_scratch, kernel.passes)):
+    if kernel.lane is None or kernel.writes_what_it_reads:
         return False
+    for one in kernel.passes:
+        read = {load.source for load in loads(*one.values)}
+        if any(store.buffer in read for store in (*one.before, *one.stores)):
+            return False
     return all(index.coefficient(ix, kernel.lane) is not None for ix, _ in accesses(kernel))
 
 
-def _rewrites_scratch(one: Pass) -> bool:
-    read = {load.source for load in loads(*one.values)}
-    return any(store.buffer in read for store in (*one.before, *one.stores))
-
-
-def _row_loops(r: Rendering, one: Pass) -> None:
+def _row_loops(r: Rendering, one: Pass, columns: Mapping[str, Running]) -> None:
     """The row loops of one pass, innermost the lanes if they are a row variable."""
     inner = r.kernel.lane if r.kernel.lane in r.kernel.row else None
     lanes, deinterleaved = r.lanes, r.deinterleaved
@@ -248,88 +252,67 @@ def _row_loops(r: Rendering, one: Pass) -> None:
         deinterleaved = r.columns_deinterleaved if one.columns else is_deinterleaved(r.kernel, (one,), lanes, r.target)
     outside = [v for v in r.kernel.row if v is not inner]
     with r.in_lanes(lanes, deinterleaved):
-        accumulators = [Accumulator.start(r, a) for a in one.reductions]
-        _row_nest(r, outside, lambda: _row_inner(r, inner, one, accumulators), accumulators)
-        for a in accumulators:
+        reductions = [running(r, a) for a in one.reductions]
+        for a in reductions:
+            a.reset(r)
+        values = [*reductions, *(columns[column.name] for column in one.columns)]
+        _row_nest(r, outside, lambda: _row_inner(r, inner, one, values), values)
+        for a in reductions:
             a.finish(r, inner is not None)
 
 
-def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], accumulators: list[Accumulator]) -> None:
+def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], values: list[Running]) -> None:
     """Open the loops from the outside in, and run `inside` in the innermost."""
     if not loops:
         inside()
         return
     var, *rest = loops
-    vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.blocked for a in accumulators)
-    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
+    vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.total is not None for a in values)
+    end, sure = size_of(r, var.size), surely_positive(var.size)
     if vertical and not surely_at_least(BLOCK_STEPS, var.size):
-        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
-            far = r.b.add(start, BLOCK_STEPS)
-            stop = r.b.select(r.b.compare("ult", far, end), far, end)
-            with opened_loop(r, start, stop, 1, var):
-                inside()
-            _flush(r, accumulators)
+        blocked_loop(r, end, BLOCK_STEPS, 1, var, inside, lambda: _flush(r, values), sure)
         return
-    with opened_loop(r, zero, end, 1, var, sure):
-        _row_nest(r, rest, inside, accumulators)
+    with opened_loop(r, constant(0, "i64"), end, 1, var, sure):
+        _row_nest(r, rest, inside, values)
     if vertical:
-        _flush(r, accumulators)
+        _flush(r, values)
 
 
-def _flush(r: Rendering, accumulators: list[Accumulator]) -> None:
-    for a in accumulators:
+def _flush(r: Rendering, values: list[Running]) -> None:
+    for a in values:
         a.flush(r)
 
 
-def _row_inner(r: Rendering, lane: Var | None, one: Pass, accumulators: list[Accumulator]) -> None:
+def _row_inner(r: Rendering, lane: Var | None, one: Pass, values: list[Running]) -> None:
     """One point of the row loops outside the lanes: the lane loop, or one step where the lanes are outer."""
     if lane is None:
-        _body(r, one, accumulators)
+        _body(r, one, values)
         return
-    step = BLOCK_STEPS * r.lanes
-    zero, end = constant(0, "i64"), size_of(r, lane.size)
-    blocked = any(a.blocked for a in accumulators)
-    if isinstance(lane.size, Sym):
-        _any_row_inner(r, lane, one, accumulators)
-        return
-    whole = lane.size // r.lanes * r.lanes
-    if not blocked or whole <= step:
-        repeatable = not accumulators and not one.columns and _is_repeatable(r.kernel)
-        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators), repeatable)
+    body, flush = partial(_body, r, one, values), partial(_flush, r, values)
+    end, step = size_of(r, lane.size), BLOCK_STEPS * r.lanes
+    blocked = any(a.total is not None for a in values)
+    if isinstance(lane.size, int):
+        whole = lane.size // r.lanes * r.lanes
+        if not blocked or whole <= step:
+            repeatable = not values and _is_repeatable(r.kernel)
+            lane_blocks(r, lane, constant(0, "i64"), end, body, repeatable)
+        else:
+            blocked_loop(r, constant(whole, "i64"), step, r.lanes, lane, body, flush, True)
+            if lane.size > whole:
+                lane_tail(r, lane, end, whole, True, body)
+        if blocked:
+            flush()
+    elif not blocked:
+        lane_blocks(r, lane, constant(0, "i64"), end, body)
     else:
-        with opened_loop(r, zero, constant(whole, "i64"), step) as start:
-            far = r.b.add(start, step)
-            stop = r.b.select(r.b.compare("ult", far, whole), far, constant(whole, "i64"))
-            with opened_loop(r, start, stop, r.lanes, lane):
-                _body(r, one, accumulators)
-            _flush(r, accumulators)
-        if lane.size > whole:
-            lane_tail(r, lane, end, whole, True, lambda: _body(r, one, accumulators))
-    if blocked:
-        _flush(r, accumulators)
+        last = whole_lanes(r, end)
+        blocked_loop(r, last, step, r.lanes, lane, body, flush, False)
+        any_lane_tail(r, lane, last, end, body)
 
 
-def _any_row_inner(r: Rendering, lane: Var, one: Pass, accumulators: list[Accumulator]) -> None:
-    """The lane loop of a row of any length."""
-    zero, end = constant(0, "i64"), size_of(r, lane.size)
-    if not any(a.blocked for a in accumulators):
-        lane_blocks(r, lane, zero, end, lambda: _body(r, one, accumulators))
-        return
-    whole, step = whole_lanes(r, end), BLOCK_STEPS * r.lanes
-    with opened_loop(r, zero, whole, step, None, False) as start:
-        far = r.b.add(start, step)
-        stop = r.b.select(r.b.compare("ult", far, whole), far, whole)
-        with opened_loop(r, start, stop, r.lanes, lane):
-            _body(r, one, accumulators)
-        _flush(r, accumulators)
-    any_lane_tail(r, lane, whole, end, lambda: _body(r, one, accumulators))
-
-
-def _body(r: Rendering, one: Pass, accumulators: list[Accumulator]) -> None:
-    for a in accumulators:
+def _body(r: Rendering, one: Pass, values: list[Running]) -> None:
+    for a in values:
         a.step(r)
-    for column in one.columns:
-        add_to_column(r, column)
     for check in one.checks:
         emit_check(r, check, r.kernel.checks.index(check))
     if r.kernel.writes_what_it_reads:

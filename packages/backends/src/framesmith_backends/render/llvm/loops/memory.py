@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from framesmith_backends.render.llvm.builder import Value, constant, element_bytes
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.math.libm import out_of_line
@@ -13,7 +11,7 @@ MOST_READERS = 4
 
 
 def address(r: Rendering, source: str, kind: str, position: Value) -> Value:
-    return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr")
+    return r.b.emit(f"getelementptr {kind}, ptr {r.pointers[source].text}, {position.typed}", "ptr", position.lanes)
 
 
 def tile_load(r: Rendering, place: Value, kind: str, width: int | None = None) -> Value:
@@ -24,7 +22,7 @@ def tile_load(r: Rendering, place: Value, kind: str, width: int | None = None) -
 
 
 def through_memory(r: Rendering, value: Value) -> Value:
-    """The vector, read anew from memory, as it is to be widened: AVX2 widens what it reads without shuffles.
+    """The vector, written and read again, as it is to be widened: AVX2 widens what it reads without shuffles.
 
     Halves of a register are first shuffled down, and then again while they are widened: a sum of squares of sixteen
     numbers in float64 takes 9.1 cycles of a Zen 4 so, and 7.3 by memory. LLVM does not see that nothing changes there.
@@ -69,17 +67,17 @@ def spread_load(r: Rendering, source: str, first: Value, offsets: tuple[int, ...
     The last load begins earlier than where the one before it ends: nothing behind the last element is read.
     """
     lowest = r.b.add(first, min(offsets)) if min(offsets) else first
-    places = [offset - min(offsets) for offset in offsets]
-    span = max(places) + 1
+    steps = [offset - min(offsets) for offset in offsets]
+    span = max(steps) + 1
     if span == 1:
         return r.b.splat(tile_load(r, address(r, source, kind, lowest), kind, 1), r.lanes)
     width = min(r.lanes, 1 << (span.bit_length() - 1))
     starts = [min(begin, span - width) for begin in range(0, span, width)]
     parts = [tile_load(r, address(r, source, kind, r.b.add(lowest, start)), kind, width) for start in starts]
-    found, taken = parts[0], {k: place for k, place in enumerate(places) if place < width}
+    found, taken = parts[0], {k: step for k, step in enumerate(steps) if step < width}
     for part, start in list(zip(parts, starts, strict=True))[1:] or [(parts[0], 0)]:
-        new = {k: width + place - start for k, place in enumerate(places) if k not in taken and place < start + width}
-        found = _shuffled(r, found, part, [(taken | new).get(k) for k in range(r.lanes)])
+        new = {k: width + step - start for k, step in enumerate(steps) if k not in taken and step < start + width}
+        found = r.b.shuffle([(taken | new).get(k) for k in range(r.lanes)], found, part)
         taken = {k: k for k in taken | new}
     return found
 
@@ -94,20 +92,13 @@ def masked_spread_load(
 ) -> Value:
     """Elements less than a block from the first one, by one load of what lanes under the mask read; else zeros."""
     lowest = r.b.add(first, min(offsets)) if min(offsets) else first
-    places = [offset - min(offsets) for offset in offsets]
-    readers = [[k for k, place in enumerate(places) if place == element] for element in range(r.lanes)]
+    steps = [offset - min(offsets) for offset in offsets]
+    readers = [[k for k, step in enumerate(steps) if step == element] for element in range(r.lanes)]
     nobody = constant(False, "i1", r.lanes)
     needed: Value | None = None
     for turn in range(max(map(len, readers))):
-        asked = _shuffled(r, mask, nobody, [lanes[turn] if turn < len(lanes) else r.lanes for lanes in readers])
+        asked = r.b.shuffle([lanes[turn] if turn < len(lanes) else r.lanes for lanes in readers], mask, nobody)
         needed = asked if needed is None else r.b.binary("or", needed, asked)
     assert needed is not None
     raw = masked_tile_load(r, address(r, source, kind, lowest), needed, kind)
-    return r.b.select(mask, _shuffled(r, raw, raw, places), Value("zeroinitializer", kind, r.lanes))
-
-
-def _shuffled(r: Rendering, one: Value, two: Value, places: Sequence[int | None]) -> Value:
-    """Elements of one vector and the next, a value of any kind where no place is told."""
-    chosen = ", ".join(f"i32 {'poison' if place is None else place}" for place in places)
-    vector = f"<{len(places)} x i32> <{chosen}>"
-    return r.b.emit(f"shufflevector {one.typed}, {two.typed}, {vector}", one.kind, len(places))
+    return r.b.select(mask, r.b.shuffle(steps, raw, raw), Value("zeroinitializer", kind, r.lanes))

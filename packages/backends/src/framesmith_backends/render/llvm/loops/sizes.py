@@ -4,43 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framesmith_backends.ir.symbolic.size import (
-    Atom,
-    Extreme,
-    Quotient,
-    Size,
-    Sym,
-    Symbol,
-    surely_at_least,
-    surely_positive,
-)
+from framesmith_backends.ir.symbolic import size as sizes
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.loops.state import Rendering
 
 
 def at_entry(r: Rendering, key: object, make: Callable[[], Value], known: bool = True) -> Value:
-    """What `make` writes, written once at the kernel's start where it is `known` there, else here."""
-    if not known:
-        return make()
-    found = r.sizes.get(key)
-    if found is None:
-        outside, r.b.out = r.b.out, r.entry
-        found = r.sizes[key] = make()
-        r.b.out = outside
-    return found
+    """The value that `make` writes, once at the kernel's start where it is `known` there, else here."""
+    return r.once(r.entry, key, make) if known else make()
 
 
 def size_of(r: Rendering, size: Size) -> Value:
     """The size as an i64, known in every loop."""
     if not isinstance(size, Sym):
         return constant(size, "i64")
-    return at_entry(
-        r, size, lambda: emit_size(r.b, size, {s: v for s, v in r.numbers.items() if isinstance(s, Symbol)})
-    )
+    known = {s: v for s, v in r.numbers.items() if isinstance(s, Symbol)}
+    return at_entry(r, size, lambda: emit_size(r.b, size, known))
 
 
 def divisor_of(r: Rendering, size: Size) -> Value:
-    """The size as a divisor: where it may be 0 nothing is divided in earnest, but the processor would stop."""
+    """The size as a divisor; 1 where it is 0, of which no quotient is used."""
     value = size_of(r, size)
     if not isinstance(size, Sym) or surely_positive(size):
         return value
@@ -66,20 +50,17 @@ def emit_size(b: Builder, size: Size, known: dict[Symbol, Value]) -> Value:
     return total
 
 
-def _atom(b: Builder, atom: Atom, known: dict[Symbol, Value]) -> Value:
+def _atom(b: Builder, atom: sizes.Atom, known: dict[Symbol, Value]) -> Value:
     if isinstance(atom, Symbol):
         return known[atom]
-    if isinstance(atom, Extreme):
+    if isinstance(atom, sizes.Extreme):
         one, other = emit_size(b, atom.a, known), emit_size(b, atom.b, known)
         return b.select(b.compare("sgt" if atom.largest else "slt", one, other), one, other)
-    return _floor(b, atom, emit_size(b, atom.base, known), emit_size(b, atom.divisor, known))
-
-
-def _floor(b: Builder, atom: Quotient, base: Value, divisor: Value) -> Value:
-    """Towards minus infinity, as Python divides; machines do so for what is not negative."""
+    base, divisor = emit_size(b, atom.base, known), emit_size(b, atom.divisor, known)
     if not surely_positive(atom.divisor):
         divisor = _not_zero(b, divisor)
-    if surely_at_least(atom.base, 0):
+    if sizes.surely_at_least(atom.base, 0):
         return b.binary("udiv", base, divisor)
+    # Towards minus infinity, as Python divides; machines do so for what is not negative.
     down = b.select(b.compare("slt", base, 0), b.sub(base, b.sub(divisor, 1)), base)
     return b.binary("sdiv", down, divisor)

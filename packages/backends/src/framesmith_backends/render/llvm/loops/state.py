@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,12 +43,11 @@ class Rendering:
     arrays: dict[str, tuple[Value, Value, str]] = field(default_factory=dict)
     # Reads across rows, with their transposed tile.
     transposed: dict[Load, Value] = field(default_factory=dict)
-    # Numbers known at the call, and what was computed of them.
+    # Numbers known at the call, and the entry block, with what was computed of them.
     numbers: dict[Symbol | Number, Value] = field(default_factory=dict)
-    sizes: dict[object, Value] = field(default_factory=dict)
+    entry: Level = field(default_factory=Level)
     depth: dict[Expr, int] = field(default_factory=dict)
-    entry: list[object] = field(default_factory=list)
-    # Where checks that fail leave word: a byte for each.
+    # Checks that fail set a byte each here.
     failed: Value | None = None
     mask: Value | None = None
     ref_level: int = 0
@@ -65,10 +64,18 @@ class Rendering:
         self.lanes, self.deinterleaved = before
 
     def room(self, type_: str) -> Value:
-        """The address of room for a value of LLVM's type that the kernel has on its stack."""
-        place = Value(self.b.name(), "ptr")
-        self.entry.append(f"{place.text} = alloca {type_}, align 64")
-        return place
+        """The address of room on the stack for a value of LLVM's type."""
+        cell = Value(self.b.name(), "ptr")
+        self.entry.lines.append(f"{cell.text} = alloca {type_}, align 64")
+        return cell
+
+    def once(self, level: Level, key: object, make: Callable[[], Value]) -> Value:
+        """The value that `make` writes, written once in a level's lines, and known there by the key."""
+        if key not in level.values:
+            outside, self.b.out = self.b.out, level.lines
+            level.values[key] = make()
+            self.b.out = outside
+        return level.values[key]
 
     def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
         """Write into `lines`, the body of a new innermost loop over `var`."""

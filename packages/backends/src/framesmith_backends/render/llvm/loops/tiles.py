@@ -12,18 +12,15 @@ from functools import partial
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.expr import Cast, Expr, Op, Ref, children, cost, own_variables, rebuild, walk
 from framesmith_backends.ir.kernel import Accumulate, Kernel, Pass, Store
-from framesmith_backends.ir.ops import REDUCTIONS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, tile_address
-from framesmith_backends.render.llvm.loops.memory import tile_load
-from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
-from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, needs_blocks, squared
+from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, put_in_tile
+from framesmith_backends.render.llvm.loops.nest import blocked_loop, lane_blocks, opened_loop
+from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Running, running
 from framesmith_backends.render.llvm.loops.sizes import size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
-from framesmith_backends.render.llvm.ops import emit_op
 from framesmith_backends.schedule.kernels.loops import rewrite_indices
 
 # Cycles (`ir.expr.cost`) from which a value that no row changes is computed before the rows: those of a load.
@@ -38,17 +35,6 @@ class Tile:
     first: Value
     last: Value
     width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A reduction or scan under way: an array of running values, and for long sums one of totals."""
-
-    spec: Accumulate
-    kind: str
-    running: Value
-    total: Value | None
-    is_scan: bool = False
 
 
 def column_scan(kernel: Kernel) -> Kernel:
@@ -74,28 +60,27 @@ def tiled_passes(r: Rendering, lane: Var, first: Value, last: Value, width: int)
     for number, one in enumerate(r.kernel.passes):
         if one.before:
             _along(r, tile, partial(_stores, r, one.before))
-        if one.has_loop:
-            one = _without_invariants(r, tile, one, f"tile.{number}")
-            scans = [Accumulate(s.name, s.kind, s.value) for s in one.scans]
-            columns = [*(_column(r, tile, a) for a in one.reductions), *(_column(r, tile, s, True) for s in scans)]
-            _rows(r, tile, list(r.kernel.row), one, columns)
-            for c in columns:
-                if c.total is not None:
-                    _flush(r, tile, columns)
-                    break
-            for c in columns[: len(one.reductions)]:
-                r.arrays[c.spec.name] = (c.running if c.total is None else c.total, first, c.kind)
+        if not one.has_loop:
+            continue
+        one = _without_invariants(r, tile, one, f"tile.{number}")
+        columns = [_running(r, tile, a) for a in one.reductions]
+        scans = [_running(r, tile, Accumulate(s.name, s.kind, s.value), is_scan=True) for s in one.scans]
+        _rows(r, tile, list(r.kernel.row), one, columns, scans)
+        if any(c.total is not None for c in columns):
+            _flush(r, tile, columns)
+        r.arrays.update({c.spec.name: (c.result, first, c.start.kind) for c in columns})
 
 
 def _without_invariants(r: Rendering, tile: Tile, one: Pass, name: str) -> Pass:
     """The pass with what is the same in all rows computed before them, once for each lane, and kept in arrays."""
     roots = [*(a.value for a in one.reductions), *(s.value for s in one.scans), *(s.value for s in one.stores)]
     kept = {e: Ref(f"{name}.{k}", e.dtype) for k, e in enumerate(_invariants(r.kernel, one, roots))}
-    arrays = {e: _array(r, tile, DTYPES[e.dtype].register) for e in kept}
+    # The last block of lanes may reach past the tile's end.
+    arrays = {e: r.room(f"[{tile.width + r.lanes} x {DTYPES[e.dtype].register}]") for e in kept}
 
     def compute() -> None:
         for e, array in arrays.items():
-            _put(r, tile, DTYPES[e.dtype].register, array, emit(r, e))
+            put_in_tile(r, array, tile.first, emit(r, e))
 
     if kept:
         _along(r, tile, compute)
@@ -137,11 +122,6 @@ def _invariants(kernel: Kernel, one: Pass, roots: Sequence[Expr]) -> list[Expr]:
     return list(found)
 
 
-def _array(r: Rendering, tile: Tile, kind: str) -> Value:
-    """Room for a value for each lane. A block of lanes may reach past the tile's end."""
-    return r.room(f"[{tile.width + r.lanes} x {kind}]")
-
-
 def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
     """Run `inside` for each block of lanes of the tile."""
 
@@ -152,19 +132,10 @@ def _along(r: Rendering, tile: Tile, inside: Callable[[], None]) -> None:
     lane_blocks(r, tile.lane, tile.first, tile.last, block)
 
 
-def _column(r: Rendering, tile: Tile, spec: Accumulate, is_scan: bool = False) -> Column:
-    kind = DTYPES[spec.value.dtype].register
-    running = _array(r, tile, kind)
-    total = _array(r, tile, kind) if needs_blocks(r, spec) and not is_scan else None
-    column = Column(spec, kind, running, total, is_scan)
-
-    def begin() -> None:
-        for cell in (running, total):
-            if cell is not None:
-                _put(r, tile, kind, cell, _start(r, spec))
-
-    _along(r, tile, begin)
-    return column
+def _running(r: Rendering, tile: Tile, spec: Accumulate, is_scan: bool = False) -> Running:
+    found = running(r, spec, tile.width, tile.first, blocked=not is_scan)
+    _along(r, tile, lambda: found.reset(r))
+    return found
 
 
 def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
@@ -172,72 +143,42 @@ def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
         emit_store(r, store)
 
 
-def _start(r: Rendering, spec: Accumulate) -> Value:
-    dtype = spec.value.dtype
-    return constant(REDUCTIONS[spec.kind].start(dtype), DTYPES[dtype].register, r.lanes)
-
-
-def _put(r: Rendering, tile: Tile, kind: str, cell: Value, value: Value) -> None:
-    place = tile_address(r, cell, tile.first, kind)
-    r.b.line(f"store {r.b.splat(value, r.lanes).typed}, ptr {place.text}, align 1")
-
-
-def _combine(r: Rendering, tile: Tile, column: Column, cell: Value, value: Value) -> Value:
-    before = tile_load(r, tile_address(r, cell, tile.first, column.kind), column.kind)
-    value = r.b.splat(value, r.lanes)
-    combine = REDUCTIONS[column.spec.kind].combine
-    after = emit_op(r.b, combine, (value, before), column.spec.value.dtype)
-    _put(r, tile, column.kind, cell, after)
-    return after
-
-
-def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Column]) -> None:
+def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Running], scans: list[Running]) -> None:
     """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
     var, *rest = loops
-    zero, end, sure = constant(0, "i64"), size_of(r, var.size), surely_positive(var.size)
+    end, sure = size_of(r, var.size), surely_positive(var.size)
     blocked = any(c.total is not None for c in columns)
-    if rest:
-        with opened_loop(r, zero, end, 1, var, sure):
-            _rows(r, tile, rest, one, columns)
-        return
-    if not blocked or surely_at_least(BLOCK_STEPS, var.size):
-        with opened_loop(r, zero, end, 1, var, sure):
-            _along(r, tile, lambda: _step(r, tile, one, columns))
+
+    def inside() -> None:
+        if rest:
+            _rows(r, tile, rest, one, columns, scans)
+        else:
+            _along(r, tile, lambda: _step(r, one, columns, scans))
+
+    if rest or not blocked or surely_at_least(BLOCK_STEPS, var.size):
+        with opened_loop(r, constant(0, "i64"), end, 1, var, sure):
+            inside()
     else:
-        with opened_loop(r, zero, end, BLOCK_STEPS, None, sure) as start:
-            far = r.b.add(start, BLOCK_STEPS)
-            stop = r.b.select(r.b.compare("ult", far, end), far, end)
-            with opened_loop(r, start, stop, 1, var):
-                _along(r, tile, lambda: _step(r, tile, one, columns))
-            _flush(r, tile, columns)
-    if blocked and r.kernel.row[0] is not var:
+        blocked_loop(r, end, BLOCK_STEPS, 1, var, inside, lambda: _flush(r, tile, columns), sure)
+    if blocked and not rest and r.kernel.row[0] is not var:
         _flush(r, tile, columns)
 
 
-def _step(r: Rendering, tile: Tile, one: Pass, columns: list[Column]) -> None:
+def _step(r: Rendering, one: Pass, columns: list[Running], scans: list[Running]) -> None:
     for c in columns:
-        base = None if c.is_scan else squared(c.spec)
-        if base is None:
-            after = _combine(r, tile, c, c.running, emit(r, c.spec.value))
-            if c.is_scan:
-                r.refs[c.spec.name] = after
-            continue
-        before = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
-        value = r.b.splat(emit(r, base), r.lanes)
-        _put(r, tile, c.kind, c.running, r.b.fma(value, value, before))
+        c.step(r)
+    for scan in scans:
+        r.refs[scan.spec.name] = scan.step(r)
     for check in one.checks:
         emit_check(r, check, r.kernel.checks.index(check))
     _stores(r, one.stores)
 
 
-def _flush(r: Rendering, tile: Tile, columns: list[Column]) -> None:
+def _flush(r: Rendering, tile: Tile, columns: list[Running]) -> None:
     """Add the running values to the totals and start again."""
 
     def block() -> None:
         for c in columns:
-            if c.total is not None:
-                part = tile_load(r, tile_address(r, c.running, tile.first, c.kind), c.kind)
-                _combine(r, tile, c, c.total, part)
-                _put(r, tile, c.kind, c.running, _start(r, c.spec))
+            c.flush(r)
 
     _along(r, tile, block)

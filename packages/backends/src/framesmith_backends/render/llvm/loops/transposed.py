@@ -3,8 +3,8 @@
 Read along the lanes, elements lie in as many cache lines, and the next point of another loop finds its own in the same
 ones. So that loop becomes the innermost, over as many points as a few lines hold.
 
-Where a tile is whole, it is read along its rows and turned in registers beforehand: rows that lie a power of two apart
-share the few places of the L1 cache, and are gone before the next point is read.
+Where a tile is whole, it is read along its rows and transposed in registers beforehand: rows whose addresses differ by
+a power of two share few lines of the L1 cache, and are gone before the next point is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
 
 #: Points of the innermost loop: more than a cache line holds, and few enough that all their lines stay in the L1 cache.
 FEWEST_POINTS, MOST_POINTS = 16, 64
-#: Rows of the squares that are turned in registers.
+#: Rows of the squares that are transposed in registers.
 LARGEST_SQUARE = 16
 
 
@@ -63,7 +63,7 @@ def _is_far(step: Size | None) -> bool:
 
 
 def _points(size: Size) -> int | None:
-    """How many points a tile has: all of a short loop, else a divisor of the size; None where there is none."""
+    """The points of a tile: all of a short loop, else a divisor of the size; None where there is none."""
     if not isinstance(size, int):
         return None
     if size <= 2 * MOST_POINTS:
@@ -73,7 +73,7 @@ def _points(size: Size) -> int | None:
 
 
 def transposed_tiles(r: Rendering) -> dict[Load, Value]:
-    """Reads across rows whose tile, of this block of lanes, is written here: turned, point by point."""
+    """Reads across rows whose tile, of this block of lanes, is written here: transposed, point by point."""
     kernel, lane = r.kernel, r.kernel.lane
     if lane not in kernel.outer or len(kernel.row) != 1 or any(one.reductions for one in kernel.passes):
         return {}
@@ -83,7 +83,7 @@ def transposed_tiles(r: Rendering) -> dict[Load, Value]:
         return {}
     values = [store.value for one in kernel.passes for store in (*one.before, *one.stores)]
     return {
-        load: _turned(r, load, point, side)
+        load: _transposed(r, load, point, side)
         for load in loads(*values)
         if load.guard is None and load.source not in written and _crosses(load, lane, point)
     }
@@ -94,8 +94,8 @@ def _crosses(load: Load, lane: Var | None, point: Var) -> bool:
     return lane is not None and _is_far(index.coefficient(ix, lane)) and index.coefficient(ix, point) == 1
 
 
-def _turned(r: Rendering, load: Load, point: Var, side: int) -> Value:
-    """The tile of a read: for each point the lanes, side by side; squares of `side` rows are turned in registers."""
+def _transposed(r: Rendering, load: Load, point: Var, side: int) -> Value:
+    """The tile of a read: the lanes of each point side by side. Squares of `side` rows are transposed in registers."""
     (ix,), kind, lane = load.index, DTYPES[load.dtype].memory, r.kernel.lane
     assert lane is not None and isinstance(point.size, int)
     place = r.room(f"[{point.size * r.lanes} x {kind}]")
@@ -116,22 +116,15 @@ def _turned(r: Rendering, load: Load, point: Var, side: int) -> Value:
 
 
 def transposed(b: Builder, rows: list[Value]) -> list[Value]:
-    """A square of vectors, turned: at each step the other quarters of squares half as large change places."""
+    """A square of vectors, transposed: at each step the other quarters of squares half as large change sides."""
     side = len(rows)
-    apart = side // 2
-    while apart:
-        turned = list(rows)
+    half = side // 2
+    while half:
+        following = list(rows)
         for k in range(side):
-            if not k & apart:
-                one, other = rows[k], rows[k | apart]
-                low = [j if not j & apart else side + j - apart for j in range(side)]
-                high = [j + apart if not j & apart else side + j for j in range(side)]
-                turned[k], turned[k | apart] = _shuffled(b, one, other, low), _shuffled(b, one, other, high)
-        rows, apart = turned, apart // 2
+            if not k & half:
+                low = [j if not j & half else side + j - half for j in range(side)]
+                high = [j + half if not j & half else side + j for j in range(side)]
+                following[k], following[k | half] = (b.shuffle(order, rows[k], rows[k | half]) for order in (low, high))
+        rows, half = following, half // 2
     return rows
-
-
-def _shuffled(b: Builder, one: Value, other: Value, lanes: list[int]) -> Value:
-    chosen = ", ".join(f"i32 {lane}" for lane in lanes)
-    text = f"shufflevector {one.typed}, {other.typed}, <{len(lanes)} x i32> <{chosen}>"
-    return b.emit(text, one.kind, one.lanes)
