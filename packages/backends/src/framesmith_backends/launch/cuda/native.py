@@ -9,7 +9,7 @@ from framesmith_backends.launch.cuda.cubins import Cubin, cubins
 from framesmith_backends.launch.cuda.driver import CALLED, Device
 from framesmith_backends.launch.cuda.kernel_runs import KernelRun
 from framesmith_backends.launch.llvm.engine import TENSOR_TYPES, CompiledModule, add_symbols, engine_of, machine
-from framesmith_backends.render.llvm.launches import CudaLaunch, Form, Variant, add_launches, handles_name
+from framesmith_backends.render.llvm.launches import CudaLaunch, Variant, Version, add_launches, handles_name
 from framesmith_backends.render.llvm.module import Module
 from framesmith_backends.render.triton.kernel import TritonKernel
 
@@ -54,15 +54,10 @@ def _add(module: Module, run: KernelRun, made: Mapping[tuple[TritonKernel, bool]
         table.append(cubin)
         return Variant(cubin.threads, cubin.shared, len(table) - 1)
 
-    launches = [
-        CudaLaunch(
-            tuple(
-                Form(one, variant(one, False), variant(one, True) if one.aligned else None) for one in kernel.versions
-            ),
-            positions,
-        )
-        for kernel, positions in zip(run.kernels, run.positions, strict=True)
-    ]
+    launches = []
+    for kernel, positions in zip(run.kernels, run.positions, strict=True):
+        found = [(one, variant(one, False), variant(one, True) if one.aligned else None) for one in kernel.versions]
+        launches.append(CudaLaunch(tuple(Version(*one) for one in found), positions))
     step = run.step
     offsets = [one.offset for one in step.inner]
     add_launches(module, step.entry, len(step.buffers), launches, len(table), device, step.numbers, offsets)

@@ -17,7 +17,7 @@ from framesmith_backends.native_ops.attention.shape import JOB, Shape, shape_of
 from framesmith_backends.native_ops.job import BEGIN, END, Module, call, entry, threaded
 from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.render.llvm.builder import Value, constant
-from framesmith_backends.render.llvm.scratch import SCRATCH
+from framesmith_backends.render.llvm.runtime import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.target import Processor
 

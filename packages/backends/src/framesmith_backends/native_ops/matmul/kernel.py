@@ -9,7 +9,7 @@ from framesmith_backends.native_ops.matmul.pack import pack
 from framesmith_backends.native_ops.matmul.rectangle import Element, micro_kernel, tile_shapes
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.module import PARALLEL_CYCLES
-from framesmith_backends.render.llvm.scratch import SCRATCH
+from framesmith_backends.render.llvm.runtime import SCRATCH
 from framesmith_backends.render.llvm.writer import Writer, parameters
 from framesmith_backends.target import Processor
 

@@ -28,6 +28,8 @@ from framesmith_backends.target import Processor
 PARALLEL_CYCLES = 60_000
 # Above this many the interpreter lock is released.
 RELEASE_CYCLES = 100_000
+# The end of an entry that returns None.
+RETURN_NONE = ("  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}")
 # So many launches are one function: LLVM's time for it grows with the square of its calls, its stack with their number.
 PART = 64
 
@@ -45,7 +47,7 @@ class Launch:
 class Module:
     """The text being gathered: distinct kernel functions by body, declarations, entries.
 
-    `rendered` are the functions' names, and the extents, by the forms of kernels.
+    `rendered` has the functions' names, and the extents, by the kernels' canonical structure.
     """
 
     target: Processor
@@ -65,15 +67,14 @@ class Module:
 
 def _pointers(m: Module) -> str:
     """`fs.pointers(args, n, table)`: data pointers of n tensors; nonzero with a Python error set if one is none."""
-    tests = []
-    for k, name in enumerate(m.tensor_types):
-        tests.append(f"  %is{k} = icmp eq ptr %type, @{name}")
+    names = m.tensor_types
+    tests = [f"  %is{k} = icmp eq ptr %type, @{name}" for k, name in enumerate(names)]
     exact = "%is0"
-    for k in range(1, len(m.tensor_types)):
+    for k in range(1, len(names)):
         tests.append(f"  %any{k} = or i1 {exact}, %is{k}")
         exact = f"%any{k}"
     joined = "\n".join(tests)
-    declared = "\n".join(f"@{name} = external global i8" for name in m.tensor_types)
+    declared = "\n".join(f"@{name} = external global i8" for name in names)
     return f"""{declared}
 
 define internal i32 @fs.pointers(ptr %args, i64 %n, ptr %table) {{
@@ -117,10 +118,8 @@ def cycles(item: Item, target: Processor) -> int:
     return hint(item.points) * _point_cycles(item) // target.float_lanes
 
 
-def _point_cycles(kernel: Item) -> int:
-    if not isinstance(kernel, Kernel):
-        return 1
-    return cost(*(value for one in kernel.passes for value in one.values)) + 4
+def _point_cycles(item: Item) -> int:
+    return cost(*(value for one in item.passes for value in one.values)) + 4 if isinstance(item, Kernel) else 1
 
 
 def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
@@ -129,16 +128,16 @@ def add_kernel(m: Module, kernel: Kernel) -> tuple[str, Shape]:
     Kernels whose functions have the same text share one: they may differ in names, and in the extent of the
     parallel loop, which is an argument.
     """
-    form = kernel_form(kernel)
-    found = None if form is None else m.rendered.get(form)
-    if found is None:
-        text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
-        if text not in m.functions:
-            m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
-            m.declarations.update(declarations)
-        found = m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
-        if form is not None:
-            m.rendered[form] = found
+    structure = kernel_form(kernel)
+    if structure is not None and structure in m.rendered:
+        return m.rendered[structure]
+    text, shape, declarations = render_kernel(kernel, "KERNEL", m.target, m.strict)
+    if text not in m.functions:
+        m.functions[text] = text.replace("@KERNEL", f"@k{len(m.functions)}", 1)
+        m.declarations.update(declarations)
+    found = m.functions[text].split("@", 1)[1].split("(", 1)[0], shape
+    if structure is not None:
+        m.rendered[structure] = found
     return found
 
 
@@ -154,26 +153,36 @@ def add_entry(
 
     The buffers after the tensors lie in the last of these, `inner` bytes from its start.
     """
-    lines = [
+    has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
+    failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
+    head = [
         f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
         "entry:",
         f"  %table = alloca [{count + len(inner)} x ptr], align 16",
     ]
     body = inner_lines(m, name, count, inner)
-    has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
+    given = [number_value(k, one).typed for k, one in enumerate(numbers)] + ["ptr %table"]
     if has_matmuls:
         m.declarations.update(dict.fromkeys(BLAS))
-        lines.append("  %failure = alloca i32")
+        head.append("  %failure = alloca i32")
         body += [f"  {line}" for line in MATMULS_BEGIN]
-    failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
+        given += ["i1 %exact", "ptr %failure"]
     if failures:
-        lines.append(f"  %failed.checks = alloca [{len(failures)} x i8]")
+        head.append(f"  %failed.checks = alloca [{len(failures)} x i8]")
         body.append(f"  call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
-    given = [f"{'i64' if isinstance(one, Symbol) else 'double'} %number{k}" for k, one in enumerate(numbers)]
-    given += ["ptr %table", *(["i1 %exact", "ptr %failure"] if has_matmuls else [])]
-    given += ["ptr %failed.checks"] if failures else []
-    body += _launches_lines(m, name, launches, lines, ", ".join(given))
-    lines += [
+        given.append("ptr %failed.checks")
+    body += _launches_lines(m, name, launches, head, ", ".join(given))
+    counts = _counts_lines(launches)
+    block = "counted" if counts else "begin" if numbers else "run"
+    lines = [*head, *begin_lines(m, count, numbers), *counts, *_unlocked(m, launches, body, block)]
+    if has_matmuls:
+        lines += MATMULS_END
+    m.entries.append("\n".join([*lines, *_failures_lines(m, name, failures), *RETURN_NONE]))
+
+
+def begin_lines(m: Module, count: int, numbers: Sequence[Symbol | Number]) -> list[str]:
+    """Fill the table with the tensors' data pointers, and read the numbers behind them, or return with an error."""
+    lines = [
         f"  %failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
         "  %bad = icmp ne i32 %failed, 0",
         "  br i1 %bad, label %error, label %run",
@@ -181,79 +190,71 @@ def add_entry(
         "  ret ptr null",
         "run:",
     ]
-    if numbers:
-        m.declarations.update(dict.fromkeys(NUMBERS))
-        for k, one in enumerate(numbers):
-            lines += number_lines(k, count + k, isinstance(one, Symbol))
-        # A number may be too large for 64 bits.
+    if not numbers:
+        return lines
+    m.declarations.update(dict.fromkeys(NUMBERS))
+    for k, one in enumerate(numbers):
+        function = "@PyLong_AsLongLong" if isinstance(one, Symbol) else "@PyFloat_AsDouble"
         lines += [
-            "  %raised = call ptr @PyErr_Occurred()",
-            "  %fine = icmp eq ptr %raised, null",
-            "  br i1 %fine, label %begin, label %error",
-            "begin:",
+            f"  %where{k} = getelementptr ptr, ptr %args, i64 {count + k}",
+            f"  %object{k} = load ptr, ptr %where{k}",
+            f"  %number{k} = call {number_value(k, one).kind} {function}(ptr %object{k})",
         ]
-    block = "begin" if numbers else "run"
-    counts = _counts_lines(launches)
-    if counts:
-        lines, block = [*lines, *counts], "counted"
-    lines += _unlocked(m, launches, body, block)
-    if has_matmuls:
-        lines += MATMULS_END
-    lines += _failures_lines(m, name, failures)
-    lines += ["  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}"]
-    m.entries.append("\n".join(lines))
+    # A number may be too large for 64 bits.
+    return [
+        *lines,
+        "  %raised = call ptr @PyErr_Occurred()",
+        "  %fine = icmp eq ptr %raised, null",
+        "  br i1 %fine, label %begin, label %error",
+        "begin:",
+    ]
+
+
+def number_value(k: int, number: Symbol | Number) -> Value:
+    """The k-th number of an entry."""
+    return Value(f"%number{k}", "i64" if isinstance(number, Symbol) else "double")
 
 
 def _failures_lines(m: Module, name: str, failures: Sequence[Failure]) -> list[str]:
-    """The exception of the first check that failed, if one did."""
+    """Raise the exception of the first check that failed, if one did."""
     if not failures:
         return []
     m.declarations.update(dict.fromkeys(FAILURES))
+    messages = []
     for failure in failures:
+        encoded = failure.message.encode()
+        messages.append(f"@fs.says.{hashlib.sha256(encoded).hexdigest()[:16]}")
+        values = ", ".join(f"i8 {byte}" for byte in (*encoded, 0))
         m.declarations[f"@PyExc_{failure.exception} = external global ptr"] = None
-        m.declarations[_message_lines(failure)] = None
-    count = len(failures)
-    exceptions = ", ".join(f"ptr @PyExc_{failure.exception}" for failure in failures)
-    messages = ", ".join(f"ptr @{_message_name(failure)}" for failure in failures)
-    m.declarations[f"@{name}.exceptions = private constant [{count} x ptr] [{exceptions}]"] = None
-    m.declarations[f"@{name}.messages = private constant [{count} x ptr] [{messages}]"] = None
+        m.declarations[f"{messages[-1]} = private constant [{len(encoded) + 1} x i8] [{values}]"] = None
+    exceptions = [f"@PyExc_{failure.exception}" for failure in failures]
+    for what, globals_ in (("exceptions", exceptions), ("messages", messages)):
+        values = ", ".join(f"ptr {one}" for one in globals_)
+        m.declarations[f"@{name}.{what} = private constant [{len(failures)} x ptr] [{values}]"] = None
+    given = f"ptr %failed.checks, ptr @{name}.exceptions, ptr @{name}.messages, i64 {len(failures)}"
     return [
-        f"  %raises = call i1 @fs.raise(ptr %failed.checks, ptr @{name}.exceptions, ptr @{name}.messages, i64 {count})",
+        f"  %raises = call i1 @fs.raise({given})",
         "  br i1 %raises, label %check.failed, label %checked", "check.failed:", "  ret ptr null", "checked:",
     ]  # fmt: skip
-
-
-def _message_name(failure: Failure) -> str:
-    return f"fs.says.{hashlib.sha256(failure.message.encode()).hexdigest()[:16]}"
-
-
-def _message_lines(failure: Failure) -> str:
-    text = [*failure.message.encode(), 0]
-    values = ", ".join(f"i8 {byte}" for byte in text)
-    return f"@{_message_name(failure)} = private constant [{len(text)} x i8] [{values}]"
 
 
 def _launches_lines(
     m: Module, name: str, launches: Sequence[Launch], head: list[str], given: str, checks: int = 0
 ) -> list[str]:
-    """The launches in order; many are in functions of their own, which take the values `given`.
-
-    Before them there were so many checks.
-    """
-    if len(launches) <= PART:
-        found: list[str] = []
-        for number, launch in enumerate(launches):
-            found += _launch_lines(m, number, launch, head, checks)
-            checks += _checks_of(launch)
-        return found
+    """The launches in order, behind so many checks; many are in functions of their own, which take `given`."""
     calls: list[str] = []
+    if len(launches) <= PART:
+        for number, launch in enumerate(launches):
+            calls += _launch_lines(m, number, launch, head, checks)
+            checks += _checks_of(launch)
+        return calls
     for start in range(0, len(launches), PART):
         part = f"{name}.part{start // PART}"
         lines: list[str] = []
         body = _launches_lines(m, part, launches[start : start + PART], lines, given, checks)
         checks += sum(map(_checks_of, launches[start : start + PART]))
-        define = f"define internal void @{part}({given}) {{"
-        m.entries.append("\n".join([define, "entry:", *lines, *body, "  ret void", "}"]))
+        define = [f"define internal void @{part}({given}) {{", "entry:"]
+        m.entries.append("\n".join([*define, *lines, *body, "  ret void", "}"]))
         calls.append(f"  call void @{part}({given})")
     return calls
 
@@ -277,7 +278,7 @@ def _counts_lines(launches: Sequence[Launch]) -> list[str]:
 
 
 def inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[str]:
-    """Fill the table's places after the first `count`."""
+    """Fill the table behind the first `count` entries."""
     if not inner:
         return []
     m.declarations[INNER] = None
@@ -312,21 +313,8 @@ def _unlocked(m: Module, launches: Sequence[Launch], body: list[str], block: str
 
 def _known(launch: Launch) -> dict[Symbol, Value]:
     """The entry's values of the symbols of a launch."""
-    return {
-        symbol: Value(f"%number{at}", "i64")
-        for symbol, at in zip(launch.item.numbers, launch.numbers, strict=True)
-        if isinstance(symbol, Symbol)
-    }
-
-
-def number_lines(k: int, at: int, integer: bool) -> list[str]:
-    """The number among the entry's arguments at that place, which is Python's."""
-    read = "i64 @PyLong_AsLongLong" if integer else "double @PyFloat_AsDouble"
-    return [
-        f"  %where{k} = getelementptr ptr, ptr %args, i64 {at}",
-        f"  %object{k} = load ptr, ptr %where{k}",
-        f"  %number{k} = call {read}(ptr %object{k})",
-    ]
+    numbers = zip(launch.item.numbers, launch.numbers, strict=True)
+    return {symbol: number_value(at, symbol) for symbol, at in numbers if isinstance(symbol, Symbol)}
 
 
 def _measured_launch(m: Module, number: int, launch: Launch, function: str, shape: Shape) -> list[str]:
@@ -336,14 +324,13 @@ def _measured_launch(m: Module, number: int, launch: Launch, function: str, shap
     extent, points = emit_size(b, shape.extent, known), emit_size(b, shape.points, known)
     # As many threads as have enough to do each.
     most = b.binary("udiv", b.mul(points, 2 * _point_cycles(launch.item)), PARALLEL_CYCLES * m.target.float_lanes)
-    most = b.select(b.compare("ult", most, extent), most, extent)
-    most = b.convert("trunc", b.select(b.compare("ult", most, 1 << 16), most, constant(1 << 16, "i64")), "i32")
+    most = b.convert("trunc", b.least(b.least(most, extent), 1 << 16), "i32")
     text = [f"  {line}" for line in b.out]
     return [*text, f"  call void @fs.parallel(ptr @{function}, ptr %t{number}, {extent.typed}, {most.typed})"]
 
 
 def _launch_lines(m: Module, number: int, launch: Launch, head: list[str], checks: int) -> list[str]:
-    """Read the item's buffers, and run it; the places of its checks are behind so many others."""
+    """Read the item's buffers, and run it; its checks are behind so many others."""
     lines: list[str] = []
     for k, argument in enumerate(launch.arguments):
         lines += [
@@ -364,8 +351,8 @@ def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: 
     """Fill the kernel's own table of buffers and numbers, and call it."""
     function, shape = add_kernel(m, kernel)
     table = f"%t{number}"
-    places = len(launch.arguments) + len(launch.numbers)
-    head.append(f"  {table} = alloca [{places + bool(kernel.checks)} x ptr], align 16")
+    size = len(launch.arguments) + len(launch.numbers)
+    head.append(f"  {table} = alloca [{size + bool(kernel.checks)} x ptr], align 16")
     lines: list[str] = []
     for k in range(len(launch.arguments)):
         lines += [
@@ -373,17 +360,17 @@ def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: 
             f"  store ptr %p{number}.{k}, ptr %g{number}.{k}",
         ]
     for k, at in enumerate(launch.numbers):
-        slot, kind = f"%h{number}.{k}", "i64" if isinstance(kernel.numbers[k], Symbol) else "double"
+        slot = f"%h{number}.{k}"
         lines += [
             f"  {slot} = getelementptr ptr, ptr {table}, i64 {len(launch.arguments) + k}",
-            f"  store {kind} %number{at}, ptr {slot}",
+            f"  store {number_value(at, kernel.numbers[k]).typed}, ptr {slot}",
         ]
     if kernel.points == 0:
         return []
     if kernel.checks:
         lines += [
             f"  %check{number} = getelementptr i8, ptr %failed.checks, i64 {checks}",
-            f"  %d{number} = getelementptr ptr, ptr {table}, i64 {places}",
+            f"  %d{number} = getelementptr ptr, ptr {table}, i64 {size}",
             f"  store ptr %check{number}, ptr %d{number}",
         ]
     if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
@@ -391,7 +378,5 @@ def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: 
     work = cycles(kernel, m.target)
     most = min(shape.extent, work * 2 // PARALLEL_CYCLES, 1 << 16)
     if most < 2:
-        lines.append(f"  call void @{function}(ptr {table}, i64 0, i64 {shape.extent})")
-    else:
-        lines.append(f"  call void @fs.parallel(ptr @{function}, ptr {table}, i64 {shape.extent}, i32 {most})")
-    return lines
+        return [*lines, f"  call void @{function}(ptr {table}, i64 0, i64 {shape.extent})"]
+    return [*lines, f"  call void @fs.parallel(ptr @{function}, ptr {table}, i64 {shape.extent}, i32 {most})"]

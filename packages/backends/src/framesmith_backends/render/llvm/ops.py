@@ -7,16 +7,15 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, is_unsigned
+from framesmith_backends.ir.dtypes import DTYPES, FLOAT8, FLOAT8_NAN, is_unsigned, overflow_byte
 from framesmith_backends.ir.ops import OPS, emitter, has_own
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.float8 import float8_bits, read_float8, round_float8
 
 Emit = Callable[..., Value]
 
 
 def _resolved(reference: str) -> Emit:
-    """The emitter that a row of `ir.ops` names. Functions are written without the builder's flags."""
+    """The emitter that a row of `ir.ops` names. Elementary functions are written without the builder's flags."""
     name, *first = reference.split()
     module, _, function = name.rpartition(":")
     if not module:
@@ -181,19 +180,17 @@ def emit_cast(b: Builder, a: Value, source: str, target: str) -> Value:
         if source == "b1":
             return a
         return b.compare("une" if old.kind == "f" else "ne", a, 0)
-    if old.kind == "f" and new.kind == "f":
-        if DTYPES[source].register == DTYPES[target].register:
-            return a
-        return b.convert("fpext" if new.bits > old.bits else "fptrunc", a, DTYPES[target].register)
-    if old.kind == "f":
+    if old.kind == "f" and new.kind != "f":
         return _to_integer(b, a, target)
-    if new.kind == "f":
-        return b.convert("sitofp" if old.kind == "i" else "uitofp", a, DTYPES[target].register)
-    if old.bits == new.bits:
+    if old.register == new.register:
         return a
-    if old.bits > new.bits:
-        return b.convert("trunc", a, DTYPES[target].register)
-    return b.convert("sext" if old.kind == "i" else "zext", a, DTYPES[target].register)
+    if old.kind == "f":
+        name = "fpext" if new.bits > old.bits else "fptrunc"
+    elif new.kind == "f":
+        name = "sitofp" if old.kind == "i" else "uitofp"
+    else:
+        name = "trunc" if old.bits > new.bits else "sext" if old.kind == "i" else "zext"
+    return b.convert(name, a, new.register)
 
 
 def _to_integer(b: Builder, a: Value, target: str) -> Value:
@@ -227,6 +224,51 @@ def round_bf16(b: Builder, a: Value, short_nans: bool = False) -> Value:
     return b.bits(b.binary("shl", bf16_bits(b, a, short_nans), 16), "float")
 
 
+#: Bits of float32's mantissa, its exponents' bias, and its bits of infinity.
+_DIGITS, _BIAS, _INFINITY = 23, 127, 0x7F800000
+
+
+def _read_float8(b: Builder, raw: Value, dtype: str) -> Value:
+    """The number of a byte, as float32."""
+    form = DTYPES[dtype]
+    byte = b.convert("zext", raw, "i32")
+    sign = b.binary("shl", b.binary("and", byte, 0x80), 24)
+    rest = b.binary("and", byte, 0x7F)
+    digits = b.binary("shl", rest, _DIGITS - form.digits)
+    whole = b.convert("uitofp", rest, "float")
+    small = b.bits(b.binary("fmul", whole, 2.0 ** (1 - form.bias - form.digits)), "i32")
+    normal = b.add(digits, (_BIAS - form.bias) << _DIGITS)
+    found = b.select(b.compare("ult", rest, 1 << form.digits), small, normal)
+    # NaN and infinity have float32's own exponent.
+    found = b.select(b.compare("uge", rest, form.special), b.binary("or", digits, _INFINITY), found)
+    return b.bits(b.binary("or", found, sign), "float")
+
+
+def _float8_bits(b: Builder, value: Value, dtype: str) -> Value:
+    """The byte of the number that is nearest to a float32, of two the even one."""
+    form = DTYPES[dtype]
+    shift = _DIGITS - form.digits
+    raw = b.bits(value, "i32")
+    sign = b.binary("and", b.binary("lshr", raw, 24), 0x80)
+    rest = b.binary("and", raw, 0x7FFFFFFF)
+    last = b.binary("and", b.binary("lshr", rest, shift), 1)
+    up = b.add(b.add(rest, (1 << (shift - 1)) - 1), last)
+    normal = b.binary("sub", b.binary("lshr", up, shift), (_BIAS - form.bias) << form.digits)
+    # Added to a number whose last digit is worth a step, a smaller one is rounded to whole steps.
+    added = b.binary("fadd", b.bits(rest, "float"), 2.0 ** (_DIGITS + 1 - form.bias - form.digits))
+    small = b.binary("sub", b.bits(added, "i32"), (_BIAS + _DIGITS + 1 - form.bias - form.digits) << _DIGITS)
+    found = b.select(b.compare("ult", rest, (_BIAS - form.bias + 1) << _DIGITS), small, normal)
+    most = overflow_byte(dtype)
+    found = b.select(b.compare("ugt", found, most), b.number(most, found), found)
+    found = b.select(b.compare("ugt", rest, _INFINITY), b.number(FLOAT8_NAN, found), found)
+    return b.convert("trunc", b.binary("or", found, sign), "i8")
+
+
+def _round_float8(b: Builder, value: Value, dtype: str) -> Value:
+    """The nearest such number, as float32."""
+    return _read_float8(b, _float8_bits(b, value, dtype), dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """Reading, writing and rounding of a type that memory holds otherwise than registers.
@@ -237,10 +279,6 @@ class Storage:
     read: Emit
     write: Emit
     rounded: Emit | None = None
-
-
-def _float8(dtype: str) -> Storage:
-    return Storage(*(functools.partial(emit, dtype=dtype) for emit in (read_float8, float8_bits, round_float8)))
 
 
 STORAGE: dict[str, Storage] = {
@@ -255,7 +293,10 @@ STORAGE: dict[str, Storage] = {
         lambda b, value: b.convert("fptrunc", value, "half"),
         lambda b, value: b.convert("fpext", b.convert("fptrunc", value, "half"), "float"),
     ),
-    **{name: _float8(name) for name in FLOAT8},
+    **{
+        name: Storage(*(functools.partial(emit, dtype=name) for emit in (_read_float8, _float8_bits, _round_float8)))
+        for name in FLOAT8
+    },
 }
 
 
@@ -289,7 +330,4 @@ def to_memory_deinterleaved(b: Builder, value: Value) -> Value:
 
 def interleaved(b: Builder, value: Value) -> Value:
     """The lanes in the order of their elements, of which those of even offsets came first."""
-    half = value.lanes // 2
-    order = ", ".join(f"i32 {k // 2 + k % 2 * half}" for k in range(value.lanes))
-    text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{order}>"
-    return b.emit(text, value.kind, value.lanes)
+    return b.shuffle([k // 2 + k % 2 * (value.lanes // 2) for k in range(value.lanes)], value)

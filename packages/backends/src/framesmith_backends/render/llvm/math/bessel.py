@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E
-from framesmith_backends.render.llvm.math.float64 import LN2
-from framesmith_backends.render.llvm.math.float64_lanes import in_parts, narrowed, widened
+from framesmith_backends.render.llvm.math.float64 import LN2, in_parts, narrowed, widened
 from framesmith_backends.render.llvm.math.powers import times_power, whole_part
 
 # Where the large arguments begin.

@@ -26,7 +26,7 @@ from framesmith_backends.render.llvm.math.elementary import (
     rounded,
     split,
 )
-from framesmith_backends.render.llvm.math.float64_lanes import in_parts, log_terms, narrowed, widened
+from framesmith_backends.render.llvm.math.float64 import in_parts, log_terms, narrowed, widened
 from framesmith_backends.render.llvm.math.libm import instead, out_of_line
 
 # From here on functions are computed by the series of Stirling, below by polynomials.

@@ -6,7 +6,7 @@ import math
 
 from framesmith_backends.render.llvm.builder import Builder, Value
 from framesmith_backends.render.llvm.math.elementary import INFINITY, LOG2E, at_most
-from framesmith_backends.render.llvm.math.float64_lanes import log_terms, narrowed, widened
+from framesmith_backends.render.llvm.math.float64 import log_terms, narrowed, widened
 from framesmith_backends.render.llvm.math.powers import power_of_two, square, whole_part
 
 # log2 of m in [sqrt(1/2), sqrt(2)] as s * L(s*s), s = (m-1)/(m+1): the series of atanh.
