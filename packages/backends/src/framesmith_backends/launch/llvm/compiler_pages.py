@@ -24,7 +24,7 @@ _SEGMENT, _ENTRY = struct.Struct("<IIQQQQQQ"), struct.Struct("<QQ")
 
 
 class _Mapping(NamedTuple):
-    """A line of /proc/self/maps: addresses, the place in the file that they show, and which file that is."""
+    """A line of /proc/self/maps: addresses, the offset in the file that they show, and which file that is."""
 
     begin: int
     end: int
@@ -110,9 +110,9 @@ def _pages_of(memory: int, mappings: list[_Mapping]) -> Iterator[tuple[int, int]
 def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
     """Address and length of the whole pages of a loaded library that nothing ever writes to; none where in doubt.
 
-    What is mapped is asked, not the loader: that calls back, with a lock held for which every thread that imports
-    waits, and such a thread has the interpreter's lock, without which the call does not begin. And memory is read, not
-    the file, which could be another one by now; through the system, for which an address that has gone is an error.
+    The mappings are read, not the loader's list: it calls back with a lock held for which threads that import wait,
+    and these hold the interpreter's lock. Memory is read, not the file, which could be another one by now; through the
+    system, for which an address that has gone is an error.
     """
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -127,11 +127,10 @@ def _constant_pages(name: str) -> tuple[tuple[int, int], ...]:
 def give_back(name: str) -> None:
     """Let go of the library's code and constants in memory; what is needed again is read from the file's pages.
 
-    Note [Compiler pages]: LLVM is a library of 130 MB, of which a compile touches 30 to 70. They are pages of the
-    file, which the system keeps for whoever else has it loaded and maps again within a microsecond, but they count as
-    this process's own for as long as it lives. So each compile ends with giving them back. Other threads that are
-    in the library meanwhile map them again, too. Pages that the loader wrote addresses to would lose them: they lie in
-    segments that can be written to, though the loader may forbid it in the end, and stay.
+    Note [Compiler pages]: a compile touches 30 to 70 MB of LLVM's library. These pages of the file are mapped again
+    within a microsecond, also by other threads in the library, but count as this process's own for as long as it lives.
+    So each compile ends with giving them back. Pages that the loader wrote addresses to are in segments that can be
+    written to, though the loader may forbid it in the end, and stay.
     """
     if sys.platform != "linux":
         return

@@ -1,7 +1,7 @@
 """LLVM in this process: modules compiled to machine code, cached by their text, entered as CPython functions.
 
-Machine code is kept in the user's cache folder (`storage`), by its text, what LLVM does to it, LLVM's version and the
-processor: no text holds an address, which another process would have elsewhere.
+Machine code is kept in the user's cache folder (`storage`), by its text, LLVM's passes and version, and the processor:
+no text holds an address, which another process would have elsewhere.
 
 Note [Lifetime]: every module has an engine of its own, whose machine code is freed with it. The functions of a module
 hold it (through the object a builtin method is bound to), the cache of modules holds it weakly: code lives as long as
@@ -37,7 +37,8 @@ from framesmith_backends.target import Processor, host
 
 METH_FASTCALL = 0x0080
 
-#: The passes on a module before code is generated, and the levels of both; stored code is keyed by them, too.
+#: The passes on a module before code is generated (cells to registers, common parts and instruction patterns, tidy
+#: loops), and the levels of both; stored code is keyed by them, too.
 PASSES, LEVEL = ("sroa", "instruction_combine", "simplify_cfg"), 2
 
 
@@ -67,8 +68,7 @@ class CompiledModule:
     def _bound(self, name: bytes, where: int) -> object:
         """A builtin method that holds its definition: see Note [Lifetime]."""
         definition = bytes(MethodDef(name, where, METH_FASTCALL, None))
-        place = ctypes.cast(ctypes.c_char_p(definition), ctypes.c_void_p)
-        return _bind(place, (self, definition, name), None)
+        return _bind(ctypes.cast(ctypes.c_char_p(definition), ctypes.c_void_p), (self, definition, name), None)
 
 
 @dataclass(slots=True)
@@ -114,41 +114,29 @@ def handle_offset() -> int:
     raise RuntimeError("this torch keeps tensors in an unknown layout: the cpu backend cannot read their data pointers")
 
 
+#: What modules call of OpenMP and torch, of the C library, and of CPython; and CPython's objects.
+_OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_in_parallel", "aoti_torch_get_data_ptr")
+_LIBC = ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free")
+_CPYTHON = (
+    "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_SetString", "PyErr_Occurred", "PyErr_Format", "Py_IncRef",
+    "PyType_IsSubtype", "PyLong_AsLongLong", "PyFloat_AsDouble", "PyObject_Vectorcall",
+)  # fmt: skip
+_OBJECTS = ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError", "PyExc_IndexError")
+
+
 def _add_symbols() -> None:
     libraries = torch_libraries()
     process = ctypes.CDLL(None)
-    for name in (
-        "GOMP_parallel",
-        "omp_get_thread_num",
-        "omp_get_num_threads",
-        "omp_in_parallel",
-        "aoti_torch_get_data_ptr",
-    ):
-        binding.add_symbol(name, find(name, [*libraries, process]))
+    symbols = {name: find(name, [*libraries, process]) for name in _OPENMP}
     # at::get_num_threads(), which also passes to OpenMP on a thread's first use what torch.set_num_threads said.
-    binding.add_symbol("fs_num_threads", find("_ZN2at15get_num_threadsEv", [*libraries, process]))
+    symbols["fs_num_threads"] = find("_ZN2at15get_num_threadsEv", [*libraries, process])
     if why_no_blas() is None:
-        for name, exported in MATMULS.items():
-            binding.add_symbol(name, find(exported, libraries))
-    for name in (
-        "PyEval_SaveThread",
-        "PyEval_RestoreThread",
-        "PyErr_SetString",
-        "PyErr_Occurred",
-        "Py_IncRef",
-        "PyType_IsSubtype",
-        "PyLong_AsLongLong",
-        "PyFloat_AsDouble",
-        "PyObject_Vectorcall",
-        "PyErr_Format",
-    ):
-        binding.add_symbol(name, address(getattr(ctypes.pythonapi, name)))
-    for name in ("_Py_NoneStruct", "PyExc_TypeError", "PyExc_OverflowError", "PyExc_RuntimeError", "PyExc_IndexError"):
-        binding.add_symbol(name, ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
-    for name, kind in TENSOR_TYPES.items():
-        binding.add_symbol(name, id(kind))
-    for name in ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free"):
-        binding.add_symbol(name, find(name, [process]))
+        symbols |= {name: find(exported, libraries) for name, exported in MATMULS.items()}
+    symbols |= {name: address(getattr(ctypes.pythonapi, name)) for name in _CPYTHON}
+    symbols |= {name: ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)) for name in _OBJECTS}
+    symbols |= {name: id(kind) for name, kind in TENSOR_TYPES.items()}
+    symbols |= {name: find(name, [process]) for name in _LIBC}
+    add_symbols(symbols)
 
 
 def add_symbols(addresses: Mapping[str, int]) -> None:
@@ -206,13 +194,12 @@ def machine_code(kind: str, text: str) -> bytes:
 
 @once
 def optimizer() -> tuple[Any, Any]:
-    """The few passes the renderer's text needs: cells to registers, common parts, instruction patterns, tidy loops.
+    """The few passes the renderer's text needs, and what they are run with.
 
-    And what they are run with. Made once: llvmlite never frees a pass manager, nor all of a pass builder.
+    Made once: llvmlite never frees a pass manager, nor all of a pass builder.
     """
-    builder = binding.create_pass_builder(
-        machine().target_machine(), binding.create_pipeline_tuning_options(speed_level=LEVEL)
-    )
+    options = binding.create_pipeline_tuning_options(speed_level=LEVEL)
+    builder = binding.create_pass_builder(machine().target_machine(), options)
     passes = binding.create_new_module_pass_manager()
     for name in PASSES:
         getattr(passes, f"add_{name}_pass")()

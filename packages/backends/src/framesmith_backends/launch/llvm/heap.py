@@ -14,11 +14,9 @@ _LARGEST: int = 4 * 1024 * 1024 * ctypes.sizeof(ctypes.c_long) - 8192
 def keep_freed_pages() -> None:
     """Let the C library keep up to 64 MiB of freed memory, as it does once a program has freed a block of 32 MiB.
 
-    Note [Fresh pages]: a network allocates and frees its intermediates in every call. glibc gives the top of its heap
-    back to the system when more than twice the largest block ever freed is free there, and the next call faults every
-    page in again, zeroed: of a small U-Net's 50 ms these were 15. Freeing one large block that was never touched sets
-    the thresholds to their largest values (mallopt(3), "dynamic mmap threshold"). A program that set them by itself,
-    and other C libraries, see no change.
+    Else glibc gives the top of its heap back after each call, and the next one faults every page in again, zeroed:
+    docs/design/kernels/0016. Freeing one large block that was never touched sets the thresholds to their largest values
+    (mallopt(3), "dynamic mmap threshold"). A program that set them by itself, and other C libraries, see no change.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
