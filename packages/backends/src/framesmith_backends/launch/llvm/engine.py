@@ -114,7 +114,7 @@ def handle_offset() -> int:
     raise RuntimeError("this torch keeps tensors in an unknown layout: the cpu backend cannot read their data pointers")
 
 
-#: What modules call of OpenMP and torch, of the C library, and of CPython; and CPython's objects.
+#: Functions that modules call of OpenMP and torch, of the C library, and of CPython; and CPython's objects.
 _OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_in_parallel", "aoti_torch_get_data_ptr")
 _LIBC = ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free")
 _CPYTHON = (

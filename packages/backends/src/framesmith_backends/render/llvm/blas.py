@@ -1,7 +1,6 @@
 """Matmuls as calls of the Fortran `sgemm` in torch's own library, which takes everything by address.
 
-BLAS knows columns, torch rows: a matrix of rows is to BLAS the transposed one of columns, so it is asked for the
-transposed matmul, of the transposed operands in the other order.
+A row-major matrix is BLAS's column-major transpose, so BLAS computes the transposed matmul of swapped operands.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ BLAS = (
     "declare i32 @aoti_torch_cpu_mm_out(ptr, ptr, ptr)",
     "declare i32 @aoti_torch_cpu_addmm_out(ptr, ptr, ptr, ptr, double, double)",
     "declare ptr @torch_exception_get_what_without_backtrace()",
-    # Whether matmuls of float32 matrices are computed in float32: torch may be told to round their elements.
+    # Whether matmuls of float32 matrices are computed in float32: torch may be set to round their elements.
     # at::Float32Backend::MKLDNN is 2, at::Float32Op::MATMUL 3; at::Float32Precision::NONE and IEEE are below 2.
     """define internal i1 @fs.exact() {
   %context = call ptr @fs_context()
@@ -111,7 +110,7 @@ done:
   %d2 = call i32 @aoti_torch_delete_tensor_object(ptr %bh)
   ret i32 %e
 }""",
-    # One matmul, with the row in each of the result's rows first if there is one; %failure tells whether ATen failed.
+    # One matmul, with the row in each of the result's rows first if there is one; %failure is set where ATen fails.
     # One function for all: a branch on %exact for each matmul in the entry took LLVM half of its time.
     """define internal void @fs.matmul(i1 %exact, ptr %failure, ptr %c, ptr %a, ptr %b, ptr %row, i64 %m, \
 i64 %n, i64 %k, i64 %a.leading, i1 %a.transposed, i64 %b.leading, i1 %b.transposed) {
@@ -146,14 +145,14 @@ i64 %b.down, i64 %b.right, i1 %biased)
 }""".replace("COUNTS", _COUNTS),
 )
 
-#: What an entry with matmuls begins with: whether BLAS may compute them, and a place for ATen's failures.
+#: The beginning of an entry with matmuls: whether BLAS may compute them, and that ATen has not failed.
 MATMULS_BEGIN = (
-    "%threads = call i32 @fs_num_threads()",  # tells OpenMP, and so BLAS, on a thread's first use
+    "%threads = call i32 @fs_num_threads()",  # passed to OpenMP, and so BLAS, on a thread's first use
     "%exact = call i1 @fs.exact()",
     "store i32 0, ptr %failure",
 )
 
-#: And what it ends with, before it returns.
+#: The end, before it returns.
 MATMULS_END = (
     "  %failures = load i32, ptr %failure",
     "  %none.failed = icmp eq i32 %failures, 0",
@@ -168,7 +167,7 @@ MATMULS_END = (
 
 
 def emit_matmul(b: Builder, matmul: Matmul, buffers: Mapping[str, Value], known: dict[Symbol, Value]) -> None:
-    """The matmul on the buffers' addresses, by BLAS if `%exact`, else by ATen, where `%failure` tells of errors."""
+    """The matmul on the buffers' addresses, by BLAS if `%exact`, else by ATen, whose errors are in `%failure`."""
 
     def address(buffer: str, offset: Size) -> str:
         if offset == 0:

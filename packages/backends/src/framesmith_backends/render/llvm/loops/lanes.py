@@ -1,4 +1,4 @@
-"""How many values a kernel computes side by side, and in which order they lie in registers."""
+"""The number of values that a kernel computes side by side, and their order in registers."""
 
 from __future__ import annotations
 
@@ -61,14 +61,8 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
     if lane is None or lane not in kernel.row or not isinstance(lane.size, int) or one.columns:
         return lanes
     price = cost(*(a.value for a in one.reductions), *(s.value for s in one.stores))
-    pair = 2 * target.float_lanes
-    most = (
-        4
-        if price <= 12 and one.reductions
-        else 2
-        if price <= 24 or is_deinterleaved(kernel, (one,), pair, target)
-        else 1
-    )
+    few = 2 if price <= 24 or is_deinterleaved(kernel, (one,), 2 * target.float_lanes, target) else 1
+    most = 4 if price <= 12 and one.reductions else few
     sums = sum(DTYPES[a.value.dtype].bits // 32 or 1 for a in one.reductions)
     for count in (4, 2):
         more = count * target.float_lanes
@@ -79,10 +73,10 @@ def pass_lanes(kernel: Kernel, one: Pass, lanes: int, target: Processor) -> int:
 
 
 # Note [Deinterleaved]: before AVX-512, 16 bfloat16 values are widened by two shuffles and two shifts, and narrowed by
-# two shifts and two shuffles. Read as eight words of 32 bits, those at even places are words shifted left, those at odd
-# places are words without their lower halves; and two vectors of results are words again by a shift and a blend. So
-# where all that differs along the lanes is bfloat16, a block's lanes are its elements at even places and then those at
-# odd ones. AVX-512 saves as much. What NEON has for both is as short.
+# two shifts and two shuffles. Read as eight words of 32 bits, those of even offsets are words shifted left, those of
+# odd ones are words without their lower halves; and two vectors of results are words again by a shift and a blend. So
+# where all that differs along the lanes is bfloat16, a block's lanes are its elements of even offsets and then those of
+# odd ones. AVX-512 saves as much. NEON is as short either way.
 
 
 def is_deinterleaved(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, target: Processor) -> bool:
@@ -92,20 +86,18 @@ def is_deinterleaved(kernel: Kernel, passes: tuple[Pass, ...], lanes: int, targe
         return False
     if kernel.scratch and lane in kernel.outer:
         return False  # which holds all lanes of each of its elements
-    places = [(store.value.dtype, store.index) for one in passes for store in (*one.before, *one.stores)]
-    for node in walk(*(value for one in passes for value in one.values)):
-        if isinstance(node, Load):
-            places.append((node.dtype, node.index[0]))
-        elif isinstance(node, Index):
-            places.append(("i64", node.ix))
-    steps = [(dtype, lane_step(kernel, ix)) for dtype, ix in places]
+    nodes = list(walk(*(value for one in passes for value in one.values)))
+    indices = [(store.value.dtype, store.index) for one in passes for store in (*one.before, *one.stores)]
+    indices += [(node.dtype, node.index[0]) for node in nodes if isinstance(node, Load)]
+    indices += [("i64", node.ix) for node in nodes if isinstance(node, Index)]
+    steps = [(dtype, lane_step(kernel, ix)) for dtype, ix in indices]
     return all(step == 0 or (step == 1 and dtype == "bf16") for dtype, step in steps) and any(s == 1 for _, s in steps)
 
 
 def lane_step(kernel: Kernel, ix: Ix) -> Size | None:
-    """How far apart the index is in neighbouring lanes; None where that is not one number.
+    """The index's step from lane to lane; None where that is not one number.
 
-    Where lanes are outer, each has reductions of its own, and so have places that these tell.
+    Where lanes are outer, each has reductions of its own, and so do indices computed from these.
     """
     lane = kernel.lane
     if lane is None:
@@ -143,7 +135,7 @@ def _rounds_often(roots: list[Expr]) -> bool:
 
 
 def _side_by_side(kernel: Kernel, target: Processor, roots: list[Expr]) -> int:
-    """How many vectors are computed at once where each takes long: see Note [Long chains]."""
+    """The number of vectors computed at once where each takes long: see Note [Long chains]."""
     assert kernel.lane is not None
     most = 8 if target.vectors == "avx2" and _rounds_often(roots) else 4
     wide = any(DTYPES[part.dtype].bits == 64 for part in walk(*roots))

@@ -25,8 +25,7 @@ def _is_byte(dtype: str) -> bool:
 
 
 def _is_doubling(node: Op) -> bool:
-    """Whether it is a sum with itself, or a product with a power of two that is not below 1: what overflows does so in
-    bfloat16 as in float32."""
+    """Whether it is a sum with itself, or a multiple by a power of two of at least 1: both types overflow alike."""
     if node.name == "add":
         return node.args[0] is node.args[1]
     factors = [abs(arg.value) for arg in node.args if isinstance(arg, Const)]

@@ -85,7 +85,7 @@ def _bessel(order: Order, scaled: bool) -> Callable[[Builder, Value], Value]:
             result = b.select(b.compare("oeq", size, INFINITY), b.number(math.nan, x), result)
         return b.select(b.compare("olt", x, 0.0), b.neg(result), result) if order.odd else result
 
-    return lambda b, x: in_parts(b, lambda part: function(b, part), x)
+    return in_parts(function)
 
 
 i0, i0e = _bessel(ORDERS[0], False), _bessel(ORDERS[0], True)

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import partial
 
 from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.math import powers
 from framesmith_backends.render.llvm.math.libm import by_library, instead
 from framesmith_backends.render.llvm.math.powers import (
     FLOAT,
     FORMATS,
-    approximate_square,
     has_scalef,
-    or_zero,
-    power_of_two,
     scale,
-    scale_either_way,
-    scalef,
     square,
     times_power,
     whole_part,
-)  # fmt: skip
+)
 
 LOG2E = 1.4426950408889634
 # ln 2 in two parts, the first with trailing zeros so that n * LN2_HIGH is exact.
@@ -93,7 +90,7 @@ def exp_rest(b: Builder, r: Value, tail: Value | None = None) -> Value:
 def exp(b: Builder, x: Value) -> Value:
     x, kept = bounded(b, x, EXP_NOTHING, math.log(2.0), 89.0)
     n, t, r = reduced_exponent(b, x, more=FLOAT.bias - 1)
-    return scale_either_way(b, b.add(exp_rest(b, r), 1.0), n, t, kept)
+    return powers.scale_either_way(b, b.add(exp_rest(b, r), 1.0), n, t, kept)
 
 
 def bounded(b: Builder, x: Value, nothing: float, unit: float, end: float) -> tuple[Value, Value]:
@@ -111,7 +108,7 @@ def weight(b: Builder, x: Value) -> Value:
     n, t = whole_part(b, clamped, LOG2E)
     p = b.polynomial(b.fma(n, -math.log(2.0), clamped), WEIGHT_P)
     if lowest < -100:
-        return scalef(b, p, n, b.compare("ugt", x, EXP_NOTHING))
+        return powers.scalef(b, p, n, b.compare("ugt", x, EXP_NOTHING))
     power = b.select(b.compare("olt", x, lowest), b.number(0.0, x), times_power(b, p, t))
     return b.select(b.compare("uno", x, 0.0), x, power)
 
@@ -120,7 +117,7 @@ def exp2(b: Builder, x: Value) -> Value:
     x, kept = bounded(b, x, EXP2_NOTHING, 1.0, 129.0)
     n, t = whole_part(b, x, 1.0, FLOAT.bias - 1)
     r = b.sub(x, n)
-    return scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
+    return powers.scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
 
 
 def with_sign(b: Builder, result: Value, x: Value) -> Value:
@@ -132,9 +129,9 @@ def with_sign(b: Builder, result: Value, x: Value) -> Value:
 
 def expm1(b: Builder, x: Value) -> Value:
     n, t, r = reduced_exponent(b, clamp(b, x, -20.0, 89.0))
-    p = b.fma(b.polynomial(r, EXPM1_Q), approximate_square(b, r), r)
+    p = b.fma(b.polynomial(r, EXPM1_Q), powers.approximate_square(b, r), r)
     # 2 * (s p + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 128.
-    s, near = power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
+    s, near = powers.power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
     half = b.fma(s, p, b.sub(s, b.select(near, b.number(0.0, s), b.number(0.5, s))))
     return with_sign(b, b.select(near, p, b.mul(half, 2.0)), x)
 
@@ -195,11 +192,11 @@ def log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
     return f, b.fma(z, -0.5, tail)
 
 
-def log_range(b: Builder, x: Value, result: Value) -> Value:
-    """The values of a logarithm at infinity, zero, negative numbers and NaN."""
+def log_range(b: Builder, x: Value, result: Value, at: float = 0.0) -> Value:
+    """The values of a logarithm at infinity, its pole, below that, and at NaN."""
     result = b.select(b.compare("oeq", x, INFINITY), x, result)
-    result = b.select(b.compare("ult", x, 0.0), b.number(math.nan, x), result)
-    return b.select(b.compare("oeq", x, 0.0), b.number(-INFINITY, x), result)
+    result = b.select(b.compare("ult", x, at), b.number(math.nan, x), result)
+    return b.select(b.compare("oeq", x, at), b.number(-INFINITY, x), result)
 
 
 def log(b: Builder, x: Value) -> Value:
@@ -222,11 +219,7 @@ def log1p(b: Builder, x: Value) -> Value:
     whole = b.binary("and", b.compare("oeq", k, 0.0), counts)
     f, tail = log_parts(b, b.select(whole, x, b.sub(m, 1.0)))
     tail = b.add(b.fma(k, LN2_LOW, tail), b.select(whole, b.number(0.0, x), correction))
-    result = b.fma(k, LN2_HIGH, b.add(f, tail))
-    result = b.select(b.compare("oeq", x, INFINITY), x, result)
-    result = b.select(b.compare("ult", x, -1.0), b.number(math.nan, x), result)
-    result = b.select(b.compare("oeq", x, -1.0), b.number(-INFINITY, x), result)
-    return b.select(counts, result, x)
+    return b.select(counts, log_range(b, x, b.fma(k, LN2_HIGH, b.add(f, tail)), at=-1.0), x)
 
 
 def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low: float) -> Value:
@@ -235,10 +228,8 @@ def _log_in_base(b: Builder, x: Value, factor: float, unit_high: float, unit_low
     f, tail = log_parts(b, b.sub(m, 1.0))
     high = rounded(factor)
     head = b.mul(f, high)
-    rest = b.fma(f, high, b.neg(head))
-    rest = b.fma(f, factor - high, rest)
-    rest = b.fma(tail, high, rest)
-    rest = b.fma(k, unit_low, rest)
+    rest = b.fma(f, factor - high, b.fma(f, high, b.neg(head)))
+    rest = b.fma(k, unit_low, b.fma(tail, high, rest))
     return log_range(b, x, b.fma(k, unit_high, b.add(head, rest)))
 
 
@@ -248,12 +239,11 @@ def rounded(value: float) -> float:
     return found
 
 
-def log2(b: Builder, x: Value) -> Value:
-    return _log_in_base(b, x, LOG2E, 1.0, 0.0)
-
-
-def log10(b: Builder, x: Value) -> Value:
-    return _log_in_base(b, x, 0.4342944819032518, 0.30102539062, math.log10(2.0) - 0.30102539062)
+LOG10_2_HIGH = 0.30102539062
+log2 = partial(_log_in_base, factor=LOG2E, unit_high=1.0, unit_low=0.0)
+log10 = partial(
+    _log_in_base, factor=0.4342944819032518, unit_high=LOG10_2_HIGH, unit_low=math.log10(2.0) - LOG10_2_HIGH
+)
 
 
 def reciprocal(b: Builder, d: Value) -> Value:
@@ -273,7 +263,7 @@ def over_one_plus(b: Builder, a: Value, e: Value) -> Value:
     inverse = reciprocal(b, b.add(e, 1.0))
     q = b.mul(a, inverse)
     # a - q is exact, so that nothing is lost of 1 + e. An e that is nothing beside 1 loses nothing.
-    e = or_zero(b, b.compare("ugt", e, FORMATS[e.kind].step), e)
+    e = powers.or_zero(b, b.compare("ugt", e, FORMATS[e.kind].step), e)
     return b.fma(b.fma(b.neg(q), e, b.sub(a, q)), inverse, q)
 
 

@@ -9,30 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math.elementary import (
-    INFINITY,
-    LOG2E,
-    at_most,
-    bounded,
-    clamp,
-    falling,
-    log_range,
-    over_one_plus,
-    with_sign,
-)  # fmt: skip
+from framesmith_backends.render.llvm.math import elementary, powers
+from framesmith_backends.render.llvm.math.elementary import LOG2E, at_most, log_range
 from framesmith_backends.render.llvm.math.libm import by_library
-from framesmith_backends.render.llvm.math.powers import (
-    DOUBLE,
-    approximate_square,
-    power_of_two,
-    scale,
-    scale_either_way,
-    square,
-    times_power,
-    whole_part,
-)  # fmt: skip
+from framesmith_backends.render.llvm.math.powers import DOUBLE, square, times_power, whole_part
+
+Function = Callable[[Builder, Value], Value]
 
 # Or-ing a whole number below 2**52 into this double's bits adds it.
 WHOLE = 2.0**52
@@ -115,35 +100,35 @@ def _exp_of_rest(b: Builder, x: Value, more: int = 0) -> tuple[Value, Value, Val
 
 
 def exp(b: Builder, x: Value) -> Value:
-    x, kept = bounded(b, x, EXP_NOTHING, LN2[0], 710.0)
+    x, kept = elementary.bounded(b, x, EXP_NOTHING, LN2[0], 710.0)
     n, t, p = _exp_of_rest(b, x, more=DOUBLE.bias - 1)
-    return scale_either_way(b, p, n, t, kept)
+    return powers.scale_either_way(b, p, n, t, kept)
 
 
 def exp2(b: Builder, x: Value) -> Value:
-    x, kept = bounded(b, x, EXP2_NOTHING, 1.0, 1025.0)
+    x, kept = elementary.bounded(b, x, EXP2_NOTHING, 1.0, 1025.0)
     n, t = whole_part(b, x, 1.0, DOUBLE.bias - 1)
     r = b.sub(x, n)
-    return scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
+    return powers.scale_either_way(b, b.fma(b.polynomial(r, EXP2_P), r, 1.0), n, t, kept)
 
 
 def expm1(b: Builder, x: Value) -> Value:
-    n, t, r, tail = _reduced_exponent(b, clamp(b, x, -40.0, 710.0))
-    q = b.fma(b.polynomial(r, EXPM1_Q), approximate_square(b, r), tail)
+    n, t, r, tail = _reduced_exponent(b, elementary.clamp(b, x, -40.0, 710.0))
+    q = b.fma(b.polynomial(r, EXPM1_Q), powers.approximate_square(b, r), tail)
     # 2 * (s (r + q) + (s - 1/2)) with s = 2**(n-1), which stays finite for n = 1024.
-    s, near = power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
+    s, near = powers.power_of_two(b, t, -1), b.compare("oeq", n, 0.0)
     half = b.fma(s, q, b.fma(s, r, b.sub(s, b.select(near, b.number(0.0, s), b.number(0.5, s)))))
-    return with_sign(b, b.select(near, b.add(r, q), b.mul(half, 2.0)), x)
+    return elementary.with_sign(b, b.select(near, b.add(r, q), b.mul(half, 2.0)), x)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
     """1 / (1 + e) or e / (1 + e), with e = exp(-|x|): the small results are accurate down to the subnormals."""
     positive = b.compare("oge", x, 0.0)
-    y, kept = falling(b, x, positive, EXP_NOTHING, LN2[0])
+    y, kept = elementary.falling(b, x, positive, EXP_NOTHING, LN2[0])
     _, t, r, tail = _reduced_exponent(b, y)
     p = b.add(b.add(r, b.fma(b.polynomial(r, EXP_Q), square(b, r), tail)), 1.0)
-    e = scale(b, p, t, kept=kept)
-    return over_one_plus(b, b.select(positive, b.number(1.0, x), e), e)
+    e = powers.scale(b, p, t, kept=kept)
+    return elementary.over_one_plus(b, b.select(positive, b.number(1.0, x), e), e)
 
 
 def split(b: Builder, x: Value, extra: Value | None = None) -> tuple[Value, Value]:
@@ -173,8 +158,7 @@ def _log_parts(b: Builder, f: Value) -> tuple[Value, Value]:
 def _log_sum(b: Builder, k: Value, f: Value) -> Value:
     """k ln 2 + log(1 + f)."""
     half, rest = _log_parts(b, f)
-    tail = b.sub(b.fma(k, LN2[1], rest), half)
-    return b.fma(k, LN2[0], b.add(f, tail))
+    return b.fma(k, LN2[0], b.add(f, b.sub(b.fma(k, LN2[1], rest), half)))
 
 
 def log(b: Builder, x: Value) -> Value:
@@ -195,11 +179,7 @@ def log1p(b: Builder, x: Value) -> Value:
     power = b.bits(b.add(unit, ONE_BITS), "double")
     among = b.binary("and", counts, b.compare("olt", size, 2.0**60))
     lost = b.mul(lost, b.select(among, power, b.number(0.0, x)))
-    result = _log_sum(b, k, b.add(b.sub(m, 1.0), lost))
-    result = b.select(b.compare("oeq", x, INFINITY), x, result)
-    result = b.select(b.compare("ult", x, -1.0), b.number(math.nan, x), result)
-    result = b.select(b.compare("oeq", x, -1.0), b.number(-INFINITY, x), result)
-    return b.select(counts, result, x)
+    return b.select(counts, log_range(b, x, _log_sum(b, k, b.add(b.sub(m, 1.0), lost)), at=-1.0), x)
 
 
 def _log_in_base(b: Builder, x: Value, factor: tuple[float, float], unit_high: float, unit_low: float) -> Value:
@@ -219,12 +199,8 @@ def _log_in_base(b: Builder, x: Value, factor: tuple[float, float], unit_high: f
     return log_range(b, x, b.add(total, b.add(b.add(b.sub(whole, total), prod), low)))
 
 
-def log2(b: Builder, x: Value) -> Value:
-    return _log_in_base(b, x, LOG2E_PARTS, 1.0, 0.0)
-
-
-def log10(b: Builder, x: Value) -> Value:
-    return _log_in_base(b, x, LOG10E_PARTS, *LOG10_2)
+log2 = partial(_log_in_base, factor=LOG2E_PARTS, unit_high=1.0, unit_low=0.0)
+log10 = partial(_log_in_base, factor=LOG10E_PARTS, unit_high=LOG10_2[0], unit_low=LOG10_2[1])
 
 
 def _wave(b: Builder, x: Value, shift: int, library: str) -> Value:
@@ -289,10 +265,14 @@ def narrowed(b: Builder, x: Value) -> Value:
     return b.convert("fptrunc", x, "float")
 
 
-def in_parts(b: Builder, function: Callable[[Value], Value], x: Value) -> Value:
-    """The function of so many lanes at a time that the processor's registers hold them in double precision."""
-    lanes = min(x.lanes, 32 if b.avx512 else 8)
-    return b.join([function(b.pick(x, range(first, first + lanes))) for first in range(0, x.lanes, lanes)])
+def in_parts(function: Function) -> Function:
+    """The function, of so many lanes at a time that the processor's registers hold them in double precision."""
+
+    def parts(b: Builder, x: Value) -> Value:
+        lanes = min(x.lanes, 32 if b.avx512 else 8)
+        return b.join([function(b, b.pick(x, range(first, first + lanes))) for first in range(0, x.lanes, lanes)])
+
+    return parts
 
 
 def log_terms(b: Builder, x: Value, polynomial: tuple[float, ...]) -> tuple[Value, Value, Value]:

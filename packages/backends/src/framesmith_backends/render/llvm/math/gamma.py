@@ -16,16 +16,8 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math.elementary import (
-    INFINITY,
-    LARGE,
-    LN2_HIGH,
-    LN2_LOW,
-    at_most,
-    log_parts,
-    rounded,
-    split,
-)
+from framesmith_backends.render.llvm.math import elementary
+from framesmith_backends.render.llvm.math.elementary import INFINITY, LARGE, LN2_HIGH, LN2_LOW, at_most, log_parts
 from framesmith_backends.render.llvm.math.float64 import in_parts, log_terms, narrowed, widened
 from framesmith_backends.render.llvm.math.libm import instead, out_of_line
 
@@ -99,11 +91,8 @@ def _reflected(b: Builder, where: Value, result: Value, other: Callable[..., Val
     return instead(b, where, result, chosen)
 
 
+@in_parts
 def lgamma(b: Builder, x: Value) -> Value:
-    return in_parts(b, lambda part: _lgamma(b, part), x)
-
-
-def _lgamma(b: Builder, x: Value) -> Value:
     size = b.intrinsic("fabs", x)
     result = _lgamma_of_positive(b, size)
     n, whole = _whole(b, x)
@@ -117,7 +106,7 @@ def _lgamma(b: Builder, x: Value) -> Value:
 def _lgamma_of_positive(b: Builder, x: Value) -> Value:
     """Its terms cancel where they are as large as 10 times their sum: they are added in double precision."""
     one, zero = b.number(1.0, x), b.number(0.0, x)
-    k, m = split(b, x)
+    k, m = elementary.split(b, x)
     f, tail = log_parts(b, b.sub(m, one))
     log = b.add(b.fma(widened(b, k), math.log(2.0), widened(b, f)), widened(b, tail))
     # log(x) is subtracted from the value of 1 + x in the first interval.
@@ -148,11 +137,8 @@ def _lgamma_of_negative(b: Builder, x: Value, n: Value) -> Value:
     return narrowed(b, b.sub(_log(b, b.div(rising, sine)), positive))
 
 
+@in_parts
 def digamma(b: Builder, x: Value) -> Value:
-    return in_parts(b, lambda part: _digamma(b, part), x)
-
-
-def _digamma(b: Builder, x: Value) -> Value:
     result = _digamma_of_positive(b, x)
     n, whole = _whole(b, x)
     below = b.compare("olt", x, DIGAMMA_REFLECTED)
@@ -169,11 +155,11 @@ def _digamma_of_positive(b: Builder, x: Value) -> Value:
     t = b.sub(x, b.select(below, b.number(ROOT - 1.0, x), b.number(ROOT, x)))  # exact where it is small
     # Below 1, 1 / x is subtracted from the value of 1 + x, and first what was lost of it.
     lost = b.select(below, b.mul(b.fma(b.neg(x), r, one), r), zero)
-    high = rounded(DIGAMMA_P[0])
+    high = elementary.rounded(DIGAMMA_P[0])
     p = b.fma(t, b.polynomial(t, DIGAMMA_P[1:]), DIGAMMA_P[0] - high)
     near = b.fma(t, high, b.fma(t, p, b.sub(b.number(AT_ROOT, x), lost)))
     near = b.sub(near, b.select(below, r, zero))
-    k, m = split(b, x)
+    k, m = elementary.split(b, x)
     f, tail = log_parts(b, b.sub(m, one))
     less = b.mul(r, b.fma(r, b.polynomial(b.mul(r, r), DIGAMMA_Q), 0.5))
     far = b.fma(k, LN2_HIGH, b.add(f, b.sub(b.fma(k, LN2_LOW, tail), less)))

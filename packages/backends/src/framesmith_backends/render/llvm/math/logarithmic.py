@@ -9,18 +9,8 @@ import math
 from collections.abc import Callable
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math.elementary import (
-    EXP2_P,
-    EXP_NOTHING,
-    INFINITY,
-    LN2_HIGH,
-    LN2_LOW,
-    exp_rest,
-    log_parts,
-    reduced_exponent,
-    rounded,
-    split_normal,
-)  # fmt: skip
+from framesmith_backends.render.llvm.math import elementary
+from framesmith_backends.render.llvm.math.elementary import INFINITY, LN2_HIGH, LN2_LOW, rounded
 from framesmith_backends.render.llvm.math.libm import instead
 from framesmith_backends.render.llvm.math.powers import power_of_two, times_power, whole_part
 
@@ -50,8 +40,8 @@ NOTHING = 2.0**-60
 
 def erfinv(b: Builder, x: Value) -> Value:
     v = b.fma(b.neg(x), x, 1.0)
-    k, m = split_normal(b, v)
-    f, tail = log_parts(b, b.sub(m, 1.0))
+    k, m = elementary.split_normal(b, v)
+    f, tail = elementary.log_parts(b, b.sub(m, 1.0))
     w = b.neg(b.fma(k, LN2_HIGH, b.add(f, b.fma(k, LN2_LOW, tail))))
     near = b.compare("olt", w, ERFINV_FAR)
     t = b.select(near, w, b.sub(b.intrinsic("sqrt", w), ERFINV_ROOT))
@@ -75,14 +65,14 @@ def erfinv(b: Builder, x: Value) -> Value:
 
 def _exp(b: Builder, d: Value) -> tuple[Value, Value]:
     """(t, p): e**d = p * 2**n, and t holds n as `whole_part` leaves it."""
-    _, t, r = reduced_exponent(b, d)
-    return t, b.add(exp_rest(b, r), 1.0)
+    _, t, r = elementary.reduced_exponent(b, d)
+    return t, b.add(elementary.exp_rest(b, r), 1.0)
 
 
 def _exp2(b: Builder, d: Value) -> tuple[Value, Value]:
     n, t = whole_part(b, d, 1.0)
     r = b.sub(d, n)
-    return t, b.fma(b.polynomial(r, EXP2_P), r, 1.0)
+    return t, b.fma(b.polynomial(r, elementary.EXP2_P), r, 1.0)
 
 
 def _log_of_sum(
@@ -127,5 +117,5 @@ def _log_of_sum(
     return function
 
 
-logaddexp = _log_of_sum(_exp, LOG1P_P, (-60.0, -104.5), EXP_NOTHING)
+logaddexp = _log_of_sum(_exp, LOG1P_P, (-60.0, -104.5), elementary.EXP_NOTHING)
 logaddexp2 = _log_of_sum(_exp2, LOG2P_P, (-86.0, -151.0), -150.52877807617188)

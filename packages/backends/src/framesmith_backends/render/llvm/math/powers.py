@@ -91,7 +91,8 @@ def scale(b: Builder, x: Value, t: Value, more: int = 0, last: int | None = None
         return scalef(b, x, b.sub(t, form.rounding - more), kept)
     last = -form.reach if last is None else last
     rest = b.number(2.0**last, x)
-    return b.mul(b.mul(x, power_of_two(b, t, more - last)), _kept(b, rest, kept))
+    power = b.mul(x, power_of_two(b, t, more - last))
+    return b.mul(power, rest if kept is None else or_zero(b, kept, rest))
 
 
 def scale_either_way(b: Builder, x: Value, n: Value, t: Value, kept: Value) -> Value:
@@ -119,10 +120,6 @@ def _exponent(b: Builder, t: Value) -> Value:
 def or_zero(b: Builder, kept: Value, x: Value) -> Value:
     """x where it is kept, else 0."""
     return b.select(kept, x, b.number(0.0, x))
-
-
-def _kept(b: Builder, x: Value, kept: Value | None) -> Value:
-    return x if kept is None else or_zero(b, kept, x)
 
 
 def scalef(b: Builder, x: Value, n: Value, kept: Value | None = None) -> Value:
