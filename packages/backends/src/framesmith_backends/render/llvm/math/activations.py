@@ -13,17 +13,13 @@ import math
 from dataclasses import dataclass
 
 from framesmith_backends.render.llvm.builder import Builder, Value
-from framesmith_backends.render.llvm.math import normal_tail
+from framesmith_backends.render.llvm.math import elementary, normal_tail
 from framesmith_backends.render.llvm.math.elementary import (
     INFINITY,
     LN2_HIGH,
     LN2_LOW,
     LOG2E,
-    at_most,
-    bounded_exponent,
-    exp_rest,
     is_negative,
-    over_one_plus,
     positive_part,
     quotient,
     reciprocal,
@@ -47,7 +43,10 @@ BELL_NORM = math.sqrt(2.0 * math.pi)
 # D is 2**64 times as large, and so is what it multiplies t in: t may be small.
 LARGER = 64
 GELU_N = (0.45830196, 0.11479233, 0.012051295, 1.2044253e-06)
-GELU_D = (0.5, 0.4568654, 0.19716075, 0.045371126, 0.004829719)
+GELU_D = tuple(math.ldexp(c, LARGER) for c in (0.5, 0.4568654, 0.19716075, 0.045371126, 0.004829719))
+# The same in t / sqrt(2).
+ERFC_N, ERFC_NORM = (0.5930901, 0.2066134, 0.028494233, 3.148055e-05), 3.5448647
+ERFC_D = (0.5, 0.6185714, 0.36508352, 0.114244424, 0.016312178)
 # The root of gelu' as -(high + low); gelu'(-t) * exp(t*t/2) = (root - t) * (1 / BELL_NORM + N(t) / D(t)).
 DGELU_ROOT = (0.7517915368080139, -1.211444988769017e-08)
 DGELU_N = (0.26613572, 0.19384162, 0.06047961, 0.0076064505, 6.613121e-08)
@@ -71,7 +70,7 @@ class Power:
 
     def value(self, b: Builder) -> Value:
         """The power where it counts beside 1, else a number as small as that."""
-        return times_power(b, b.add(self.rest, 1.0), bounded_exponent(b, self.shifted))
+        return times_power(b, b.add(self.rest, 1.0), elementary.bounded_exponent(b, self.shifted))
 
     def times(self, b: Builder, x: Value) -> Value:
         """x * (1 + rest), still to be scaled."""
@@ -88,12 +87,12 @@ def _power(b: Builder, y: Value, low: tuple[Value, float] | None = None) -> Powe
     r = b.fma(n, -LN2_LOW, b.fma(n, -LN2_HIGH, y))
     if low is not None:
         r = b.fma(low[0], low[1], r)
-    return Power(n, shifted, exp_rest(b, r))
+    return Power(n, shifted, elementary.exp_rest(b, r))
 
 
 def _size(b: Builder, x: Value, end: float) -> Value:
     """|x|, but at most `end`; NaN stays NaN."""
-    return at_most(b, b.intrinsic("fabs", x), end)
+    return elementary.at_most(b, b.intrinsic("fabs", x), end)
 
 
 def _inside(b: Builder, x: Value, negative: Value, ends: tuple[float, float]) -> tuple[Value, Value]:
@@ -107,11 +106,6 @@ def _inside(b: Builder, x: Value, negative: Value, ends: tuple[float, float]) ->
 def _counting(b: Builder, size: Value) -> Value:
     """The size where it counts beside 1, else one that does not either."""
     return b.select(b.compare("olt", size, LEAST_SIZE), b.number(LEAST_SIZE, size), size)
-
-
-def _beyond(b: Builder, x: Value, end: float) -> Value:
-    """Whether x is above a number that gives 0, or NaN."""
-    return b.compare("ugt", x, end)
 
 
 def _scaled_where(b: Builder, condition: Value, value: Value, power: Power, kept: Value | None = None) -> Value:
@@ -131,45 +125,11 @@ def _with_limits(b: Builder, x: Value, result: Value) -> Value:
     return b.fma(x, 0.0, result)
 
 
-def _from_root(b: Builder, t: Value, root: tuple[float, float]) -> tuple[Value, Value]:
-    """t - root in two parts."""
-    high = b.sub(t, root[0])
-    return high, b.sub(b.sub(b.sub(t, high), root[0]), root[1])
-
-
-def _expm1(b: Builder, power: Power, e: Value) -> Value:
-    """e**y - 1, given e**y, with all digits near y = 0."""
-    return b.select(b.compare("oeq", power.n, 0.0), power.rest, b.sub(e, 1.0))
-
-
 def _bell(b: Builder, t: Value) -> Power:
     """exp(-t*t/2), the square with its rounding error."""
     squared = square(b, t)
     lost = b.fma(t, t, b.neg(squared))
     return _power(b, b.mul(squared, -0.5), (lost, -0.5))
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """(1 - Phi(t)) * exp(t*t/2) as D / (1 + t*(norm*D + N)), in t or a multiple of it, or times a power of two."""
-
-    d: tuple[float, ...]
-    n: tuple[float, ...]
-    norm: float
-
-    def parts(self, b: Builder, t: Value) -> tuple[Value, Value]:
-        """(top, bottom) of the fraction, with D on both sides: for large t its error cancels."""
-        d = b.polynomial(t, self.d)
-        return d, b.fma(b.fma(d, self.norm, b.polynomial(t, self.n)), t, 1.0)
-
-
-GELU_TAIL = Tail(tuple(math.ldexp(c, LARGER) for c in GELU_D), GELU_N, math.ldexp(BELL_NORM, -LARGER))
-# The same in t / sqrt(2).
-ERFC_TAIL = Tail(
-    (0.5, 0.6185714, 0.36508352, 0.114244424, 0.016312178),
-    (0.5930901, 0.2066134, 0.028494233, 3.148055e-05),
-    3.5448647,
-)
 
 
 def _has_lookups(b: Builder, x: Value) -> bool:
@@ -187,7 +147,9 @@ def gelu(b: Builder, x: Value) -> Value:
     if _has_lookups(b, x):
         return b.sub(positive_part(b, x), normal_tail.lacking(b, b.intrinsic("fabs", x), _counts(b, x, GELU_END)))
     t, _ = _inside(b, x, is_negative(b, x), (GELU_END, GELU_NOTHING))
-    d, bottom = GELU_TAIL.parts(b, t)
+    # D is on both sides of the fraction: for large t its error cancels.
+    d = b.polynomial(t, GELU_D)
+    bottom = b.fma(b.fma(d, math.ldexp(BELL_NORM, -LARGER), b.polynomial(t, GELU_N)), t, 1.0)
     top = b.mul(t, d)
     inverse = reciprocal(b, bottom)
     ratio = b.mul(top, inverse)
@@ -206,7 +168,7 @@ def _times_bell(b: Builder, high: Value, low: Value, t: Value, kept: Value) -> V
     head = b.fma(n, -LN2_HIGH, b.neg(squared))
     tail = b.fma(n, -LN2_LOW, b.neg(b.fma(t, t, b.neg(squared))))
     r = b.add(head, tail)
-    rest = exp_rest(b, r, b.add(b.sub(head, r), tail))
+    rest = elementary.exp_rest(b, r, b.add(b.sub(head, r), tail))
     prod = b.add(high, b.fma(high, r, b.fma(high, rest, b.fma(low, r, low))))
     return scale(b, prod, shifted, more=1, kept=kept)
 
@@ -215,15 +177,15 @@ def erfc(b: Builder, x: Value) -> Value:
     negative = is_negative(b, x)
     t, inside = _inside(b, x, negative, (ERFC_NOTHING, ERFC_END))
     t = _counting(b, t)
-    d, n = b.polynomial(t, ERFC_TAIL.d), b.polynomial(t, ERFC_TAIL.n)
-    scaled = b.mul(d, ERFC_TAIL.norm)
+    d, n = b.polynomial(t, ERFC_D), b.polynomial(t, ERFC_N)
+    scaled = b.mul(d, ERFC_NORM)
     slope = b.add(scaled, n)
     bottom = b.fma(slope, t, 1.0)
     inverse = reciprocal(b, bottom)
     ratio = b.mul(d, inverse)
     # What is lost by rounding: the numerator (which is in the denominator, too), the denominator, and the ratio.
-    of_d = b.fma(b.polynomial(t, ERFC_TAIL.d[1:]), t, b.sub(b.number(ERFC_TAIL.d[0], t), d))
-    of_scaled = b.fma(of_d, ERFC_TAIL.norm, b.fma(d, ERFC_TAIL.norm, b.neg(scaled)))
+    of_d = b.fma(b.polynomial(t, ERFC_D[1:]), t, b.sub(b.number(ERFC_D[0], t), d))
+    of_scaled = b.fma(of_d, ERFC_NORM, b.fma(d, ERFC_NORM, b.neg(scaled)))
     of_slope = b.add(b.add(b.sub(scaled, slope), n), of_scaled)
     of_bottom = b.fma(of_slope, t, b.fma(slope, t, b.sub(b.number(1.0, t), bottom)))
     rest = b.fma(b.neg(ratio), of_bottom, b.add(b.fma(b.neg(ratio), bottom, d), of_d))
@@ -289,7 +251,7 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
     # 2**64 times as large: what division loses of it is to be normal.
     larger = b.mul(t, 2.0**LARGER)
     top = b.select(negative, power.times(b, larger), larger)
-    result = over_one_plus(b, top, power.value(b))
+    result = elementary.over_one_plus(b, top, power.value(b))
     shifted = b.select(negative, power.shifted, b.number(FLOAT.rounding, t))
     result = scale(b, result, shifted, more=-LARGER, last=-LARGER - 32)
     return _with_limit(b, x, result, GELU_TANH_END)
@@ -309,7 +271,7 @@ def _sigmoid_slope(b: Builder, x: Value, along: Value, power: Power, factor: Val
     slope = b.fma(along, correction, b.fma(along, guess, 1.0))
     sigmoid = b.add(guess, correction)
     result = b.mul(b.select(negative, power.times(b, sigmoid), sigmoid), slope)
-    return _with_limits(b, factor, _scaled_where(b, negative, result, power, _beyond(b, x, end)))
+    return _with_limits(b, factor, _scaled_where(b, negative, result, power, b.compare("ugt", x, end)))
 
 
 def dsilu(b: Builder, x: Value) -> Value:
@@ -344,13 +306,14 @@ def mish(b: Builder, x: Value) -> Value:
 
 def dmish(b: Builder, x: Value) -> Value:
     t = _size(b, x, FAR)
-    high, low = _from_root(b, t, DMISH_ROOT)
+    high = b.sub(t, DMISH_ROOT[0])
+    low = b.sub(b.sub(b.sub(t, high), DMISH_ROOT[0]), DMISH_ROOT[1])
     power = _power(b, b.neg(high), (low, -1.0))
     relative = power.value(b)
     e = b.mul(relative, DMISH_POWER)
     negative = is_negative(b, x)
     divisor = _mish_divisor(b, e, negative)
-    less = _expm1(b, power, relative)
+    less = b.select(b.compare("oeq", power.n, 0.0), power.rest, b.sub(relative, 1.0))  # with all digits near the root
     step = b.mul(b.add(high, low), -4.0)
     distance = b.fma(less, b.polynomial(less, DMISH_B), b.fma(step, e, step))
     falling = power.times(b, b.mul(distance, DMISH_POWER))
@@ -358,4 +321,4 @@ def dmish(b: Builder, x: Value) -> Value:
     rising = b.fma(e, b.fma(e, b.fma(e, four, b.add(four, 2.0)), 4.0), 1.0)
     top = b.select(negative, falling, rising)
     result = quotient(b, top, b.mul(divisor, divisor))
-    return _with_limits(b, x, _scaled_where(b, negative, result, power, _beyond(b, x, -DLOGISTIC_END)))
+    return _with_limits(b, x, _scaled_where(b, negative, result, power, b.compare("ugt", x, -DLOGISTIC_END)))
