@@ -154,14 +154,14 @@ MATMULS_BEGIN = (
 
 #: The end, before it returns.
 MATMULS_END = (
-    "  %failures = load i32, ptr %failure",
-    "  %none.failed = icmp eq i32 %failures, 0",
-    "  br i1 %none.failed, label %well, label %failed.matmuls",
+    "%failures = load i32, ptr %failure",
+    "%none.failed = icmp eq i32 %failures, 0",
+    "br i1 %none.failed, label %well, label %failed.matmuls",
     "failed.matmuls:",
-    "  %what = call ptr @torch_exception_get_what_without_backtrace()",
-    "  %runtime.error = load ptr, ptr @PyExc_RuntimeError",
-    "  call void @PyErr_SetString(ptr %runtime.error, ptr %what)",
-    "  ret ptr null",
+    "%what = call ptr @torch_exception_get_what_without_backtrace()",
+    "%runtime.error = load ptr, ptr @PyExc_RuntimeError",
+    "call void @PyErr_SetString(ptr %runtime.error, ptr %what)",
+    "ret ptr null",
     "well:",
 )
 

@@ -15,7 +15,14 @@ from framesmith_backends.ir.expr import Number
 from framesmith_backends.ir.symbolic.size import Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.sizes import emit_size
-from framesmith_backends.render.llvm.module import RETURN_NONE, Module, begin_lines, inner_lines, number_value
+from framesmith_backends.render.llvm.module import (
+    RETURN_NONE,
+    Module,
+    begin_lines,
+    function_text,
+    inner_lines,
+    number_value,
+)  # fmt: skip
 from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.render.triton.kernel import ALIGNMENT, MOST_PROGRAMS, TritonKernel
 from framesmith_backends.target import SCRATCH_PARAMETERS
@@ -114,8 +121,8 @@ def add_launches(
         "%stream.slot = alloca ptr", "%device = alloca i32", "%code = alloca i32",
         "store i32 0, ptr %code", "store ptr null, ptr %nothing", "store i32 -1, ptr %device",
     ]  # fmt: skip
-    head = [f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{", "entry:"]
-    m.entries.append("\n".join([*head, *cells, *map(str, b.out), *RETURN_NONE]))
+    lines = [*cells, *b.out, *RETURN_NONE]
+    m.entries.append(function_text(f"define ptr @{name}(ptr %self, ptr %args, i64 %n)", lines))
 
 
 def _block(b: Writer, label: str) -> None:

@@ -22,6 +22,7 @@ from framesmith_backends.render.llvm.builder import Builder, Value, constant
 from framesmith_backends.render.llvm.loops.kernel import Shape, render_kernel
 from framesmith_backends.render.llvm.loops.sizes import emit_size
 from framesmith_backends.render.llvm.runtime import FAILURES, INNER, NUMBERS, RUNTIME, attributes
+from framesmith_backends.render.llvm.writer import Writer
 from framesmith_backends.target import Processor
 
 # Below this many estimated cycles a kernel is not worth waking threads for; each thread gets at least half.
@@ -29,7 +30,7 @@ PARALLEL_CYCLES = 60_000
 # Above this many the interpreter lock is released.
 RELEASE_CYCLES = 100_000
 # The end of an entry that returns None.
-RETURN_NONE = ("  call void @Py_IncRef(ptr @_Py_NoneStruct)", "  ret ptr @_Py_NoneStruct", "}")
+RETURN_NONE = ("call void @Py_IncRef(ptr @_Py_NoneStruct)", "ret ptr @_Py_NoneStruct")
 # So many launches are one function: LLVM's time for it grows with the square of its calls, its stack with their number.
 PART = 64
 
@@ -155,39 +156,41 @@ def add_entry(
     """
     has_matmuls = any(isinstance(launch.item, Matmul) for launch in launches)
     failures = [check.failure for launch in launches if isinstance(launch.item, Kernel) for check in launch.item.checks]
-    head = [
-        f"define ptr @{name}(ptr %self, ptr %args, i64 %n) {{",
-        "entry:",
-        f"  %table = alloca [{count + len(inner)} x ptr], align 16",
-    ]
-    body = inner_lines(m, name, count, inner)
+    w = Writer(entry=[f"%table = alloca [{count + len(inner)} x ptr], align 16"])
+    w.out += inner_lines(m, name, count, inner)
     given = [number_value(k, one).typed for k, one in enumerate(numbers)] + ["ptr %table"]
     if has_matmuls:
         m.declarations.update(dict.fromkeys(BLAS))
-        head.append("  %failure = alloca i32")
-        body += [f"  {line}" for line in MATMULS_BEGIN]
+        w.entry.append("%failure = alloca i32")
+        w.out += MATMULS_BEGIN
         given += ["i1 %exact", "ptr %failure"]
     if failures:
-        head.append(f"  %failed.checks = alloca [{len(failures)} x i8]")
-        body.append(f"  call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
+        w.entry.append(f"%failed.checks = alloca [{len(failures)} x i8]")
+        w.line(f"call void @llvm.memset.p0.i64(ptr %failed.checks, i8 0, i64 {len(failures)}, i1 false)")
         given.append("ptr %failed.checks")
-    body += _launches_lines(m, name, launches, head, ", ".join(given))
+    _write_launches(m, w, name, launches, ", ".join(given))
     counts = _counts_lines(launches)
     block = "counted" if counts else "begin" if numbers else "run"
-    lines = [*head, *begin_lines(m, count, numbers), *counts, *_unlocked(m, launches, body, block)]
+    lines = [*w.entry, *begin_lines(m, count, numbers), *counts, *_unlocked(m, launches, w.out, block)]
     if has_matmuls:
         lines += MATMULS_END
-    m.entries.append("\n".join([*lines, *_failures_lines(m, name, failures), *RETURN_NONE]))
+    lines += [*_failures_lines(m, name, failures), *RETURN_NONE]
+    m.entries.append(function_text(f"define ptr @{name}(ptr %self, ptr %args, i64 %n)", lines))
+
+
+def function_text(head: str, lines: Sequence[object]) -> str:
+    """A function whose lines are indented, but for labels."""
+    return "\n".join([f"{head} {{", "entry:", *(f"{'' if str(x).endswith(':') else '  '}{x}" for x in lines), "}"])
 
 
 def begin_lines(m: Module, count: int, numbers: Sequence[Symbol | Number]) -> list[str]:
     """Fill the table with the tensors' data pointers, and read the numbers behind them, or return with an error."""
     lines = [
-        f"  %failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
-        "  %bad = icmp ne i32 %failed, 0",
-        "  br i1 %bad, label %error, label %run",
+        f"%failed = call i32 @fs.pointers(ptr %args, i64 {count}, ptr %table)",
+        "%bad = icmp ne i32 %failed, 0",
+        "br i1 %bad, label %error, label %run",
         "error:",
-        "  ret ptr null",
+        "ret ptr null",
         "run:",
     ]
     if not numbers:
@@ -196,16 +199,16 @@ def begin_lines(m: Module, count: int, numbers: Sequence[Symbol | Number]) -> li
     for k, one in enumerate(numbers):
         function = "@PyLong_AsLongLong" if isinstance(one, Symbol) else "@PyFloat_AsDouble"
         lines += [
-            f"  %where{k} = getelementptr ptr, ptr %args, i64 {count + k}",
-            f"  %object{k} = load ptr, ptr %where{k}",
-            f"  %number{k} = call {number_value(k, one).kind} {function}(ptr %object{k})",
+            f"%where{k} = getelementptr ptr, ptr %args, i64 {count + k}",
+            f"%object{k} = load ptr, ptr %where{k}",
+            f"%number{k} = call {number_value(k, one).kind} {function}(ptr %object{k})",
         ]
     # A number may be too large for 64 bits.
     return [
         *lines,
-        "  %raised = call ptr @PyErr_Occurred()",
-        "  %fine = icmp eq ptr %raised, null",
-        "  br i1 %fine, label %begin, label %error",
+        "%raised = call ptr @PyErr_Occurred()",
+        "%fine = icmp eq ptr %raised, null",
+        "br i1 %fine, label %begin, label %error",
         "begin:",
     ]
 
@@ -233,46 +236,41 @@ def _failures_lines(m: Module, name: str, failures: Sequence[Failure]) -> list[s
         m.declarations[f"@{name}.{what} = private constant [{len(failures)} x ptr] [{values}]"] = None
     given = f"ptr %failed.checks, ptr @{name}.exceptions, ptr @{name}.messages, i64 {len(failures)}"
     return [
-        f"  %raises = call i1 @fs.raise({given})",
-        "  br i1 %raises, label %check.failed, label %checked", "check.failed:", "  ret ptr null", "checked:",
+        f"%raises = call i1 @fs.raise({given})",
+        "br i1 %raises, label %check.failed, label %checked", "check.failed:", "ret ptr null", "checked:",
     ]  # fmt: skip
 
 
-def _launches_lines(
-    m: Module, name: str, launches: Sequence[Launch], head: list[str], given: str, checks: int = 0
-) -> list[str]:
+def _write_launches(m: Module, w: Writer, name: str, launches: Sequence[Launch], given: str, checks: int = 0) -> None:
     """The launches in order, behind so many checks; many are in functions of their own, which take `given`."""
-    calls: list[str] = []
     if len(launches) <= PART:
         for number, launch in enumerate(launches):
-            calls += _launch_lines(m, number, launch, head, checks)
+            _write_launch(m, w, number, launch, checks)
             checks += _checks_of(launch)
-        return calls
+        return
     for start in range(0, len(launches), PART):
-        part = f"{name}.part{start // PART}"
-        lines: list[str] = []
-        body = _launches_lines(m, part, launches[start : start + PART], lines, given, checks)
-        checks += sum(map(_checks_of, launches[start : start + PART]))
-        define = [f"define internal void @{part}({given}) {{", "entry:"]
-        m.entries.append("\n".join([*define, *lines, *body, "  ret void", "}"]))
-        calls.append(f"  call void @{part}({given})")
-    return calls
+        part, inside, some = f"{name}.part{start // PART}", Writer(), launches[start : start + PART]
+        _write_launches(m, inside, part, some, given, checks)
+        checks += sum(map(_checks_of, some))
+        lines = [*inside.entry, *inside.out, "ret void"]
+        m.entries.append(function_text(f"define internal void @{part}({given})", lines))
+        w.line(f"call void @{part}({given})")
 
 
 def _checks_of(launch: Launch) -> int:
     return len(launch.item.checks) if isinstance(launch.item, Kernel) else 0
 
 
-def _counts_lines(launches: Sequence[Launch]) -> list[str]:
+def _counts_lines(launches: Sequence[Launch]) -> list[object]:
     """An error where a matmul has a size that BLAS cannot count."""
     b = Builder(prefix="c")
     large = emit_too_large(b, ((one.item, _known(one)) for one in launches if isinstance(one.item, Matmul)))
     if large is None:
         return []
     return [
-        *(f"  {line}" for line in b.out), f"  br i1 {large.text}, label %large, label %counted",
-        "large:", "  %overflow = load ptr, ptr @PyExc_OverflowError",
-        "  call void @PyErr_SetString(ptr %overflow, ptr @fs.large)", "  ret ptr null",
+        *b.out, f"br i1 {large.text}, label %large, label %counted",
+        "large:", "%overflow = load ptr, ptr @PyExc_OverflowError",
+        "call void @PyErr_SetString(ptr %overflow, ptr @fs.large)", "ret ptr null",
         "counted:",
     ]  # fmt: skip
 
@@ -285,29 +283,29 @@ def inner_lines(m: Module, name: str, count: int, inner: Sequence[int]) -> list[
     offsets = f"[{len(inner)} x i64]"
     m.declarations[f"@{name}.inner = private constant {offsets} [{', '.join(f'i64 {at}' for at in inner)}]"] = None
     return [
-        f"  %arena.slot = getelementptr ptr, ptr %table, i64 {count - 1}",
-        f"  call void @fs.inner(ptr %arena.slot, ptr @{name}.inner, i64 {len(inner)})",
+        f"%arena.slot = getelementptr ptr, ptr %table, i64 {count - 1}",
+        f"call void @fs.inner(ptr %arena.slot, ptr @{name}.inner, i64 {len(inner)})",
     ]
 
 
-def _unlocked(m: Module, launches: Sequence[Launch], body: list[str], block: str) -> list[str]:
+def _unlocked(m: Module, launches: Sequence[Launch], body: list[object], block: str) -> list[object]:
     """The launches, with the interpreter lock released where they take long; written in the block of that name."""
     save, restore = "call ptr @PyEval_SaveThread()", "call void @PyEval_RestoreThread(ptr"
     points = [one.item.points for one in launches]
     if not any(isinstance(n, Sym) for n in points):
         total = sum(cycles(one.item, m.target) for one in launches)
-        return body if total <= RELEASE_CYCLES else [f"  %state = {save}", *body, f"  {restore} %state)"]
+        return body if total <= RELEASE_CYCLES else [f"%state = {save}", *body, f"{restore} %state)"]
     b = Builder(prefix="w")
     work = constant(0, "i64")
     for launch, count in zip(launches, points, strict=True):
         work = b.add(work, b.mul(emit_size(b, count, _known(launch)), _point_cycles(launch.item)))
     long = b.compare("ugt", work, RELEASE_CYCLES * m.target.float_lanes).text
     return [
-        *(f"  {line}" for line in b.out), f"  br i1 {long}, label %release, label %start", "release:",
-        f"  %saved = {save}", "  br label %start",
-        "start:", f"  %state = phi ptr [ null, %{block} ], [ %saved, %release ]",
-        *body, f"  br i1 {long}, label %take, label %done",
-        "take:", f"  {restore} %state)", "  br label %done", "done:",
+        *b.out, f"br i1 {long}, label %release, label %start", "release:",
+        f"%saved = {save}", "br label %start",
+        "start:", f"%state = phi ptr [ null, %{block} ], [ %saved, %release ]",
+        *body, f"br i1 {long}, label %take, label %done",
+        "take:", f"{restore} %state)", "br label %done", "done:",
     ]  # fmt: skip
 
 
@@ -317,66 +315,35 @@ def _known(launch: Launch) -> dict[Symbol, Value]:
     return {symbol: number_value(at, symbol) for symbol, at in numbers if isinstance(symbol, Symbol)}
 
 
-def _measured_launch(m: Module, number: int, launch: Launch, function: str, shape: Shape) -> list[str]:
-    """A launch whose extent, and number of threads, depend on sizes known now."""
-    known = _known(launch)
-    b = Builder(prefix=f"m{number}.")
-    extent, points = emit_size(b, shape.extent, known), emit_size(b, shape.points, known)
+def _write_launch(m: Module, w: Writer, number: int, launch: Launch, checks: int) -> None:
+    """Read the item's buffers, and run it; a kernel takes a table of buffers, numbers, and the first of its checks."""
+    known, item = _known(launch), launch.item
+    table = Value("%table", "ptr")
+    pointers = [w.read(w.at(table, at, "ptr"), "ptr") for at in launch.arguments]
+    if isinstance(item, Matmul):
+        names = [param.name for param in item.params]
+        emit_matmul(w, item, dict(zip(names, pointers, strict=True)), known)
+        return
+    assert isinstance(item, Kernel)
+    function, shape = add_kernel(m, item)
+    values = [*pointers, *(number_value(at, n) for at, n in zip(launch.numbers, item.numbers, strict=True))]
+    own = Value(f"%t{number}", "ptr")
+    w.entry.append(f"{own.text} = alloca [{len(values) + bool(item.checks)} x ptr], align 16")
+    if item.points == 0:
+        return
+    for k, value in enumerate(values):
+        w.store(value, w.at(own, k, "ptr"), 0)
+    if item.checks:
+        w.store(w.at(Value("%failed.checks", "ptr"), checks, "i8"), w.at(own, len(values), "ptr"), 0)
+    extent, points = emit_size(w, shape.extent, known), emit_size(w, shape.points, known)
     # As many threads as have enough to do each.
-    most = b.binary("udiv", b.mul(points, 2 * _point_cycles(launch.item)), PARALLEL_CYCLES * m.target.float_lanes)
-    most = b.convert("trunc", b.least(b.least(most, extent), 1 << 16), "i32")
-    text = [f"  {line}" for line in b.out]
-    return [*text, f"  call void @fs.parallel(ptr @{function}, ptr %t{number}, {extent.typed}, {most.typed})"]
-
-
-def _launch_lines(m: Module, number: int, launch: Launch, head: list[str], checks: int) -> list[str]:
-    """Read the item's buffers, and run it; its checks are behind so many others."""
-    lines: list[str] = []
-    for k, argument in enumerate(launch.arguments):
-        lines += [
-            f"  %f{number}.{k} = getelementptr ptr, ptr %table, i64 {argument}",
-            f"  %p{number}.{k} = load ptr, ptr %f{number}.{k}",
-        ]
-    pointers = [Value(f"%p{number}.{k}", "ptr") for k in range(len(launch.arguments))]
-    if isinstance(launch.item, Matmul):
-        names = [param.name for param in launch.item.params]
-        b = Builder(prefix=f"b{number}.")
-        emit_matmul(b, launch.item, dict(zip(names, pointers, strict=True)), _known(launch))
-        return [*lines, *(f"  {line}" for line in b.out)]
-    assert isinstance(launch.item, Kernel)
-    return [*lines, *_kernel_lines(m, number, launch, launch.item, head, checks)]
-
-
-def _kernel_lines(m: Module, number: int, launch: Launch, kernel: Kernel, head: list[str], checks: int) -> list[str]:
-    """Fill the kernel's own table of buffers and numbers, and call it."""
-    function, shape = add_kernel(m, kernel)
-    table = f"%t{number}"
-    size = len(launch.arguments) + len(launch.numbers)
-    head.append(f"  {table} = alloca [{size + bool(kernel.checks)} x ptr], align 16")
-    lines: list[str] = []
-    for k in range(len(launch.arguments)):
-        lines += [
-            f"  %g{number}.{k} = getelementptr ptr, ptr {table}, i64 {k}",
-            f"  store ptr %p{number}.{k}, ptr %g{number}.{k}",
-        ]
-    for k, at in enumerate(launch.numbers):
-        slot = f"%h{number}.{k}"
-        lines += [
-            f"  {slot} = getelementptr ptr, ptr {table}, i64 {len(launch.arguments) + k}",
-            f"  store {number_value(at, kernel.numbers[k]).typed}, ptr {slot}",
-        ]
-    if kernel.points == 0:
-        return []
-    if kernel.checks:
-        lines += [
-            f"  %check{number} = getelementptr i8, ptr %failed.checks, i64 {checks}",
-            f"  %d{number} = getelementptr ptr, ptr {table}, i64 {size}",
-            f"  store ptr %check{number}, ptr %d{number}",
-        ]
-    if isinstance(shape.extent, Sym) or isinstance(shape.points, Sym):
-        return [*lines, *_measured_launch(m, number, launch, function, shape)]
-    work = cycles(kernel, m.target)
-    most = min(shape.extent, work * 2 // PARALLEL_CYCLES, 1 << 16)
-    if most < 2:
-        return [*lines, f"  call void @{function}(ptr {table}, i64 0, i64 {shape.extent})"]
-    return [*lines, f"  call void @fs.parallel(ptr @{function}, ptr {table}, i64 {shape.extent}, i32 {most})"]
+    if isinstance(shape.extent, int) and isinstance(shape.points, int):
+        most = min(shape.extent, cycles(item, m.target) * 2 // PARALLEL_CYCLES, 1 << 16)
+        if most < 2:
+            w.line(f"call void @{function}({own.typed}, i64 0, {extent.typed})")
+            return
+        threads = constant(most, "i32")
+    else:
+        count = w.binary("udiv", w.mul(points, 2 * _point_cycles(item)), PARALLEL_CYCLES * m.target.float_lanes)
+        threads = w.convert("trunc", w.least(w.least(count, extent), 1 << 16), "i32")
+    w.line(f"call void @fs.parallel(ptr @{function}, {own.typed}, {extent.typed}, {threads.typed})")

@@ -19,21 +19,10 @@ from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, hint, numel, surely_at_least, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value, constant, element_bytes
+from framesmith_backends.render.llvm.loops import nest
 from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, emit_stores
-from framesmith_backends.render.llvm.loops.lanes import (
-    choose_lanes,
-    columns_deinterleaved,
-    is_deinterleaved,
-    pass_lanes,
-)  # fmt: skip
-from framesmith_backends.render.llvm.loops.nest import (
-    any_lane_tail,
-    blocked_loop,
-    lane_blocks,
-    lane_tail,
-    opened_loop,
-    whole_lanes,
-)  # fmt: skip
+from framesmith_backends.render.llvm.loops.lanes import columns_deinterleaved, is_deinterleaved, lanes_of, pass_lanes
+from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
 from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Running, rows_in_turn, running
 from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
@@ -61,7 +50,7 @@ class Shape:
 
 
 def shape_of(kernel: Kernel, target: Processor) -> Shape:
-    lanes = choose_lanes(kernel, target)
+    lanes = lanes_of(kernel, target)
     lane_outer = kernel.lane in kernel.outer
     others = numel(v.size for v in kernel.outer if v is not kernel.lane and v not in kernel.down)
     if not lane_outer or kernel.lane is None:
@@ -270,7 +259,7 @@ def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], values
     vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.total is not None for a in values)
     end, sure = size_of(r, var.size), surely_positive(var.size)
     if vertical and not surely_at_least(BLOCK_STEPS, var.size):
-        blocked_loop(r, end, BLOCK_STEPS, 1, var, inside, lambda: _flush(r, values), sure)
+        nest.blocked_loop(r, end, BLOCK_STEPS, 1, var, inside, lambda: _flush(r, values), sure)
         return
     with opened_loop(r, constant(0, "i64"), end, 1, var, sure):
         _row_nest(r, rest, inside, values)
@@ -297,17 +286,17 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, values: list[Running])
             repeatable = not values and _is_repeatable(r.kernel)
             lane_blocks(r, lane, constant(0, "i64"), end, body, repeatable)
         else:
-            blocked_loop(r, constant(whole, "i64"), step, r.lanes, lane, body, flush, True)
+            nest.blocked_loop(r, constant(whole, "i64"), step, r.lanes, lane, body, flush, True)
             if lane.size > whole:
-                lane_tail(r, lane, end, whole, True, body)
+                nest.lane_tail(r, lane, end, whole, True, body)
         if blocked:
             flush()
     elif not blocked:
         lane_blocks(r, lane, constant(0, "i64"), end, body)
     else:
-        last = whole_lanes(r, end)
-        blocked_loop(r, last, step, r.lanes, lane, body, flush, False)
-        any_lane_tail(r, lane, last, end, body)
+        last = nest.whole_lanes(r, end)
+        nest.blocked_loop(r, last, step, r.lanes, lane, body, flush, False)
+        nest.any_lane_tail(r, lane, last, end, body)
 
 
 def _body(r: Rendering, one: Pass, values: list[Running]) -> None:

@@ -23,7 +23,7 @@ MANY_ROUNDINGS, CHEAP, FEW_LOADS = 6, 4, 2
 # chains of these, which need few registers, take 0.78 of the time with eight vectors of 32 bytes.
 
 
-def choose_lanes(kernel: Kernel, target: Processor) -> int:
+def lanes_of(kernel: Kernel, target: Processor) -> int:
     """Lanes for this kernel: several vectors where the work per point is small or is a sum down columns."""
     if kernel.lane is None:
         return 1
