@@ -75,13 +75,9 @@ def _segments(memory: int, base: int) -> list[_Segment]:
 
 def _wrote_constants(memory: int, moved: int, segments: list[_Segment]) -> bool:
     """Whether the loader wrote addresses into segments that are not to be written to ("text relocations")."""
-    for segment in segments:
-        if segment.type == PT_DYNAMIC:
-            entries = os.pread(memory, segment.size, moved + segment.address)
-            for tag, value in _ENTRY.iter_unpack(entries):
-                if tag == DT_TEXTREL or (tag == DT_FLAGS and value & DF_TEXTREL):
-                    return True
-    return False
+    dynamic = (os.pread(memory, one.size, moved + one.address) for one in segments if one.type == PT_DYNAMIC)
+    entries = (entry for text in dynamic for entry in _ENTRY.iter_unpack(text))
+    return any(tag == DT_TEXTREL or (tag == DT_FLAGS and value & DF_TEXTREL) for tag, value in entries)
 
 
 def _pages_of(memory: int, mappings: list[_Mapping]) -> Iterator[tuple[int, int]]:

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
+_EXPORTED = (
+    "sgemm_", "aoti_torch_create_tensor_from_blob", "aoti_torch_delete_tensor_object", "aoti_torch_cpu_mm_out",
+    "aoti_torch_cpu_addmm_out", "torch_exception_get_what_without_backtrace",
+)  # fmt: skip
 #: Functions that matmuls call -> their names in torch's library.
-MATMULS = {
-    "sgemm_": "sgemm_",
-    "aoti_torch_create_tensor_from_blob": "aoti_torch_create_tensor_from_blob",
-    "aoti_torch_delete_tensor_object": "aoti_torch_delete_tensor_object",
-    "aoti_torch_cpu_mm_out": "aoti_torch_cpu_mm_out",
-    "aoti_torch_cpu_addmm_out": "aoti_torch_cpu_addmm_out",
-    "torch_exception_get_what_without_backtrace": "torch_exception_get_what_without_backtrace",
+MATMULS = {name: name for name in _EXPORTED} | {
     "fs_context": "_ZN2at13globalContextEv",
     "fs_float32_precision": "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",
 }

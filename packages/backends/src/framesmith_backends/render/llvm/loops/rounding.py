@@ -25,7 +25,7 @@ def _is_byte(dtype: str) -> bool:
 
 
 def _is_doubling(node: Op) -> bool:
-    """Whether it is a sum with itself, or a multiple by a power of two of at least 1: both types overflow alike."""
+    """Whether it is a sum with itself, or a multiple by a power of two of at least 1: both types overflow together."""
     if node.name == "add":
         return node.args[0] is node.args[1]
     factors = [abs(arg.value) for arg in node.args if isinstance(arg, Const)]

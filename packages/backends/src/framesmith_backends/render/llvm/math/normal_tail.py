@@ -110,13 +110,13 @@ class Interval:
     index: Value
     intervals: Intervals
 
+    @classmethod
+    def of(cls, b: Builder, t: Value, intervals: Intervals) -> Interval:
+        return cls(b.binary("lshr", b.bits(b.add(t, 1.0), "i32"), 20), intervals)
+
     def entry(self, b: Builder, column: int) -> Value:
         # The index of the first interval, which begins at 1, ends in 24.
         return b.lookup(tuple(row[column] for row in self.intervals[8:] + self.intervals[:8]), self.index)
-
-    def start(self, b: Builder) -> Value:
-        """The value where the interval starts."""
-        return self.entry(b, 1)
 
     def slope(self, b: Builder, t: Value) -> tuple[Value, Value]:
         """(polynomial without its value at the start, distance from there): these are to be multiplied."""
@@ -125,10 +125,6 @@ class Interval:
         for column in (4, 3, 2):
             result = b.fma(result, distance, self.entry(b, column))
         return result, distance
-
-
-def _interval(b: Builder, t: Value, intervals: Intervals) -> Interval:
-    return Interval(b.binary("lshr", b.bits(b.add(t, 1.0), "i32"), 20), intervals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +159,17 @@ def _bell(b: Builder, t: Value) -> Bell:
 
 def lacking(b: Builder, t: Value, kept: Value) -> Value:
     """t * (1 - Phi(t)); 0 where it is not kept."""
-    interval = _interval(b, t, TAIL)
+    interval = Interval.of(b, t, TAIL)
     change = b.fma(*interval.slope(b, t), FLOAT.step)  # of a small t what counts nothing, either
     bell = _bell(b, t)
     both = b.add(change, b.fma(change, bell.rest, bell.rest))
-    return bell.times(b, b.mul(t, bell.high(b)), interval.start(b), both, kept)
+    return bell.times(b, b.mul(t, bell.high(b)), interval.entry(b, 1), both, kept)
 
 
 def slope(b: Builder, t: Value, kept: Value) -> Value:
     """The derivative of x * Phi(x) at -t; 0 where it is not kept."""
-    interval = _interval(b, t, SLOPE)
+    interval = Interval.of(b, t, SLOPE)
     change, distance = interval.slope(b, t)
-    value = b.fma(change, distance, interval.start(b))
+    value = b.fma(change, distance, interval.entry(b, 1))
     bell = _bell(b, t)
     return bell.times(b, value, bell.high(b), bell.rest, kept)

@@ -72,8 +72,7 @@ def power_of_two(b: Builder, t: Value, more: int = 0) -> Value:
 
 def times_power(b: Builder, p: Value, t: Value) -> Value:
     """p * 2**n, with n as `whole_part` left it in t, where p and the result are positive and normal."""
-    form = FORMATS[t.kind]
-    return b.bits(b.add(b.bits(p, form.bits), b.binary("shl", b.bits(t, form.bits), form.digits)), t.kind)
+    return b.bits(b.add(b.bits(p, FORMATS[t.kind].bits), _exponent(b, t)), t.kind)
 
 
 def has_scalef(b: Builder, x: Value) -> bool:
