@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -114,6 +114,11 @@ class Builder:
             parts = [self.shuffle(order, *pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
+    def by_parts(self, lanes: int, function: Callable[..., Value], *values: Value) -> Value:
+        """The function of so many lanes of the values at a time."""
+        starts = range(0, values[0].lanes, lanes)
+        return self.join([function(*(self.pick(v, range(k, k + lanes)) for v in values)) for k in starts])
+
     def lookup(self, table: tuple[float, ...], index: Value) -> Value:
         """The entries of a table of 16 or 32 floats at the lowest bits of `index`, with AVX-512, 16 lanes at a time."""
         half, where = "<16 x float>", "<16 x i32>"
@@ -123,22 +128,21 @@ class Builder:
         )
         name, types = ("vpermi2var.ps", f"{half}, {where}, {half}") if second else ("permvar.sf", f"{half}, {where}")
         self.declare(f"declare {half} @llvm.x86.avx512.{name}.512({types})")
-        parts = []
-        for k in range(0, index.lanes, 16):
-            given = ", ".join((first, self.pick(index, range(k, k + 16)).typed, *second))
-            parts.append(self.emit(f"call {half} @llvm.x86.avx512.{name}.512({given})", "float", 16))
-        return self.join(parts)
+
+        def looked_up(part: Value) -> Value:
+            given = ", ".join((first, part.typed, *second))
+            return self.emit(f"call {half} @llvm.x86.avx512.{name}.512({given})", "float", 16)
+
+        return self.by_parts(16, looked_up, index)
 
     def pick_of_four(self, table: tuple[int, int, int, int], index: Value) -> Value:
         """The integers of a table at the two lowest bits of `index`, with AVX2, 8 lanes at a time."""
         entries = ", ".join(f"i32 {value}" for value in table * 2)
         chosen = f"<8 x float> bitcast (<8 x i32> <{entries}> to <8 x float>)"
-        self.declare("declare <8 x float> @llvm.x86.avx.vpermilvar.ps.256(<8 x float>, <8 x i32>)")
-        parts = []
-        for k in range(0, index.lanes, 8):
-            given = f"{chosen}, {self.pick(index, range(k, k + 8)).typed}"
-            parts.append(self.emit(f"call <8 x float> @llvm.x86.avx.vpermilvar.ps.256({given})", "float", 8))
-        return self.bits(self.join(parts), "i32")
+        call = "<8 x float> @llvm.x86.avx.vpermilvar.ps.256"
+        self.declare(f"declare {call}(<8 x float>, <8 x i32>)")
+        found = self.by_parts(8, lambda part: self.emit(f"call {call}({chosen}, {part.typed})", "float", 8), index)
+        return self.bits(found, "i32")
 
     def same(self, first: Value, *others: Value | float) -> tuple[Value, ...]:
         """The values brought to the largest number of lanes among them; numbers are of the first one's kind."""

@@ -269,8 +269,7 @@ def in_parts(function: Function) -> Function:
     """The function, of so many lanes at a time that the processor's registers hold them in double precision."""
 
     def parts(b: Builder, x: Value) -> Value:
-        lanes = min(x.lanes, 32 if b.avx512 else 8)
-        return b.join([function(b, b.pick(x, range(first, first + lanes))) for first in range(0, x.lanes, lanes)])
+        return b.by_parts(min(x.lanes, 32 if b.avx512 else 8), partial(function, b), x)
 
     return parts
 

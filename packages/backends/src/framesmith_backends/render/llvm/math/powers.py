@@ -132,12 +132,10 @@ def scalef(b: Builder, x: Value, n: Value, kept: Value | None = None) -> Value:
     lanes, suffix, mask = SCALEF[x.kind]
     vector, name = f"<{lanes} x {x.kind}>", f"@llvm.x86.avx512.mask.scalef.{suffix}.512"
     b.declare(f"declare {vector} {name}({vector}, {vector}, {vector}, {mask}, i32)")
-    parts = []
-    for first in range(0, x.lanes, lanes):
-        a, c = (b.pick(v, range(first, first + lanes)) for v in (x, n))
-        where = f"{mask} -1"
-        if kept is not None:
-            where = b.emit(f"bitcast {b.pick(kept, range(first, first + lanes)).typed} to {mask}", mask).typed
+
+    def scaled(a: Value, c: Value, among: Value | None = None) -> Value:
+        where = f"{mask} -1" if among is None else b.emit(f"bitcast {among.typed} to {mask}", mask).typed
         text = f"call {vector} {name}({a.typed}, {c.typed}, {vector} zeroinitializer, {where}, i32 4)"
-        parts.append(b.emit(text, x.kind, lanes))
-    return b.join(parts)
+        return b.emit(text, x.kind, lanes)
+
+    return b.by_parts(lanes, scaled, x, n, *([] if kept is None else [kept]))
