@@ -20,7 +20,6 @@ from framesmith_backends.render.llvm.loops import memory
 from framesmith_backends.render.llvm.loops.lanes import lane_step
 from framesmith_backends.render.llvm.loops.memory import address, tile_load
 from framesmith_backends.render.llvm.loops.rounding import has_short_nans, is_held_by
-from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.ops import emit_cast, emit_op, functions, to_memory
 
@@ -228,7 +227,7 @@ def _lane_indices(r: Rendering, ix: Ix) -> Value:
         if r.lanes == 1 or step == 0:
             return base
         if isinstance(step, Sym):
-            return r.b.add(base, r.b.mul(lane_numbers(r), size_of(r, step)))
+            return r.b.add(base, r.b.mul(lane_numbers(r), r.size_of(step)))
         offsets = ", ".join(f"i64 {k * step}" for k in range(r.lanes))
         return r.b.binary("add", base, Value(f"<{offsets}>", "i64", r.lanes))
 
@@ -245,7 +244,7 @@ def scalar_index(r: Rendering, ix: Ix) -> Value:
     for atom, k in ix.terms:
         by_level.setdefault(_ix_depth(r, index.of(atom)), []).append((atom, k))
     known: tuple[object, ...] = ("index", ix.const)
-    total = size_of(r, ix.const)
+    total = r.size_of(ix.const)
     for depth, terms in sorted(by_level.items()):
         known = (*known, *terms)
         total = r.once(r.levels[depth], known, partial(_sum, r, total, terms, r.variables.__getitem__))
@@ -256,13 +255,13 @@ def _sum(r: Rendering, total: Value, terms: Iterable[tuple[index.Atom, Size]], v
     for atom, k in terms:
         value = _atom(r, atom, variable)
         if k != 1:
-            value = r.b.binary("mul nsw", value, size_of(r, k))
+            value = r.b.binary("mul nsw", value, r.size_of(k))
         total = value if total.text == "0" else r.b.binary("add nsw", total, value)
     return total
 
 
 def _general(r: Rendering, ix: Ix, variable: Variable) -> Value:
-    return _sum(r, size_of(r, ix.const), ix.terms, variable)
+    return _sum(r, r.size_of(ix.const), ix.terms, variable)
 
 
 def _atom(r: Rendering, atom: index.Atom, variable: Variable) -> Value:
@@ -271,7 +270,7 @@ def _atom(r: Rendering, atom: index.Atom, variable: Variable) -> Value:
     if isinstance(atom, Indirect):
         return _indirect(r, atom)
     op = {Div: "udiv", Mod: "urem"}[type(atom)]
-    return r.b.binary(op, _general(r, atom.base, variable), divisor_of(r, atom.divisor))
+    return r.b.binary(op, _general(r, atom.base, variable), r.divisor_of(atom.divisor))
 
 
 def _indirect(r: Rendering, atom: Indirect) -> Value:
@@ -282,7 +281,7 @@ def _indirect(r: Rendering, atom: Indirect) -> Value:
         return value
 
     def bounded() -> Value:
-        inside = r.b.compare("ult", value, size_of(r, atom.size))
+        inside = r.b.compare("ult", value, r.size_of(atom.size))
         return r.b.select(inside, value, r.b.number(0, value))
 
     return r.once(r.levels[_depth(r, given)], atom, bounded)

@@ -24,7 +24,6 @@ from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_st
 from framesmith_backends.render.llvm.loops.lanes import columns_deinterleaved, is_deinterleaved, lanes_of, pass_lanes
 from framesmith_backends.render.llvm.loops.nest import lane_blocks, opened_loop
 from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Running, rows_in_turn, running
-from framesmith_backends.render.llvm.loops.sizes import divisor_of, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.render.llvm.loops.tiles import column_scan, tiled_passes
 from framesmith_backends.render.llvm.loops.transposed import in_tiles, transposed_tiles
@@ -128,7 +127,7 @@ def _open_buffers(r: Rendering) -> None:
         if _is_large(r, scratch):
             r.b.declare("declare ptr @malloc(i64)")
             r.b.declare("declare void @free(ptr)")
-            size = r.b.mul(size_of(r, scratch.numel), _copies(r) * element_bytes(kind))
+            size = r.b.mul(r.size_of(scratch.numel), _copies(r) * element_bytes(kind))
             r.pointers[scratch.name] = r.b.emit(f"call ptr @malloc({size.typed})", "ptr")
         else:
             r.pointers[scratch.name] = r.room(f"[{scratch.numel * _copies(r)} x {kind}]")
@@ -153,13 +152,13 @@ def _parallel_loop(r: Rendering, shape: Shape) -> None:
     lane = r.kernel.lane
     others = tuple(v for v in r.kernel.outer if v is not lane and v not in r.kernel.down)
     begin, end = Value("%begin", "i64"), Value("%end", "i64")
-    low, high = constant(0, "i64"), size_of(r, lane.size if lane is not None else 1)
+    low, high = constant(0, "i64"), r.size_of(lane.size if lane is not None else 1)
     between = numel(v.size for v in others)
     if shape.by_lane:
         assert lane is not None
         low, far = r.b.mul(begin, shape.unit), r.b.mul(end, shape.unit)
         high = r.b.least(far, high)
-        begin, end = constant(0, "i64"), size_of(r, between)
+        begin, end = constant(0, "i64"), r.size_of(between)
     with opened_loop(r, begin, end, 1, None, shape.by_lane and surely_positive(between)) as point:
         _decode(r, point, others)
         if shape.tile and lane is not None:
@@ -191,7 +190,7 @@ def _lane_intervals(r: Rendering) -> None:
             _passes(r)
             continue
         lane, low = r.kernel.lane, constant(0, "i64")
-        lane_blocks(r, lane, low, size_of(r, lane.size), lambda: _passes(r), _is_repeatable(r.kernel))
+        lane_blocks(r, lane, low, r.size_of(lane.size), lambda: _passes(r), _is_repeatable(r.kernel))
     r.kernel, r.lanes = whole, lanes
 
 
@@ -202,8 +201,8 @@ def _decode(r: Rendering, point: Value, loops: tuple[Var, ...]) -> None:
         if k == len(loops) - 1:
             r.variables[var] = point
         else:
-            r.variables[var] = r.b.binary("urem", point, divisor_of(r, var.size))
-            point = r.b.binary("udiv", point, divisor_of(r, var.size))
+            r.variables[var] = r.b.binary("urem", point, r.divisor_of(var.size))
+            point = r.b.binary("udiv", point, r.divisor_of(var.size))
 
 
 def _passes(r: Rendering, columns: Mapping[str, Running] = MappingProxyType({})) -> None:
@@ -257,7 +256,7 @@ def _row_nest(r: Rendering, loops: list[Var], inside: Callable[[], None], values
         return
     var, *rest = loops
     vertical = not rest and r.kernel.lane not in r.kernel.row and any(a.total is not None for a in values)
-    end, sure = size_of(r, var.size), surely_positive(var.size)
+    end, sure = r.size_of(var.size), surely_positive(var.size)
     if vertical and not surely_at_least(BLOCK_STEPS, var.size):
         nest.blocked_loop(r, end, BLOCK_STEPS, 1, var, inside, lambda: _flush(r, values), sure)
         return
@@ -278,7 +277,7 @@ def _row_inner(r: Rendering, lane: Var | None, one: Pass, values: list[Running])
         _body(r, one, values)
         return
     body, flush = partial(_body, r, one, values), partial(_flush, r, values)
-    end, step = size_of(r, lane.size), BLOCK_STEPS * r.lanes
+    end, step = r.size_of(lane.size), BLOCK_STEPS * r.lanes
     blocked = any(a.total is not None for a in values)
     if isinstance(lane.size, int):
         whole = lane.size // r.lanes * r.lanes

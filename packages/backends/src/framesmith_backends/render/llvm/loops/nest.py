@@ -9,7 +9,6 @@ from framesmith_backends.ir.expr import loads
 from framesmith_backends.ir.symbolic.index import Var
 from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.emit import ZERO, lane_numbers
-from framesmith_backends.render.llvm.loops.sizes import at_entry, size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 
 Body = Callable[[], None]
@@ -91,15 +90,15 @@ def lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Body, 
 def whole_lanes(r: Rendering, size: Value) -> Value:
     """The largest multiple of the lanes, a power of two, up to a size known only at the call."""
     known = size in r.entry.values.values()
-    return at_entry(r, ("whole", size), lambda: r.b.binary("and", size, -r.lanes), known)
+    return r.at_entry(("whole", size), lambda: r.b.binary("and", size, -r.lanes), known)
 
 
 def _any_repeated_lane_blocks(r: Rendering, lane: Var, low: Value, high: Value, inside: Body) -> None:
     """`lane_blocks` of a repeatable body for any size: the last block begins early, or is masked as the only one."""
-    size = size_of(r, lane.size)
-    last = at_entry(r, ("last", size), lambda: r.b.sub(size, r.lanes))
-    fills = at_entry(r, ("fills", size), lambda: r.b.compare("sge", last, 0))
-    stop = at_entry(r, ("stop", size), lambda: r.b.select(fills, high, low), low.text == "0" and high == size)
+    size = r.size_of(lane.size)
+    last = r.at_entry(("last", size), lambda: r.b.sub(size, r.lanes))
+    fills = r.at_entry(("fills", size), lambda: r.b.compare("sge", last, 0))
+    stop = r.at_entry(("stop", size), lambda: r.b.select(fills, high, low), low.text == "0" and high == size)
     with opened_loop(r, low, stop, r.lanes, None, False) as block:
         r.set_variable(lane, r.b.least(block, last))
         inside()
@@ -114,7 +113,7 @@ def any_lane_tail(r: Rendering, lane: Var, whole: Value, high: Value, inside: Bo
     body: list[object] = []
     r.enter(body, lane, whole)
     known = {whole, high} <= set(r.entry.values.values())
-    rest = at_entry(r, ("rest", whole, high), lambda: _rest(r, whole, high), known)
+    rest = r.at_entry(("rest", whole, high), lambda: _rest(r, whole, high), known)
     r.mask = r.b.compare("slt", lane_numbers(r, "i32"), rest)
     inside()
     r.mask = None

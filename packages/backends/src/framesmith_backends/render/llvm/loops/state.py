@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from framesmith_backends.ir.expr import Expr, Load, Number
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.symbolic.index import Var
-from framesmith_backends.ir.symbolic.size import Symbol, surely_positive
+from framesmith_backends.ir.symbolic.size import Size, Sym, Symbol, surely_positive
 from framesmith_backends.render.llvm.builder import Builder, Value
+from framesmith_backends.render.llvm.loops.sizes import emit_size, not_zero
 from framesmith_backends.target import Processor
 
 
@@ -76,6 +77,20 @@ class Rendering:
             level.values[key] = make()
             self.b.out = outside
         return level.values[key]
+
+    def at_entry(self, key: object, make: Callable[[], Value], known: bool = True) -> Value:
+        """The value that `make` writes, once at the kernel's start where it is `known` there, else here."""
+        return self.once(self.entry, key, make) if known else make()
+
+    def size_of(self, size: Size) -> Value:
+        """The size as an i64, known in every loop."""
+        known = {symbol: value for symbol, value in self.numbers.items() if isinstance(symbol, Symbol)}
+        return self.at_entry(size, lambda: emit_size(self.b, size, known), isinstance(size, Sym))
+
+    def divisor_of(self, size: Size) -> Value:
+        """The size as a divisor; 1 where it is 0, of which no quotient is used."""
+        value, sure = self.size_of(size), not isinstance(size, Sym) or surely_positive(size)
+        return value if sure else self.at_entry((size, "divisor"), lambda: not_zero(self.b, value))
 
     def enter(self, lines: list[object], var: Var | None, value: Value) -> None:
         """Write into `lines`, the body of a new innermost loop over `var`."""

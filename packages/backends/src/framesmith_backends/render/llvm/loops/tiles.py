@@ -19,7 +19,6 @@ from framesmith_backends.render.llvm.builder import Value, constant
 from framesmith_backends.render.llvm.loops.emit import emit, emit_check, emit_store, put_in_tile
 from framesmith_backends.render.llvm.loops.nest import blocked_loop, lane_blocks, opened_loop
 from framesmith_backends.render.llvm.loops.reduce import BLOCK_STEPS, Running, running
-from framesmith_backends.render.llvm.loops.sizes import size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.schedule.kernels.loops import rewrite_indices
 
@@ -146,7 +145,7 @@ def _stores(r: Rendering, stores: tuple[Store, ...]) -> None:
 def _rows(r: Rendering, tile: Tile, loops: list[Var], one: Pass, columns: list[Running], scans: list[Running]) -> None:
     """The row loops from the outside in, the tile's lanes innermost; long sums are flushed after blocks of rows."""
     var, *rest = loops
-    end, sure = size_of(r, var.size), surely_positive(var.size)
+    end, sure = r.size_of(var.size), surely_positive(var.size)
     blocked = any(c.total is not None for c in columns)
 
     def inside() -> None:

@@ -21,7 +21,6 @@ from framesmith_backends.render.llvm.builder import Builder, Value, constant, el
 from framesmith_backends.render.llvm.loops.emit import LONGEST_STEP, scalar_index
 from framesmith_backends.render.llvm.loops.memory import address
 from framesmith_backends.render.llvm.loops.nest import opened_loop
-from framesmith_backends.render.llvm.loops.sizes import size_of
 from framesmith_backends.render.llvm.loops.state import Rendering
 from framesmith_backends.schedule.kernels.loops import accesses, rewrite_indices
 
@@ -100,7 +99,7 @@ def _transposed(r: Rendering, load: Load, point: Var, side: int) -> Value:
     assert lane is not None and isinstance(point.size, int)
     place = r.room(f"[{point.size * r.lanes} x {kind}]")
     first = scalar_index(r, index.substitute(ix, {point: index.ZERO}))
-    step = size_of(r, index.coefficient(ix, lane) or 0)
+    step = r.size_of(index.coefficient(ix, lane) or 0)
     vector, align = f"<{side} x {kind}>", element_bytes(kind)
     with opened_loop(r, constant(0, "i64"), constant(point.size, "i64"), side) as at:
         for group in range(0, r.lanes, side):
