@@ -114,9 +114,8 @@ def handle_offset() -> int:
     raise RuntimeError("this torch keeps tensors in an unknown layout: the cpu backend cannot read their data pointers")
 
 
-#: Functions that modules call of OpenMP and torch, of the C library, and of CPython; and CPython's objects.
+#: Functions that modules call of OpenMP and torch, and of CPython; and CPython's objects.
 _OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_in_parallel", "aoti_torch_get_data_ptr")
-_LIBC = ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free")
 _CPYTHON = (
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_SetString", "PyErr_Occurred", "PyErr_Format", "Py_IncRef",
     "PyType_IsSubtype", "PyLong_AsLongLong", "PyFloat_AsDouble", "PyObject_Vectorcall",
@@ -135,7 +134,8 @@ def _add_symbols() -> None:
     symbols |= {name: address(getattr(ctypes.pythonapi, name)) for name in _CPYTHON}
     symbols |= {name: ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)) for name in _OBJECTS}
     symbols |= {name: id(kind) for name, kind in TENSOR_TYPES.items()}
-    symbols |= {name: find(name, [process]) for name in _LIBC}
+    libc = ("sinf", "cosf", "sin", "cos", "fmodf", "fmod", "malloc", "aligned_alloc", "free")
+    symbols |= {name: find(name, [process]) for name in libc}
     add_symbols(symbols)
 
 
