@@ -110,15 +110,16 @@ def check_layers(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and formatting."""
+    """Ruff's rules and formatting, and the field's words."""
     check_style(session)
 
 
 def check_style(session: nox.Session) -> None:
-    """Run ruff over the repository."""
-    ruff = str(checkers(session) / "bin" / "ruff")
-    session.run(ruff, "check", ".", external=True)
-    session.run(ruff, "format", "--check", ".", external=True)
+    """Run ruff and the check of words over the repository."""
+    scripts = checkers(session) / "bin"
+    session.run(str(scripts / "ruff"), "check", ".", external=True)
+    session.run(str(scripts / "ruff"), "format", "--check", ".", external=True)
+    session.run(str(scripts / "python"), "tools/check_words.py", external=True)
 
 
 @nox.session(venv_backend="none")
