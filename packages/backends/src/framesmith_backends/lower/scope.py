@@ -202,7 +202,7 @@ class Scope:
     ) -> Tensor:
         """Reduce `formula` of the operands (broadcast to `shape`) over `dims`."""
         over = {d % len(shape) for d in dims} if dims and shape else set(range(len(shape)))
-        _decline_type(REDUCTIONS[kind], dtype)
+        _decline_type(REDUCTIONS[kind], dtype, "accumulated")
         if any(shape[k] == 0 for k in over):
             raise Decline("a reduction over no elements")
         if kind in ("max", "min") and not all(surely_positive(shape[k]) for k in over):
@@ -219,7 +219,7 @@ class Scope:
 
     def scan(self, kind: str, x: Tensor, dim: int, dtype: str) -> Tensor:
         """At each point `x` as `dtype`, combined along the dimension up to it."""
-        _decline_type(SCANS[kind], dtype)
+        _decline_type(SCANS[kind], dtype, "scanned")
         found = self.elementwise(x.shape, cast(x.at(point(x.shape)), dtype))
         scanned = axes_of(x.shape)[dim] if x.shape else None
         if scanned is not None:
@@ -286,11 +286,11 @@ def _loops(shape: Shape) -> tuple[Var, ...]:
     return tuple(axis(k, size) for k, size in enumerate(shape) if size != 1)
 
 
-def _decline_type(row: ReductionRow, dtype: str) -> None:
+def _decline_type(row: ReductionRow, dtype: str, how: str) -> None:
     """Declines reductions and scans of a type, where they are not computed in it."""
     kind = DTYPES[dtype].kind
     if ("i" if kind == "u" else kind) not in row.kinds or DTYPES[dtype].compute != dtype:
-        raise Decline(f"{row.name} accumulated in {dtype}")
+        raise Decline(f"{row.name} {how} in {dtype}")
 
 
 def _serial(loops: Sequence[Var], where: Sequence[Ix]) -> list[Var]:
