@@ -15,8 +15,8 @@ from framesmith_backends.cuda_graphs.captured_graph import CapturedGraph
 from framesmith_backends.cuda_graphs.partition import Part, in_sequence, partition
 
 sys.path.append(str(Path(__file__).parents[2] / "packages" / "backends" / "tests"))
-from gpu_schedule import plan_for_gpus
-from stand_in_capturer import StandIn
+from stand_ins.capturer import StandIn
+from stand_ins.gpu_schedule import plan_for_gpus
 
 
 class Capture(CpuBackend):
