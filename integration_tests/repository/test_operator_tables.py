@@ -40,11 +40,9 @@ OWN_FACTS = {
     "framesmith_aten/fakes/rules/elementwise.py: _ASKING": "what the rule beside it serves",
     "framesmith_aten/fakes/rules/python_kernels.py: _SERVED": "the dtypes that torch's rules serve",
     "framesmith_aten/fakes/rules/views.py: _VIEWS": "what the rule beside it serves",
-    "framesmith_aten/meta.py: MODE_CHANGE": "an entry of `node.meta`",
     "framesmith_backends/native_ops/scans/operator.py: ATENS": "operators by the kind of scan",
     "framesmith_backends/native_ops/sorts/long_lines.py: PHASES": "phases of a sort",
     "framesmith_backends/native_ops/sorts/operator.py: SORT": "the name of a native operator",
-    "framesmith_backends/options.py: RENAMED_VALUES": "options of backends",
 }
 
 #: Prefixes of a word that names an operator.

@@ -107,7 +107,7 @@ def _compile_with_prelude(
     compiled = []
     for part, training in zip(parts, (False, True), strict=True):
         graph = compile(part.module, [inputs[at] for at in part.takes], training=training)
-        if graph.runner.assumes or not graph.runner.writes_last:
+        if graph.runner.assumes or not graph.runner.rerunnable_after_error:
             return None
         compiled.append(graph)
     before, rest = compiled
@@ -123,7 +123,7 @@ def _compile_with_prelude(
     whole_text = "\n".join((before.text, rest.text, text.text))
     overwritten = tuple(sorted(written))
     return CompiledGraph(
-        text.build(), whole_text, rest.forward_graph, rest.backward_passes, overwritten, writes_last=False
+        text.build(), whole_text, rest.forward_graph, rest.backward_passes, overwritten, rerunnable_after_error=False
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from framesmith_aten.torch_adapter import is_none
+from framesmith_aten.torch_adapter import never
 from framesmith_aten.torch_adapter import unstable as of_aten
 from framesmith_guards.needs import Needs, need
 from framesmith_guards.torch_adapter import unstable as of_guards
@@ -31,12 +31,12 @@ unstable: Final = Needs(
         need(
             "torch._C._functorch.is_functorch_wrapped_tensor",
             "tensors of torch.func transforms are not seen",
-            instead=is_none,
+            instead=never,
         ),
         need(
             "torch._C._functorch.is_legacy_batchedtensor",
             "`is_grads_batched` runs backward graphs uncompiled",
-            instead=is_none,
+            instead=never,
         ),
         need("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "graphs under dispatch modes fail"),
         need("torch._C._functorch.get_dynamic_layer_stack_depth", _LEVELS, instead=lambda: 0),

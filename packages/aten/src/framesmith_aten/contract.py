@@ -46,12 +46,12 @@ class AssumptionFailed(RuntimeError):
 class Runner:
     """A function that runs a graph on its flat inputs, and facts about its calls.
 
-    `writes_last`: a call that raises leaves the inputs as if the graph had not run, or so that it can run again.
-    `assumes`: a call may raise AssumptionFailed.
+    `rerunnable_after_error`: a call that raises leaves the inputs as if the graph had not run, or so that it can run
+    again. `assumes`: a call may raise AssumptionFailed.
     """
 
     run: Callable[..., Any]
-    writes_last: bool = False
+    rerunnable_after_error: bool = False
     assumes: bool = False
 
     @classmethod
@@ -143,4 +143,15 @@ class PropagatesLayouts(Protocol):
 
     def propagate_layouts(self, graph: fx.Graph, options: Mapping[str, object] | None = None) -> fx.Graph | None:
         """`PropagateLayouts`, with the backend's options."""
+        ...
+
+
+@runtime_checkable
+class EvaluatesBackward(Protocol):
+    """A class of autograd functions whose backward pass may be traced: it reads and checks saved tensors alone."""
+
+    def evaluate_backward(
+        self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], /
+    ) -> Sequence[torch.Tensor | None]:
+        """Return the gradients of the operands, by torch's own operators; a static method, without side effects."""
         ...

@@ -1,7 +1,8 @@
 """The entries of `fx.Node.meta` that stages of the compiler set and read, each with its type.
 
-Three more are torch's own, read as such: `meta["val"]`, the fake tensor or number of a node of an ATen graph;
-`meta["stack_trace"]` and `meta["nn_module_stack"]`, where in the user's program it comes from.
+The one that native operators alone use is declared beside them. Three more are torch's own, read as such:
+`meta["val"]`, the fake tensor or number of a node of an ATen graph; `meta["stack_trace"]` and
+`meta["nn_module_stack"]`, where in the user's program it comes from.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _NUMBERS: Final = "numbers of dynamic shapes are not computed in graphs"
 _GRADIENTS: Final = "torch._dynamo is imported when torch.func.grad is first compiled"
 
 
-def is_none(tensor: object) -> bool:
+def never(tensor: object) -> bool:
     """Stands for a question about a kind of tensors that torch no longer has."""
     return False
 
@@ -31,9 +31,7 @@ unstable: Final = Needs(
             "operators are tried out with autograd's own view of them",
             instead=torch.no_grad,
         ),
-        need(
-            "torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen", instead=is_none
-        ),
+        need("torch._is_functional_tensor", "tensors of a functionalisation around a call are not seen", instead=never),
         need(
             "torch._C._storage_Use_Count", "launches are not captured, gradients are copied where they could be taken"
         ),

@@ -17,7 +17,7 @@ from framesmith_aten.graphs.nodes import is_pure, may_fail
 from framesmith_aten.graphs.numbers import (
     FUNCTIONS,
     LAYOUT_QUERIES,
-    NumberNodes,
+    ScalarNodes,
     divide,
     is_number_node,
     numbers_in,
@@ -39,7 +39,7 @@ def graph_with(tensor):
     graph = fx.Graph()
     node = graph.placeholder("x")
     node.meta["val"] = tensor
-    numbers = NumberNodes(graph)
+    numbers = ScalarNodes(graph)
     numbers.offer_layout(tensor, node)
     return graph, numbers
 

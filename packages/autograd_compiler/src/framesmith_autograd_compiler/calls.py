@@ -1,19 +1,23 @@
 """The calls in a captured backward pass.
 
 A *pure* call computes tensors from tensors and may be traced and compiled. An *opaque* call runs user code (hooks, a
-custom function's backward) or touches `.grad`; it runs uncompiled, in order.
+custom function's backward); it runs uncompiled, in order. A write to a leaf's `.grad` is neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import fx
 
 from framesmith_autograd_compiler.torch_adapter import unstable
 
 Tensors = Sequence[torch.Tensor | None]
+
+#: The engine's name of the derivative that writes to a leaf's `.grad`.
+ACCUMULATE_GRAD: Final = "AccumulateGrad"
 
 
 class NodeCall:
@@ -21,7 +25,7 @@ class NodeCall:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name = self.__name__ = name
-        self.__module__ = "nodes"
+        self.__module__ = "nodes"  # FX names callees by module and name in the text of graphs
         self.function = function
 
     def __call__(self, grads: Tensors, *args: Any) -> Any:
@@ -32,7 +36,7 @@ class NodeCall:
 
 
 class Evaluation:
-    """A pure call of a custom function's static `evaluate_backward(saved_tensors, grads) -> gradients`."""
+    """A pure call of `EvaluatesBackward.evaluate_backward`."""
 
     def __init__(self, cls: Any) -> None:
         self.name = self.__name__ = cls.__name__
@@ -41,6 +45,11 @@ class Evaluation:
 
     def __call__(self, grads: Tensors, saved: Sequence[torch.Tensor]) -> Any:
         return self.cls.evaluate_backward(list(saved), list(grads))
+
+
+def is_accumulation(node: fx.Node) -> bool:
+    """Whether the node writes to a leaf's `.grad`."""
+    return isinstance(node.target, NodeCall) and node.target.name == ACCUMULATE_GRAD
 
 
 def add(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:

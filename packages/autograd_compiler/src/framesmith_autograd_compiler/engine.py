@@ -14,7 +14,8 @@ import torch
 from torch import fx
 from torch.autograd.variable import Variable
 
-from framesmith_autograd_compiler.errors import CaptureUnsupported, OnFailure, warn_of_failure
+from framesmith_aten.contract import OnError
+from framesmith_autograd_compiler.errors import CaptureUnsupported, warn_of_failure
 from framesmith_autograd_compiler.gate import Gate
 from framesmith_autograd_compiler.program import CompilerFn, Program
 from framesmith_autograd_compiler.programs import Programs, lift_floats
@@ -222,7 +223,7 @@ def installed() -> CapturingEngine:
 
 
 @contextmanager
-def capture(compiler_fn: CompilerFn | Programs, *, on_failure: OnFailure = warn_of_failure) -> Iterator[Capture]:
+def capture(compiler_fn: CompilerFn | Programs, *, on_failure: OnError = warn_of_failure) -> Iterator[Capture]:
     """Capture this thread's backward passes inside, and compile them with `compiler_fn`.
 
     `compiler_fn(gm)` gets an ATen graph with `meta["val"]` on its nodes and returns a function of the same flat
@@ -240,7 +241,7 @@ def capture(compiler_fn: CompilerFn | Programs, *, on_failure: OnFailure = warn_
         stack.remove(made)
 
 
-def programs_of(compiler_fn: CompilerFn | Programs, on_failure: OnFailure = warn_of_failure) -> Programs:
+def programs_of(compiler_fn: CompilerFn | Programs, on_failure: OnError = warn_of_failure) -> Programs:
     """Return new programs for a compiler, or the given ones. Raises TypeError for anything else."""
     if isinstance(compiler_fn, Programs):
         return compiler_fn

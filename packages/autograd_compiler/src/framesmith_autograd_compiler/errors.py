@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from framesmith_guards import warn_user
-
-OnFailure = Callable[[str, Exception], object]
-"""Called with a failure of the compiler: where, and the error. An error it raises reaches the caller of the pass."""
 
 
 class AutogradCompilerError(RuntimeError):

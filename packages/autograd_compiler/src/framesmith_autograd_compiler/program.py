@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith_aten.contract import OnError
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_autograd_compiler import calls
 from framesmith_autograd_compiler.accumulation import Accumulator
-from framesmith_autograd_compiler.errors import CompilerFailed, OnFailure, warn_of_failure
+from framesmith_autograd_compiler.errors import CompilerFailed, warn_of_failure
 from framesmith_autograd_compiler.schedule import Accumulation, Opaque, Segment, last_uses, schedule
 from framesmith_autograd_compiler.torch_adapter import unstable
 from framesmith_autograd_compiler.tracer import DynamicDims, OffsetQueries, Traced, trace
@@ -58,7 +59,7 @@ class Program:
 
     graph: fx.Graph
     compiler_fn: CompilerFn
-    on_failure: OnFailure = warn_of_failure
+    on_failure: OnError = warn_of_failure
     reasons: list[str] = field(default_factory=list)
     compile_id: CompileId = field(default_factory=lambda: CompileId(backward=next(_PASSES)))
 

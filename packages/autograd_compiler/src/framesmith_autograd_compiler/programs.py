@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from torch import fx
 
+from framesmith_aten.contract import OnError
 from framesmith_autograd_compiler import calls
-from framesmith_autograd_compiler.errors import OnFailure, warn_of_failure
+from framesmith_autograd_compiler.errors import warn_of_failure
 from framesmith_autograd_compiler.program import CompilerFn, Program
 
 #: Programs in a cache; the least recently used one is dropped.
@@ -25,7 +26,7 @@ class Programs:
     """Programs by pattern. One thread at a time uses it, inside the engine's gate."""
 
     compiler_fn: CompilerFn
-    on_failure: OnFailure = warn_of_failure
+    on_failure: OnError = warn_of_failure
     _by_pattern: OrderedDict[Any, Program] = field(default_factory=OrderedDict)
 
     def find(self, graph: fx.Graph) -> Program | None:

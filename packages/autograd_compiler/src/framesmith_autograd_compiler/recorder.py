@@ -18,9 +18,10 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from framesmith_aten.contract import EvaluatesBackward
 from framesmith_aten.fakes import new_fake_mode
 from framesmith_aten.fakes.symbols import symbolic_number
-from framesmith_aten.graphs.numbers import NumberNodes
+from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.meta import ORIGIN
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_autograd_compiler import calls
@@ -46,7 +47,7 @@ class Recorder:
         self.graph = fx.Graph()
         self.inputs = 0
         self._finish = finish
-        self._numbers = NumberNodes(self.graph)
+        self._numbers = ScalarNodes(self.graph)
         self._mode = new_fake_mode()
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
@@ -113,7 +114,9 @@ class Recorder:
         leaf's gradient after, for 2.13.
         """
         *before, grad, has_post_hooks = args
-        node = self._call(_node_function("AccumulateGrad"), ([grad], variable, *(before or [None]), has_post_hooks))
+        node = self._call(
+            _node_function(calls.ACCUMULATE_GRAD), ([grad], variable, *(before or [None]), has_post_hooks)
+        )
         if not before:
             return None
         result = self._stand_in(variable)
@@ -136,7 +139,7 @@ class Recorder:
             raise CaptureUnsupported(cls.__name__, "it saves Python objects for its backward pass")
         if getattr(cls, "boxed_grads_call", False):
             raise CaptureUnsupported(cls.__name__, "it takes its gradients as one list")
-        if hasattr(cls, "evaluate_backward"):
+        if isinstance(cls, EvaluatesBackward):
             node = self._call(calls.Evaluation(cls), (list(inputs), list(saved)))
         else:
             node = self._call(calls.call_backward, (self._hook(context), list(saved), list(inputs)))

@@ -30,14 +30,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Opaque:
-    """One call that runs uncompiled."""
+    """One call that runs uncompiled: of `calls.OPAQUE`, of a leaf's hook, an item of its results, a partial write."""
 
     node: fx.Node
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """One write to a leaf's `.grad`: `node` calls the engine's AccumulateGrad."""
+    """One write to a leaf's `.grad`: see `calls.is_accumulation`."""
 
     node: fx.Node
 
@@ -81,7 +81,7 @@ class _Planner:
         self._opaque: set[fx.Node] = set()
 
     def add(self, node: fx.Node) -> None:
-        if _is_accumulation(node):
+        if calls.is_accumulation(node):
             self._deferred.append(Accumulation(node))
         elif node.target is calls.call_leaf_hook:
             self._deferred.append(Opaque(node))
@@ -111,10 +111,6 @@ class _Planner:
             self.steps.append(Segment(self._pure))
         self.steps += self._deferred
         self._pure, self._pending, self._deferred = [], set(), []
-
-
-def _is_accumulation(node: fx.Node) -> bool:
-    return isinstance(node.target, calls.NodeCall) and node.target.name == "AccumulateGrad"
 
 
 def _close(segment: Segment) -> None:

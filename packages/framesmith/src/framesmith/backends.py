@@ -20,7 +20,7 @@ from framesmith_aten.operators import tensors_in
 from framesmith_backends import find_backend
 
 #: Backends that "auto" chooses from, by the devices that each declares, in this order.
-KERNELS = ("cuda", "cpu")
+AUTO_BACKENDS = ("cuda", "cpu")
 #: "auto" chooses by the device of the graph's tensors; every other name is an entry point, or "aot_eager".
 AUTO = "auto"
 
@@ -64,7 +64,7 @@ def why_not_here(backend: Backend) -> str | None:
 def backend_options(backend: BackendLike) -> set[str]:
     """The option names a backend takes; for "auto", those of every backend it may choose."""
     if backend == AUTO:
-        return {name for candidate in KERNELS for name in _options_of_name(candidate)}
+        return {name for candidate in AUTO_BACKENDS for name in _options_of_name(candidate)}
     if isinstance(backend, str):
         return _options_of_name(backend)
     return set(backend.options) if isinstance(backend, Backend) else set()
@@ -73,7 +73,7 @@ def backend_options(backend: BackendLike) -> set[str]:
 def takes_mode_here(backend: BackendLike) -> bool:
     """Whether the backend takes a mode; for "auto", whether one does that can run on this machine."""
     if backend == AUTO:
-        takers = (name for name in KERNELS if "mode" in _options_of_name(name))
+        takers = (name for name in AUTO_BACKENDS if "mode" in _options_of_name(name))
         return any(why_not_here(find_backend(name)) is None for name in takers)
     return "mode" in backend_options(backend)
 
@@ -125,7 +125,7 @@ def is_for_fixed_sizes(backend: BackendLike) -> bool:
 
 def _by_device(devices: set[str]) -> Backend:
     """The backend that makes kernels for one of the devices; what else is on the CPU it leaves to ATen calls."""
-    for name in KERNELS:
+    for name in AUTO_BACKENDS:
         try:
             found = find_backend(name)
         except ImportError:

@@ -69,16 +69,15 @@ class Session:
     """The callback that frames ask about calls made under one configuration.
 
     Entries belong to the callback that made them, so equal configurations share one session (`session_for`).
+    `base`: the session that this one is with another backend.
     """
 
-    def __init__(
-        self, config: CompileConfig, observe: Observer | None = None, goes_on_from: Session | None = None
-    ) -> None:
+    def __init__(self, config: CompileConfig, observe: Observer | None = None, base: Session | None = None) -> None:
         self.config = config
         self._observe = observe
-        self._goes_on_from = goes_on_from
+        self._base = base
         self._others: dict[object, Session] = {}
-        self._held = threading.local()
+        self._postponed = threading.local()
         framesmith_frames.set_interest_filter(self, INTEREST_PACKAGES)
         self.reset()
 
@@ -86,9 +85,9 @@ class Session:
         """Forget all entries and all reported failures."""
         self._others.clear()
         self._begun: weakref.WeakSet[CodeType] = weakref.WeakSet()
-        self.failures = Failures(self.config.strict, whole=self.config.fullgraph)
+        self.failures = Failures(self.config.strict, eager_is_error=self.config.fullgraph)
         self._compile_graph = GraphCompiler(self.config, self.failures)
-        before = self._goes_on_from
+        before = self._base
         self._converter: FrameConverter = self._make_converter(
             self._on_event, None if before is None else before._converter
         )
@@ -117,19 +116,19 @@ class Session:
 
     def with_backend(self, backend: object) -> Session:
         """This session with another backend, as a program forces one with `torch.compiler.set_stance`."""
-        if self._goes_on_from is not None or backend == self.config.backend:
+        if self._base is not None or backend == self.config.backend:
             return self
         key = backend if isinstance(backend, str) else id(backend)
         known = self._others.get(key)
         if known is None:
             config = replace(self.config, backend=resolve_backend(backend), options={}, mode="default")
-            made = Session(config, self._observe, goes_on_from=self)
+            made = Session(config, self._observe, base=self)
             known = self._others.setdefault(key, made)  # another thread's, if it was first
         return known
 
     def first_call(self, function: FunctionType) -> Session:
         """Return the session for a function's first call under the stance "aot_eager_then_compile"; else this one."""
-        if self._goes_on_from is not None or function.__code__ in self._begun:
+        if self._base is not None or function.__code__ in self._begun:
             return self
         self._begun.add(function.__code__)
         return self.with_backend("aot_eager")
@@ -165,12 +164,12 @@ class Session:
         Without an entry, only failures are reported: `forward`'s own frame comes next, and meets the same obstacle.
         """
         events: list[FrameEvent] = []
-        self._held.events = events
+        self._postponed.events = events
         answer: Any = None
         try:
             answer = self._module_converter(frame)
         finally:
-            del self._held.events
+            del self._postponed.events
             is_reported = answer is None or isinstance(answer, framesmith_frames.Entry)
             count("frames_seen", int(is_reported))
             for event in events:
@@ -179,7 +178,7 @@ class Session:
         return answer
 
     def _on_module_event(self, event: FrameEvent) -> None:
-        events: list[FrameEvent] | None = getattr(self._held, "events", None)
+        events: list[FrameEvent] | None = getattr(self._postponed, "events", None)
         if events is None:
             self._on_event(event)
         else:

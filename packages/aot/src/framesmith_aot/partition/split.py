@@ -197,7 +197,7 @@ def choose_saved(
     source, sink = 2 * len(early), 2 * len(early) + 1
     network = FlowNetwork(sink + 1)
     slots, _ = _saved_by_eager(joint, late)
-    held = _read_and_never_repeated(slots)
+    held = _owning_memory(slots)
     overwritten = overwritten_inputs(joint)
     for node in early:
         vertex = number[node]
@@ -265,13 +265,13 @@ def _saved_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node]
     slots, inputs = set[fx.Node]().union(*slots_of), set[fx.Node]().union(*inputs_of)
     for own, nodes in zip(slots_of, owned, strict=True):
         slots -= _readable(nodes, late) - own
-    held = _read_and_never_repeated(slots)
+    held = _owning_memory(slots)
     for own, nodes in zip(inputs_of, owned, strict=True):
         inputs -= _readable(nodes, late, held) - own
     return slots, inputs
 
 
-def _read_and_never_repeated(slots: Collection[fx.Node]) -> set[fx.Node]:
+def _owning_memory(slots: Collection[fx.Node]) -> set[fx.Node]:
     """Return the slots, of those that eager mode saves, that own their memory."""
     return {slot for slot in slots if view_source(slot) is None}
 

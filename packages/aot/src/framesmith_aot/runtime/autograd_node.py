@@ -12,7 +12,7 @@ from framesmith_aot.partition.split import NodePart, Saved
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import FunctionText, number_name, tuple_text, unwatching
 from framesmith_aot.runtime.histories import refuse_derivative
-from framesmith_aot.runtime.numbers import Numbers
+from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
@@ -50,7 +50,7 @@ def autograd_node(part: NodePart, backward: BackwardPass, meta: GraphMeta, secon
 
 
 def forward_text(
-    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], unwatched: bool, numbers: Numbers
+    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], unwatched: bool, numbers: ScalarText
 ) -> FunctionText:
     """Return the text of a node's forward, whose parameters are `ctx`, the operands and those named in `given`.
 
@@ -207,7 +207,7 @@ def apply_of(
     def evaluate_backward(saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> Any:
         return run.evaluate([*saved[:used]], tangents)  # without the watched ones
 
-    # all that it checks.
+    # An `EvaluatesBackward`, where saved tensors are all that the pass reads and checks.
     if not (node.part.numbers or node.part.late_inputs or node.watched or refusals):
         members["evaluate_backward"] = staticmethod(evaluate_backward)
     cls: Any = type("CompiledGraphNode", (torch.autograd.Function,), members)

@@ -19,7 +19,7 @@ from framesmith_aot.runtime.codegen import (
     write_outputs,
 )
 from framesmith_aot.runtime.grad_modes import EnableGrad, NoGrad
-from framesmith_aot.runtime.numbers import Numbers
+from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
 from framesmith_aten.assumptions import is_assumption
@@ -59,12 +59,12 @@ class CompiledGraph:
         backward_passes: tuple[BackwardPass, ...],
         overwritten: tuple[int, ...],
         *,
-        writes_last: bool = True,
+        rerunnable_after_error: bool = True,
     ) -> None:
         self.function = function
         # The writes of one graph are its last calls, and no statement after them can fail.
         assumes = any(map(is_assumption, forward_graph.nodes))
-        self.runner = Runner(function, writes_last=writes_last, assumes=assumes)
+        self.runner = Runner(function, rerunnable_after_error, assumes)
         self.text = text
         self.forward_graph = forward_graph
         self.backward_passes = backward_passes
@@ -90,7 +90,7 @@ class CallModes:
 
 
 def inference_function(
-    run: BoxedFn, meta: GraphMeta, shape: CallShape, modes: CallModes, numbers: Numbers
+    run: BoxedFn, meta: GraphMeta, shape: CallShape, modes: CallModes, numbers: ScalarText
 ) -> FunctionText:
     """Return the text for a graph without gradients: the call, then the epilogue."""
     text = begin(shape)

@@ -16,7 +16,7 @@ from framesmith_aten.operators import op_name
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ScalarText:
     """The node of each number, the inputs' positions by node, the numbers' positions among the forward's results."""
 
     nodes: Sequence[fx.Node]
@@ -54,8 +54,8 @@ class Numbers:
         return text.literal(arg)
 
 
-def numbers_at_calls(joint: JointGraph) -> Numbers:
+def numbers_at_calls(joint: JointGraph) -> ScalarText:
     """Return the numbers of a traced graph; the forward graph returns those of `handed_out` after its slots."""
     handed = handed_out(joint)
     results = {at: len(joint.slots) + place for place, at in enumerate(handed)}
-    return Numbers(joint.numbers, {node: at for at, node in enumerate(joint.inputs)}, results)
+    return ScalarText(joint.numbers, {node: at for at, node in enumerate(joint.inputs)}, results)

@@ -27,7 +27,7 @@ from framesmith_aot.runtime.codegen import (
 )
 from framesmith_aot.runtime.compiled import CallModes, CallShape, begin, write_calls
 from framesmith_aot.runtime.histories import alias_before_write, history_text
-from framesmith_aot.runtime.numbers import Numbers
+from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta, InputView
 from framesmith_aot.trace.output_groups import Hidden, Source
@@ -42,7 +42,7 @@ def training_function(
     modes: CallModes,
     nodes: Sequence[AutogradNode],
     second: SecondOrder | str,
-    numbers: Numbers,
+    numbers: ScalarText,
 ) -> tuple[FunctionText, list[FunctionText]]:
     """Return the texts of the function around a graph with gradients, and of its nodes' forwards.
 
@@ -94,7 +94,7 @@ class _Writing:
     inputs: Sequence[str]
     nodes: Sequence[AutogradNode]
     second: SecondOrder | str
-    numbers: Numbers
+    numbers: ScalarText
     made: set[int | str] = field(default_factory=set)
     copied: dict[int, str] = field(default_factory=dict)
     before: dict[int, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.trace import functional
-from framesmith_aot.trace.collect import Collected, InputPair, Numbers
+from framesmith_aot.trace.collect import Collected, InputPair, ScalarOutputs
 from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.output_groups import (
     BEFORE_ALL_OTHERS,
@@ -37,6 +37,7 @@ from framesmith_aot.trace.output_groups import (
 from framesmith_aot.trace.saved import NOTHING_SAVED, REFUSED_BY_AUTOGRAD, SavedByEager, saved_by
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import is_dense, overlaps_itself, storage_id
+from framesmith_aten.meta import TANGENT
 from framesmith_aten.symbolic import has_symbols, is_data_dependent, is_symbolic
 from framesmith_aten.tracing.tracer import GraphTracer
 from framesmith_guards.contexts import ambient
@@ -171,7 +172,7 @@ class _BackwardTrace:
         """Return a new placeholder for the gradient of `like`."""
         with functional.below():
             value = _tangent_like(like)
-        self.tracer.placeholder(name, value).meta["tangent"] = True
+        TANGENT.set(self.tracer.placeholder(name, value), True)
         return functional.wrap(value)
 
     def run(
@@ -279,7 +280,7 @@ class _BackwardTrace:
         seeds: Mapping[int, torch.Tensor],
         saved: Sequence[SavedByEager],
         refusals: Refusals,
-        numbers: Numbers,
+        numbers: ScalarOutputs,
         order: Sequence[int],
     ) -> list[JointNode]:
         """Return the autograd nodes after the pass. `saved`: by eager mode, by group; `order`: see `JointNode`."""

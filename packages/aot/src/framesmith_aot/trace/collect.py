@@ -64,7 +64,7 @@ class Collected:
     slots: list[torch.Tensor]
     written: list[torch.Tensor]
     views: dict[int, torch.Tensor]
-    numbers: Numbers
+    numbers: ScalarOutputs
 
 
 def collect(
@@ -165,7 +165,7 @@ def _origins(inputs: Sequence[InputPair], outputs: Sequence[Any]) -> dict[int, O
     return found
 
 
-class Numbers:
+class ScalarOutputs:
     """The numbers that a call needs beside the graph: as outputs, or to replay views."""
 
     def __init__(self, tracer: GraphTracer) -> None:
@@ -187,7 +187,7 @@ class _Slots:
 
     def __init__(self, tracer: GraphTracer) -> None:
         self.tracer = tracer
-        self.numbers = Numbers(tracer)
+        self.numbers = ScalarOutputs(tracer)
         self.wrappers: list[torch.Tensor] = []
         self._index: dict[int, int] = {}
 

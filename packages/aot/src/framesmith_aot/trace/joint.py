@@ -29,6 +29,7 @@ from framesmith_aten.fakes import python_kernels
 from framesmith_aten.graphs.cleanup import canonicalise, eliminate_dead, merge_equal
 from framesmith_aten.graphs.idle_writes import drop_idle_writes
 from framesmith_aten.graphs.nodes import are_disjoint, view_root, view_source
+from framesmith_aten.meta import PHASE
 from framesmith_aten.symbolic import all_equal, is_data_dependent
 from framesmith_aten.tracing.decompositions import Lowers
 from framesmith_aten.tracing.tracer import GraphTracer
@@ -335,7 +336,7 @@ def _shares_memory(grad: fx.Node, shown: fx.Node | None, others: Sequence[tuple[
     before.
     """
     parts = all(of is shown and are_disjoint(grad, other) for other, of in others)
-    return view_root(grad).meta["phase"] == "forward" or not parts
+    return PHASE.of(view_root(grad)) == "forward" or not parts
 
 
 def _in_own_memory(joint: JointGraph, node: fx.Node) -> fx.Node:

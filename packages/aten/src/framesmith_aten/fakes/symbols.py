@@ -1,4 +1,4 @@
-"""Symbols for dynamic shapes and scalars: torch's ShapeEnv, made without its imports, and fakes and numbers of them.
+"""Symbols, backed and unbacked, for dynamic shapes: torch's ShapeEnv without its imports; fakes and numbers of them.
 
 Note [Light symbols]: torch's own way imports torch._dynamo and torch._inductor (2 s, once per process) for a switch of
 a debugging tool, for classes that name a size's source, and for a list of files to leave out of stack traces. The

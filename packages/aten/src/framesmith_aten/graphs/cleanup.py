@@ -10,7 +10,7 @@ from torch import fx
 
 from framesmith_aten.checks.plain_tensors import takes_numbers
 from framesmith_aten.graphs.nodes import factory_options, is_pure, may_fail
-from framesmith_aten.graphs.numbers import NumberNodes, numbers_in, numbers_of
+from framesmith_aten.graphs.numbers import ScalarNodes, numbers_in, numbers_of
 from framesmith_aten.layouts import is_contiguous
 from framesmith_aten.meta import PHASE
 from framesmith_aten.operators import IDENTITY_VIEWS, arguments, is_mask, is_view
@@ -127,7 +127,7 @@ REWRITES: dict[Any, Rewrite] = {
 
 def canonicalise(graph: fx.Graph) -> None:
     """Apply REWRITES until they decline, and drop views that are the identity."""
-    numbers: NumberNodes | None = None
+    numbers: ScalarNodes | None = None
     returned: dict[fx.Node, fx.Node] = {}  # for each view among the results, the node to return instead
     for node in graph.nodes:
         if node.op != "call_function":

@@ -64,7 +64,7 @@ def is_number_node(node: fx.Node, key: str = "val") -> bool:
     return is_symbolic(node.meta.get(key))
 
 
-class NumberNodes:
+class ScalarNodes:
     """The nodes of one graph's symbolic scalars: those it has, and those computed of them on demand.
 
     `key` is the entry of `meta` with values. A new node stands right behind the last of its operands, so that every
@@ -180,9 +180,9 @@ class NumberNodes:
         return node
 
 
-def numbers_in(graph: fx.Graph, key: str = "val") -> NumberNodes:
+def numbers_in(graph: fx.Graph, key: str = "val") -> ScalarNodes:
     """Return the scalars that nodes of the graph compute, or that can be read off its tensors."""
-    numbers = NumberNodes(graph, key)
+    numbers = ScalarNodes(graph, key)
     for node in graph.nodes:
         value = node.meta.get(key)
         if is_symbolic(value):

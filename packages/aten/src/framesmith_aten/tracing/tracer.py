@@ -22,7 +22,7 @@ from framesmith_aten.checks import trials
 from framesmith_aten.checks.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
-from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, NumberNodes, insertion_point
+from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.meta import PHASE, Phase
 from framesmith_aten.operators import (
@@ -77,7 +77,7 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.undone_by_sums = 0
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[torch.Tensor] = []
-        self.numbers = NumberNodes(self.graph)
+        self.numbers = ScalarNodes(self.graph)
         #: Views of symbolic sizes, with their bases.
         self.parts: list[Part] = []
         self._unbacked: dict[Any, list[Any]] = {}

@@ -23,7 +23,7 @@ from framesmith_backends.ir.program import BufferView, Call, Layout, Program, is
 from framesmith_backends.ir.symbolic.size import Sym, Undecided
 from framesmith_backends.lower.compute import losses, moments, normalization, pointwise, reductions
 from framesmith_backends.lower.movement import copies, indexing, pooling, resampling, search, views
-from framesmith_backends.lower.numbers import Numbers
+from framesmith_backends.lower.numbers import SizeConverter
 from framesmith_backends.lower.registry import RULES, VIEWS
 from framesmith_backends.lower.scope import Decline, Scope
 from framesmith_backends.lower.tensor import Shape, Tensor, point, whole
@@ -52,7 +52,7 @@ class Lowering:
     runtime: dict[fx.Node, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     positions: dict[fx.Node, int] = field(default_factory=dict)
-    numbers: Numbers = field(default_factory=Numbers)
+    numbers: SizeConverter = field(default_factory=SizeConverter)
     target: Target = CPU
 
 

@@ -122,7 +122,7 @@ def _powers(expr: Any) -> list[tuple[Any, int]] | None:
 
 
 @dataclass(slots=True)
-class Numbers:
+class SizeConverter:
     """The sizes of one graph. `bindings` says where symbols are read; one without cannot be computed with."""
 
     bindings: dict[Symbol, SymbolBinding] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from framesmith_aten.checks.plain_tensors import with_bits_of
 from framesmith_aten.failures import composite_may_fail
 from framesmith_aten.fakes import new_fake_mode, python_kernels
 from framesmith_aten.graphs.modules import new_module
-from framesmith_aten.graphs.numbers import NumberNodes
+from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.meta import EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Effects
 from framesmith_aten.operators import op_name, tensors_in
@@ -138,7 +138,7 @@ class GraphBuilder:
         #: Numbers among the inputs, after the tensors; and the nodes of all numbers.
         self.number_inputs: list[tuple[fx.Node, NumberRef]] = []
         self.number_refs: dict[Any, NumberRef] = {}
-        self.numbers = NumberNodes(self.graph, EXAMPLE.name)
+        self.numbers = ScalarNodes(self.graph, EXAMPLE.name)
         self.refs: dict[int, TensorRef] = {}
         self.state = GlobalStateLog()
         #: For each operation, whether an inlined function made it.

@@ -180,7 +180,7 @@ def transaction(graph: FinishedGraph, runner: Runner) -> Callable[..., Any]:
     nodes = calls_in(graph)
     random = any(effects_of(node).random for node in nodes)
     state = any(MODE_CHANGE.on(node) for node in nodes)
-    mutated = () if runner.writes_last else graph.mutated_positions
+    mutated = () if runner.rerunnable_after_error else graph.mutated_positions
     if mutated or random or state:
         return Transaction(runner.run, mutated, random=random, state=state)
     return runner.run

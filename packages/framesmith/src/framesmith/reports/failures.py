@@ -22,11 +22,11 @@ class FramesmithError(RuntimeError):
 class Failures:
     """Reports the failures of one session: the same failure warns once, in however many frames it is met.
 
-    `strict`: each is raised; `whole`: each that makes a call run eagerly.
+    `strict`: each is raised; `eager_is_error`: each that makes a call run eagerly.
     """
 
     strict: bool
-    whole: bool = False
+    eager_is_error: bool = False
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -57,7 +57,7 @@ class Failures:
             message += f" (compiling [{trace_id or '-'}], {at})"
         elif trace_id is not None:
             message += f" (compiling [{trace_id}])"
-        if self.strict or (self.whole and not partial):
+        if self.strict or (self.eager_is_error and not partial):
             raise FramesmithError(message) from error
         with self._lock:
             key = f"{type(error).__name__}: {error}"

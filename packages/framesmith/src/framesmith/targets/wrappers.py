@@ -130,13 +130,8 @@ class CompiledGraphModule(CompiledModule):
         return self._framesmith_original.recompile()  # type: ignore[operator]
 
 
-SLOTS = (
-    "_framesmith_call",
-    "_framesmith_callback",
-    "_framesmith_forward",
-    "_framesmith_original",
-    "_framesmith_restore",
-)
+#: The fields of `CompiledModule` itself; its other attributes are the original's.
+SLOTS = tuple(CompiledModule.__annotations__)
 
 #: original class -> its compiled class, which dies with its last instance
 _classes: weakref.WeakKeyDictionary[type[torch.nn.Module], weakref.ref[type[CompiledModule]]]

@@ -1,4 +1,4 @@
-"""The table of guard kinds: one row says what a kind compares, its Python text, and how a miss is explained."""
+"""The table of guard kinds: a guard row says what a kind compares, its Python text, and how a miss is explained."""
 
 from __future__ import annotations
 
