@@ -43,3 +43,13 @@ def test_the_options_of_a_compiled_function_hold() -> None:
     assert "dynamic shapes and symbolic scalars" not in report_of(framesmith.compile(shortened), torch.ones(6, 8), 2.5)
     with pytest.raises(BreakNotAllowed, match="print"):
         framesmith.explain(framesmith.compile(lambda x: print(x), fullgraph=True), torch.ones(2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_the_backend_of_a_compiled_function_declined() -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    compiled = framesmith.compile(lambda q: attention(q, q, q), backend="cpu")
+    explanation = framesmith.explain(compiled, torch.ones(1, 2, 64, 32, dtype=torch.float64))
+    [refusal] = explanation.of_kind("refusal")
+    assert refusal.detail.startswith("no native attention for ") and refusal.detail.endswith("float32 and on the CPU")
+    assert refusal.detail in str(explanation)

@@ -47,12 +47,14 @@ class Runner:
     """A function that runs a graph on its flat inputs, and facts about its calls.
 
     `rerunnable_after_error`: a call that raises leaves the inputs as if the graph had not run, or so that it can run
-    again. `assumes`: a call may raise AssumptionFailed.
+    again. `assumes`: a call may raise AssumptionFailed. `refusals`: what the backend declined to do ("no fused
+    attention for softmax"), each with the reason.
     """
 
     run: Callable[..., Any]
     rerunnable_after_error: bool = False
     assumes: bool = False
+    refusals: Sequence[str] = ()
 
     @classmethod
     def of(cls, found: Callable[..., Any] | Runner) -> Runner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.config import CompileConfig
@@ -94,14 +94,14 @@ def indent(text: str) -> str:
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run `fn(*args, **kwargs)` once, compiled for the "eager" backend, and return the report.
+    """Run `fn(*args, **kwargs)` once, compiled anew, and return the report.
 
-    A compiled `fn` keeps its options. Side effects happen once. Raises the errors of the call.
+    A compiled `fn` keeps its options and its backend, whose refusals ("no fused attention for softmax") are events;
+    another is compiled for "eager", which has none. Side effects happen once. Raises the errors of the call.
     """
     target, compiler = check_target(original_of(fn)), callback_of(fn)
     explanation = Explanation(name_of(target))
     install_error_handler()
-    config = compiler.config if isinstance(compiler, Session) else CompileConfig()
-    session = Session(replace(config, backend="eager", mode="default", options={}), observe=explanation.events.append)
-    compile_callable(target, session)(*args, **kwargs)
+    config = compiler.config if isinstance(compiler, Session) else CompileConfig(backend="eager")
+    compile_callable(target, Session(config, observe=explanation.events.append))(*args, **kwargs)
     return explanation

@@ -405,6 +405,8 @@ class FrameConverter:
             if sharing is not None and not sharing.bases:
                 return self._run_in_order(code, graph, f"{IN_ORDER}, and {sharing.why_not}")
             runner = Runner.of(self.compile_graph(traced.module, traced.inputs))
+            for refusal in runner.refusals:
+                self._report("refusal", code, refusal, location=graph.location)
             return runner if sharing is None else running_over_memory(runner, graph, sharing)
 
         return runner_of

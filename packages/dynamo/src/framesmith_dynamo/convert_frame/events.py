@@ -16,7 +16,7 @@ from framesmith_guards import CheckProgram, Location, TraceId
 
 EventKind = Literal[
     "graph", "break", "entry", "recompile", "dynamic", "limit", "skip", "run-once", "assumption", "in-order", "costly",
-    "error",
+    "refusal", "error",
 ]  # fmt: skip
 
 
@@ -32,7 +32,8 @@ class FrameEvent:
     runs eagerly (`detail`: why); `assumption`: a call ran eagerly because an assumption of a compiled graph about data
     does not hold (`detail`); `in-order`: a graph is not compiled and runs operation by operation (`detail`: why);
     `costly`: the code is no longer compiled or inlined because it never paid off (`detail`: why, and the remedy);
-    `error`: the tracer or a compiler failed (`error`).
+    `refusal`: the compiler declined to do something to the graph before (`detail`: what, and why); `error`: the tracer
+    or a compiler failed (`error`).
 
     `trace_id` names the compilation and the attempt; `location` is the line of the program that the event concerns.
     """

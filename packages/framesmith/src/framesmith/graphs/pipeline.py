@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -21,6 +21,7 @@ from framesmith.reports.logs import log_aten_graph
 from framesmith_aten.contract import Backend, BoxedFn, Compiler, PropagateLayouts, PropagatesLayouts, Role, Runner
 from framesmith_aten.meta import LOCATION
 from framesmith_backends import find_backend
+from framesmith_backends.reporting import noted_refusals
 from framesmith_guards import CompileContext, Location, compile_context, located
 
 
@@ -35,15 +36,16 @@ class GraphCompiler:
         """Return a runner over the graph's flat inputs that behaves as `gm` does."""
         try:
             # aot differentiates fakes; that is no pass of the user's
-            with framesmith_autograd_compiler.disabled(), full_collections_postponed():
+            with framesmith_autograd_compiler.disabled(), full_collections_postponed(), noted_refusals() as refusals:
                 compiled = self._compile(gm, examples)
         except Exception as error:
             self.failures.report("a graph", error, first_location(gm))
             return Runner(gm.forward)
+        said = tuple(f"{what}: {why}" for what, why in refusals.items())
         calls = self.config.verify
         if not calls:
-            return compiled
-        return Runner(verified(gm, compiled.run, self.failures, calls), assumes=compiled.assumes)
+            return replace(compiled, refusals=said)
+        return Runner(verified(gm, compiled.run, self.failures, calls), assumes=compiled.assumes, refusals=said)
 
     def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
         backend = self.config.backend

@@ -47,6 +47,7 @@ TOPIC_OF: Final[Mapping[str, str]] = {
     "run-once": "frames",
     "assumption": "frames",
     "in-order": "graphs",
+    "refusal": "graphs",
     "costly": "perf",
     "error": "frames",
     "recompile": "recompiles",
