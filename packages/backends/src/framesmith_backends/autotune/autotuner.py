@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from framesmith_backends import storage
 
@@ -62,7 +62,7 @@ def fastest(times: Times, one: Candidates, margin: float = MARGIN, seconds: floa
 
 
 class Autotuner:
-    """The timings that this process knows. One lock: nothing is timed beside something else."""
+    """The timings by one clock that this process knows. Its lock keeps what it times apart."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -88,7 +88,8 @@ class Autotuner:
 
 
 @functools.cache
-def autotuner() -> Autotuner:
+def autotuner(clock: Literal["cpu", "device"]) -> Autotuner:
+    """Return the autotuner of a clock: compiling for the CPU does not wait for trials on a device."""
     return Autotuner()
 
 

@@ -160,7 +160,7 @@ class Choosing(Generic[Found, Made]):
         for key, trial in zip(keys, trials, strict=True):
             if self.MOST is None or len(wanted) < self.MOST:
                 wanted.setdefault(key, trial)
-        known = autotuner().timings(wanted, lambda missing: self._measured(clock, missing, program))
+        known = autotuner("device").timings(wanted, lambda missing: self._measured(clock, missing, program))
         return [known[key].times if key in known else {} for key in keys]
 
     def _measured(self, clock: Clock, trials: Sequence[Trial], program: Program) -> list[Timing | None]:

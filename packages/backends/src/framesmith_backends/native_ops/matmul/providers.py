@@ -106,9 +106,8 @@ def why_not(provider: str) -> str | None:
 
 def fastest(one: MatmulClass) -> str:
     """The provider to use; timed now if the class never was."""
-    timing = autotuner.autotuner().timings({one.key: one}, lambda missing: [measured(each) for each in missing])[
-        one.key
-    ]
+    known = autotuner.autotuner("cpu").timings({one.key: one}, lambda missing: [measured(each) for each in missing])
+    timing = known[one.key]
     margin = MARGIN_IF_BUSY if timing.busy else MARGIN
     return autotuner.fastest(timing.times, one, margin, CALL_SECONDS) or one.present
 
