@@ -66,6 +66,16 @@ def test_functions_that_are_resumed_run_eagerly(target: Any, said: str) -> None:
         framesmith.compile(target, fullgraph=True)
 
 
+class Unfinished:
+    """A backend without most of the protocol."""
+
+    name = "unfinished"
+
+    def compile(self) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
@@ -73,6 +83,7 @@ def test_functions_that_are_resumed_run_eagerly(target: Any, said: str) -> None:
         ({"backend": "cpuu"}, ValueError, "did you mean 'cpu'?"),
         ({"backend": "inductor"}, ValueError, "unknown backend 'inductor'"),
         ({"backend": 3}, TypeError, "backend must be a name, a backend object or a callable; got int"),
+        ({"backend": Unfinished()}, TypeError, "the backend object Unfinished lacks devices, roles, options, lowers, why"),
         ({"mode": "max-autotun"}, ValueError, "did you mean 'max-autotune'?"),
         ({"mode": 1}, TypeError, "mode must be a string"),
         ({"options": {"numeric": "strict"}}, ValueError, "unknown option 'numeric'"),

@@ -4,6 +4,8 @@ Every Python function called on a thread is offered to the thread's callback; it
 and later calls to which the answer's check applies run the cached code.
 """
 
+import warnings
+
 from framesmith_frames._hook import (
     RUN_ONCE,
     SKIP,
@@ -61,3 +63,13 @@ __all__ = [
     "watch",
     "without_hook",
 ]
+
+_RENAMED = {"ask_only_about": "set_interest_filter", "always_ask": "always_offer"}  # old-name
+
+
+def __getattr__(name: str) -> object:
+    """Return what a deprecated name now names, with a FutureWarning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is deprecated: use {_RENAMED[name]!r}", FutureWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

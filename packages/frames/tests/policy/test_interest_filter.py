@@ -259,3 +259,14 @@ def test_a_dead_callbacks_filter_is_dropped():
         gc.collect()
         assert reference() is None
     assert frames.stats(plain).filtered == 0
+
+
+DEPRECATED = {"ask_only_about": "set_interest_filter", "always_ask": "always_offer"}  # old-name
+
+
+@pytest.mark.parametrize(("name", "present"), DEPRECATED.items())
+def test_deprecated_names_still_work(name: str, present: str) -> None:
+    with pytest.warns(FutureWarning, match=f"{name} is deprecated: use '{present}'"):
+        assert getattr(frames, name) is getattr(frames, present)
+    with pytest.raises(AttributeError, match="has no attribute 'unknown'"):
+        frames.unknown

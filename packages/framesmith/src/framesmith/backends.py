@@ -42,6 +42,9 @@ def resolve_backend(backend: object) -> BackendLike:
         return _runnable(check_choice("backend", backend, list_backends()))
     if isinstance(backend, Backend):
         return backend
+    if hasattr(backend, "name") and hasattr(backend, "compile"):
+        missing = [name for name in vars(Backend) if not (name.startswith("_") or hasattr(backend, name))]
+        raise TypeError(f"the backend object {type(backend).__name__} lacks {', '.join(missing)}")
     if callable(backend):
         return cast(CustomBackend, backend)
     raise TypeError(f"backend must be a name, a backend object or a callable; got {type(backend).__name__}")
