@@ -174,12 +174,13 @@ def quick(session: nox.Session) -> None:
 
 
 def changed_sources(session: nox.Session) -> list[str]:
-    """Return the sources that mypy checks and that differ from main, or on main from the commit before."""
+    """Return the sources that mypy checks and that differ from main; from the commit before on main, or without one."""
 
     def git(*arguments: str) -> str:
         return str(session.run("git", *arguments, external=True, silent=True, log=False))
 
-    base = git("merge-base", "HEAD", "main").strip()
+    known = git("for-each-ref", "--format=%(refname:short)", "refs/heads/main", "refs/remotes/origin/main").split()
+    base = git("merge-base", "HEAD", known[0]).strip() if known else "HEAD~1"
     if base == git("rev-parse", "HEAD").strip():
         base = "HEAD~1"
     files = [*git("diff", "--name-only", base).split(), *git("ls-files", "--others", "--exclude-standard").split()]
@@ -189,7 +190,7 @@ def changed_sources(session: nox.Session) -> list[str]:
 
 @nox.session(python=WITH_CUDA, venv_params=BARE)
 def simulated_gpu(session: nox.Session) -> None:
-    """Tests that need a GPU, on one that is simulated (docs/design/0033): torch's build for CUDA, 2.5 GB, and gcc."""
+    """Tests that need a GPU, on a simulated one (docs/design/gpu/0033): torch's build for CUDA, 2.5 GB, and gcc."""
     install_wheel(session, "framesmith", layers=[layer(session, "peers", "operators", below=[torch_layer(session)])])
     command = ["python", "-m", "pytest", "-p", "integration_tests.simulated_gpu.plugin", *WORKERS]
     chosen = ["-k", "on_a_gpu or real_device"]
