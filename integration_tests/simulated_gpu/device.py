@@ -1,6 +1,6 @@
 """The simulated GPU as a whole: `start()` before torch is imported, and torch finds one device.
 
-It takes a torch that was built for CUDA 13 and gcc. `docs/design/0033` lists its features.
+It takes a torch that was built for CUDA 13 and gcc. `docs/design/gpu/0033` lists its features.
 """
 
 from __future__ import annotations

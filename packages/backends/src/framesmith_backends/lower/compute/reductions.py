@@ -176,9 +176,9 @@ def _dim(s: Scope, x: Tensor, dim: int, kind: str) -> int:
     dim %= len(x.shape) or 1
     if not s.target.scans_rows:
         if kind not in ("sum", "prod") or s.result.dtype not in COLUMN_TYPES:
-            raise Decline(f"a {kind} scan in {s.result.dtype}, which kernels of CPUs do not do")
+            raise Decline(f"a {kind} scan in {s.result.dtype}, which this target's kernels do not do")
         if hint(numel(x.shape[dim + 1 :])) < FEWEST_COLUMNS:
-            raise Decline("a scan along rows, which kernels of CPUs do not do")
+            raise Decline("a scan along rows, which this target's kernels do not do")
         return dim
     size = hint(x.shape[dim]) if x.shape else 1
     elements = hint(s.result.numel)

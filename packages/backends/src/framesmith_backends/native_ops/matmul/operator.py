@@ -40,7 +40,7 @@ class NativeMatmul:
         )  # fmt: skip
         self._op[None].run(job)
         if job[_DOTS] == NO_MEMORY:
-            raise MemoryError("a matrix matmul found no memory for its packed operands")
+            raise MemoryError("no memory for the packed operands of a matmul")
         return c
 
 
