@@ -83,7 +83,7 @@ class Unfinished:
         ({"backend": "cpuu"}, ValueError, "did you mean 'cpu'?"),
         ({"backend": "inductor"}, ValueError, "unknown backend 'inductor'"),
         ({"backend": 3}, TypeError, "backend must be a name, a backend object or a callable; got int"),
-        ({"backend": Unfinished()}, TypeError, "the backend object Unfinished lacks devices, roles, options, lowers, why"),
+        ({"backend": Unfinished()}, TypeError, "Unfinished lacks devices, roles, options, lowers, why_not"),
         ({"mode": "max-autotun"}, ValueError, "did you mean 'max-autotune'?"),
         ({"mode": 1}, TypeError, "mode must be a string"),
         ({"options": {"numeric": "strict"}}, ValueError, "unknown option 'numeric'"),

@@ -94,7 +94,7 @@ def indent(text: str) -> str:
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation:
-    """Run `fn(*args, **kwargs)` once, compiled anew, and return the report.
+    """Run `fn(*args, **kwargs)` once, compiled for itself, and return the report.
 
     A compiled `fn` keeps its options and its backend, whose refusals ("no fused attention for softmax") are events;
     another is compiled for "eager", which has none. Side effects happen once. Raises the errors of the call.

@@ -62,7 +62,7 @@ def fastest(times: Times, one: Candidates, margin: float = MARGIN, seconds: floa
 
 
 class Autotuner:
-    """The timings by one clock that this process knows. Its lock keeps what it times apart."""
+    """The timings by one clock that this process knows. With one lock: nothing is timed beside something else."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
