@@ -3,6 +3,8 @@
 import pytest
 
 from framesmith.choices import check_bool, check_choice, nearest
+from framesmith.config import check_options
+from framesmith_backends import EagerBackend
 
 
 def test_nearest_names_a_close_word_only() -> None:
@@ -23,3 +25,13 @@ def test_check_bool_takes_no_substitutes() -> None:
     for other in (1, 0, None, "yes"):
         with pytest.raises(TypeError, match="strict must be True or False"):
             check_bool("strict", other)
+
+
+class Images(EagerBackend):
+    options = {"images": "all", "matmul": "own"}  # old-name
+
+
+def test_another_backends_options_keep_their_names() -> None:
+    assert check_options(Images(), Images.options) == Images.options
+    with pytest.raises(ValueError, match="unknown option 'layout'"):
+        check_options(Images(), {"layout": "traced"})

@@ -15,33 +15,39 @@ class Renamed(NamedTuple):
     """The present name of a deprecated option, and the present names of its values."""
 
     name: str
-    values: Mapping[object, object]
+    values: Mapping[str, str]
 
 
-#: Deprecated options of all backends.
+#: Deprecated options; of a backend that declares the present name alone.
 RENAMED: Final[Mapping[str, Renamed]] = {"images": Renamed("layout", {"auto": "channels_last"})}  # old-name
 #: Deprecated values of options, and their present names.
 RENAMED_VALUES: Final[Mapping[tuple[str, object], str]] = {("matmul", "own"): "native"}  # old-name
 
 
-def present_options(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the options and values under their present names; the first use of each deprecated name warns.
+def present_options(given: Mapping[str, object], declared: Collection[str]) -> dict[str, object]:
+    """Return the options under the names that a backend declares; the first use of each deprecated name warns.
 
     Raises ValueError for an option given under both names.
     """
     found: dict[str, object] = {}
     for name, value in given.items():
-        renamed = RENAMED.get(name)
-        if renamed is not None:
+        renamed = None if name in declared else RENAMED.get(name)
+        if renamed is not None and renamed.name in declared:
             if renamed.name in given:
                 raise ValueError(f"option {name!r} is the deprecated name of {renamed.name!r}: give one of them")
             _warn_once(f"option {name!r}", renamed.name)
-            name, value = renamed.name, renamed.values.get(value, value)
-        if isinstance(value, str) and (present := RENAMED_VALUES.get((name, value))) is not None:
-            _warn_once(f"value {value!r} of option {name!r}", present)
-            value = present
+            name, value = renamed.name, renamed.values.get(value, value) if isinstance(value, str) else value
         found[name] = value
     return found
+
+
+def _present_value(name: str, value: object, choices: Collection[object]) -> object:
+    """Return a deprecated value of an option that has no such choice under its present name, and warn."""
+    present = RENAMED_VALUES.get((name, value)) if isinstance(value, str) and value not in choices else None
+    if present is None or present not in choices:
+        return value
+    _warn_once(f"value {value!r} of option {name!r}", present)
+    return present
 
 
 @functools.cache
@@ -68,8 +74,10 @@ def checked_options(
     backend: str,
 ) -> dict[str, object]:
     """The defaults overridden by `given`; a ValueError for an unknown option or a value not among its choices."""
-    found = present_options(given or {})
-    for name, value in found.items():
+    found = dict(defaults)
+    for name, value in present_options(given or {}, defaults).items():
         check_among(name, sorted(defaults), f"backend {backend!r} has no option {name!r}")
-        check_among(value, choices.get(name, (value,)), f"option {name!r} of backend {backend!r} is {value!r}")
-    return {**defaults, **found}
+        known = choices.get(name, (value,))
+        found[name] = _present_value(name, value, known)
+        check_among(found[name], known, f"option {name!r} of backend {backend!r} is {value!r}")
+    return found

@@ -76,7 +76,7 @@ def check_options(backend: BackendLike, options: object) -> Mapping[str, object]
     if not isinstance(options, Mapping):
         raise TypeError(f"options must be a dict from option name to value; got {type(options).__name__}")
     known = backend_options(backend)
-    present = present_options(options)
+    present = present_options(options, known)
     for name in present:
         if name not in known:
             expected = f"expected one of {listed(known)}{nearest(str(name), known)}" if known else "it takes no options"
