@@ -1,7 +1,7 @@
 """The entries of `fx.Node.meta` that stages of the compiler set and read, each with its type.
 
-The one that native operators alone use is declared beside them. Three more are torch's own, read as such:
-`meta["val"]`, the fake tensor or number of a node of an ATen graph; `meta["stack_trace"]` and
+Those of one package alone are declared there: native operators, inputs of a backward pass. Three more are torch's own,
+read as such: `meta["val"]`, the fake tensor or number of a node of an ATen graph; `meta["stack_trace"]` and
 `meta["nn_module_stack"]`, where in the user's program it comes from.
 """
 

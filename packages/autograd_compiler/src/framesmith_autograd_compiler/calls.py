@@ -7,17 +7,45 @@ custom function's backward); it runs uncompiled, in order. A write to a leaf's `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import torch
 from torch import fx
 
+from framesmith_aten.meta import Key
 from framesmith_autograd_compiler.torch_adapter import unstable
 
 Tensors = Sequence[torch.Tensor | None]
 
 #: The engine's name of the derivative that writes to a leaf's `.grad`.
 ACCUMULATE_GRAD: Final = "AccumulateGrad"
+
+
+InputKind = Literal["input", "size", "scalar", "hook", "packed", "number"]
+"""Tensors; sizes and scalars that the engine has seen change; hooks and contexts; packed saved tensors; floats."""
+
+
+@dataclass(frozen=True)
+class PassInput:
+    """An input of the pass that a placeholder stands for: the one at `index` of its kind."""
+
+    kind: InputKind
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}_{self.index}"
+
+    def placeholder(self, graph: fx.Graph) -> fx.Node:
+        """Return a new placeholder of the graph for it."""
+        node = graph.placeholder(self.name)
+        PASS_INPUT.set(node, self)
+        return node
+
+
+#: Placeholders of recorded passes: what they stand for.
+PASS_INPUT: Final[Key[PassInput]] = Key("pass_input")
 
 
 class NodeCall:

@@ -68,7 +68,8 @@ class Program:
         self._exclusive = not any(isinstance(step, Opaque) and _shows_gradients(step) for step in self.steps)
         self._last_uses = last_uses(self.graph, self.steps)
         self._variants: dict[int, dict[Any, Variants]] = {}
-        self._placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
+        self._placeholders = [(node, calls.PASS_INPUT.of(node)) for node in placeholders]
         self._result: Any = next(iter(reversed(self.graph.nodes))).args[0]
 
     @property
@@ -87,18 +88,9 @@ class Program:
         numbers: Sequence[float] = (),
     ) -> list[Any]:
         """Run one backward pass; `numbers` are the floats that were lifted out of the graph."""
-        sources = {
-            "input": inputs,
-            "size": sizes,
-            "scalar": scalars,
-            "hook": hooks,
-            "packed": packed,
-            "number": numbers,
-        }
-        env: Env = {}
-        for node in self._placeholders:
-            kind, _, index = node.name.rpartition("_")
-            env[node] = sources[kind][int(index)]
+        sources: dict[calls.InputKind, Sequence[Any]] = {"input": inputs, "size": sizes, "scalar": scalars}
+        sources |= {"hook": hooks, "packed": packed, "number": numbers}
+        env: Env = {node: sources[source.kind][source.index] for node, source in self._placeholders}
         accumulator = Accumulator(self._exclusive, inputs)
         with torch.no_grad():
             for number, step in enumerate(self.steps):

@@ -55,7 +55,7 @@ def lift_floats(graph: fx.Graph) -> list[float]:
     def placeholder(value: Any) -> Any:
         if type(value) is float:
             with graph.inserting_before(first):
-                node = graph.placeholder(f"number_{len(floats)}")
+                node = calls.PassInput("number", len(floats)).placeholder(graph)
             floats.append(value)
             return node
         if type(value) in (list, tuple):
@@ -88,7 +88,7 @@ def pattern_of(graph: fx.Graph) -> Any:
 
 
 def _identity(node: fx.Node) -> Any:
-    """Return the callee of a node, or the name of a placeholder, which says what it stands for."""
+    """Return the callee of a node, or what a placeholder stands for."""
     if node.op == "placeholder":
-        return node.name
+        return calls.PASS_INPUT.of(node)
     return node.target.cls if isinstance(node.target, calls.Evaluation) else node.target

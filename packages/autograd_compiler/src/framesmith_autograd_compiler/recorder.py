@@ -3,9 +3,7 @@
 The engine's capture hook creates a `Recorder` for each new kind of backward pass and calls its methods instead of
 running nodes. Tensors are given to it as meta tensors that stand for values.
 
-The graph's inputs are the tensors of the pass (`input_0`, ...), the sizes and scalars that the engine has seen change
-(`size_0`, `scalar_0`, ...), the user's hooks and contexts (`hook_0`, ...) and packed saved tensors (`packed_0`, ...);
-its calls are those of `calls`, and functions of numbers.
+The graph's inputs are `calls.PassInput`s; its calls are those of `calls`, and functions of numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class Recorder:
         self._mode = new_fake_mode()
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
-        self._extra: dict[str, fx.Node] = {}
+        self._extra: dict[calls.PassInput, fx.Node] = {}
         self._origin = ""
 
     # The engine calls these methods; names and arguments are its own.
@@ -63,9 +61,9 @@ class Recorder:
         self.inputs = len(inputs)
         stand_ins = [self._stand_in(value) for value in inputs]
         for index, value in enumerate(stand_ins):
-            self._bind(value, self.graph.placeholder(f"input_{index}"))
-        numbers = [self._symbol(f"size_{index}", size) for index, size in enumerate(sizes)]
-        floats = [self._symbol(f"scalar_{index}", scalar) for index, scalar in enumerate(scalars)]
+            self._bind(value, calls.PassInput("input", index).placeholder(self.graph))
+        numbers = [self._symbol(calls.PassInput("size", index), size) for index, size in enumerate(sizes)]
+        floats = [self._symbol(calls.PassInput("scalar", index), scalar) for index, scalar in enumerate(scalars)]
         return "framesmith", stand_ins, numbers, floats
 
     @property
@@ -73,9 +71,9 @@ class Recorder:
         env: Any = self._mode.shape_env
         return env is not None and bool(env.guards or env.replacements)
 
-    def _symbol(self, name: str, number: int | float) -> Any:
-        symbol = symbolic_number(self._mode, number, LocalSource(name))
-        node = self.graph.placeholder(name)
+    def _symbol(self, source: calls.PassInput, number: int | float) -> Any:
+        symbol = symbolic_number(self._mode, number, LocalSource(source.name))
+        node = source.placeholder(self.graph)
         node.meta["val"] = symbol
         self._numbers.bind(symbol, node)
         return symbol
@@ -176,7 +174,7 @@ class Recorder:
 
     def unpack_hook(self, hook: int, packed: int) -> torch.Tensor:
         """Record the unpacking of a saved tensor by the user's hooks."""
-        operands = (self._hook(hook), self._placeholder(f"packed_{packed}"))
+        operands = (self._hook(hook), self._placeholder(calls.PassInput("packed", packed)))
         return self._result(self._call(calls.call_unpack_hook, operands))
 
     def bind_backward_state(self, index: int) -> Any:
@@ -227,14 +225,14 @@ class Recorder:
         self._alive.append(value)
 
     def _hook(self, index: int) -> fx.Node:
-        return self._placeholder(f"hook_{index}")
+        return self._placeholder(calls.PassInput("hook", index))
 
-    def _placeholder(self, name: str) -> fx.Node:
-        if name not in self._extra:
+    def _placeholder(self, source: calls.PassInput) -> fx.Node:
+        if source not in self._extra:
             first = next(iter(self.graph.nodes))
             with self.graph.inserting_before(first):
-                self._extra[name] = self.graph.placeholder(name)
-        return self._extra[name]
+                self._extra[source] = source.placeholder(self.graph)
+        return self._extra[source]
 
     def _strip(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -56,8 +56,10 @@ class EnvNotes:
     computed: dict[sympy.Symbol, sympy.Basic] = field(default_factory=dict)
     #: Conditions on unbacked numbers answered as torch's rules presume, with the answers.
     presumed: list[tuple[torch.SymBool, bool]] = field(default_factory=list)
-    #: Results of operations on numbers, and fake results of operators, by call.
-    results: dict[Any, Any] = field(default_factory=dict)
+    #: Results of operations on numbers, torch's `SymNode`s, by operation and operands.
+    number_results: dict[Any, Any] = field(default_factory=dict)
+    #: Recipes of operators' fake results, by call; False where there is none.
+    call_results: dict[Any, Any] = field(default_factory=dict)
 
 
 def notes_of(env: Any) -> EnvNotes | None:

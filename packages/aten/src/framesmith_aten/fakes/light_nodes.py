@@ -25,7 +25,7 @@ _plain_expr: Any = getattr(vars(SymNode).get("expr"), "fget", None)
 
 
 class LightNode(SymNode):
-    """A number of a ShapeEnv whose `results` memoise operations."""
+    """A number of a ShapeEnv whose `number_results` memoise operations."""
 
     shape_env: ShapeEnv
     _replaced_at = _known_at = -1
@@ -86,7 +86,7 @@ class LightNode(SymNode):
 
 
 def _remembered(node: LightNode, key: Any, find: Callable[[], SymNode]) -> SymNode:
-    results: dict[Any, SymNode] = node.shape_env.framesmith_notes.results  # type: ignore[attr-defined]
+    results: dict[Any, SymNode] = node.shape_env.framesmith_notes.number_results  # type: ignore[attr-defined]
     found = results.get(key)
     if found is None:
         found = find()

@@ -60,7 +60,7 @@ def dispatched(
     notes = notes_of(env)
     if notes is None:
         return run()
-    results = notes.results
+    results = notes.call_results
     try:
         base = _viewed(op, args)
         key = _key(op, args, kwargs, base)
