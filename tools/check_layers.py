@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 #: The layer of each folder under packages/ (docs/architecture.md). A distribution may only depend on lower layers.
@@ -101,30 +102,34 @@ def load_package(root: Path) -> Package:
 
 def imports_of(path: Path, module: str) -> Iterator[Import]:
     """All imports in a file, wherever they stand."""
-    tree = ast.parse(path.read_text(), str(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for name, line in imported_names(path.read_text(), package):
+        yield Import(name, path, line)
+
+
+@cache
+def imported_names(text: str, package: str) -> tuple[tuple[str, int], ...]:
+    """The names that the code of a module of this package imports, with their lines; each text is walked once."""
+    found: list[tuple[str, int]] = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, path, node.lineno)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, base] if base else parent)
-            for alias in node.names:
-                yield Import(f"{base}.{alias.name}", path, node.lineno)
+            found += [(f"{base}.{alias.name}", node.lineno) for alias in node.names]
         elif isinstance(node, ast.Call):
-            yield from dynamic_import(node, path)
+            found += [(name, node.lineno) for name in dynamic_import(node)]
+    return tuple(found)
 
 
-def dynamic_import(node: ast.Call, path: Path) -> Iterator[Import]:
+def dynamic_import(node: ast.Call) -> list[str]:
     """`importlib.import_module("name")` and `__import__("name")` with a literal name."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if name in ("import_module", "__import__") and node.args:
-        target = node.args[0]
-        if isinstance(target, ast.Constant) and isinstance(target.value, str):
-            yield Import(target.value, path, node.lineno)
+    target = node.args[0] if name in ("import_module", "__import__") and node.args else None
+    return [target.value] if isinstance(target, ast.Constant) and isinstance(target.value, str) else []
 
 
 def resolve(name: str, modules: dict[str, Path]) -> str | None:

@@ -85,7 +85,6 @@ def inputs_of(case: Case) -> list[Tensor]:
         return cases.inputs_of("it")
 
 
-@pytest.mark.nightly
 @needs_triton
 def test_interpreted_numbers_are_as_near_as_eagers() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""

@@ -137,7 +137,6 @@ def test_sizes_one_after_another_on_a_gpu(program: Program) -> None:
     assert framesmith.stats()["graphs"] <= program.graphs + (0 if program in FULL else SPECIAL)
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_kernels_of_the_cuda_backend() -> None:
     """In a process of its own: Triton decides at import whether functions are interpreted."""

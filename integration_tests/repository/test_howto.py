@@ -57,22 +57,32 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(3)
+def apply(checkout: Path, page: Path) -> None:
+    """Bring a page's diffs, and no other page's, into the copy."""
+    run(["git", "reset", "-q", "--hard"], checkout)
+    run(["git", "clean", "-q", "-d", "-f"], checkout)
+    for number, diff in enumerate(blocks(page, "diff")):
+        patch = checkout.parent / f"{page.stem}-{number}.diff"
+        patch.write_text(diff)
+        run(["git", "apply", str(patch)], checkout)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_is_applied_and_run(checkout: Path, page: Path) -> None:
+def test_a_page_is_applied(checkout: Path, page: Path) -> None:
     diffs, commands = blocks(page, "diff"), blocks(page, "shell")
     said = re.search(r"touches (\d+) files?\b", page.read_text())
     assert diffs and commands and said is not None, "a page has diffs, a command, and says how many files it touches"
     touched = {file for diff in diffs for file in files_in(diff)}
     assert len(touched) == int(said[1]), sorted(touched)
-    run(["git", "reset", "-q", "--hard"], checkout)
-    run(["git", "clean", "-q", "-d", "-f"], checkout)
-    for number, diff in enumerate(diffs):
-        patch = checkout.parent / f"{page.stem}-{number}.diff"
-        patch.write_text(diff)
-        run(["git", "apply", str(patch)], checkout)
+    apply(checkout, page)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_applied_and_run(checkout: Path, page: Path) -> None:
+    apply(checkout, page)
     path = os.pathsep.join(str(source) for source in sorted((checkout / "packages").glob("*/src")))
-    for command in "\n".join(commands).strip().splitlines():
+    for command in "\n".join(blocks(page, "shell")).strip().splitlines():
         words = command.split()
         assert words[:3] == ["python", "-m", "pytest"], command
         run([sys.executable, *words[1:], "-p", "no:cacheprovider"], checkout, PYTHONPATH=path)

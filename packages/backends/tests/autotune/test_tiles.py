@@ -76,16 +76,14 @@ def trials_of(gm: fx.GraphModule) -> list[TileTrial]:
     return found
 
 
-@pytest.mark.nightly
 @needs_triton
 def test_interpreted_numbers_are_eagers_in_every_form() -> None:
     assert interpreted("tiles").count("ok ") == len(a_part(cases(), PART))
 
 
-@pytest.mark.nightly
 @needs_triton
 def test_the_clock_leaves_out_what_does_not_compile_and_what_is_wrong() -> None:
-    assert interpreted("tiles", "clock").count("ok ") == len([*clocked()]) + 1
+    assert interpreted("tiles", "clock").count("ok ") == len(a_part(clocked(), 3)) + 1
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,17 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 
+from case_selection.sweeps import a_part
+
+Attempt = tuple[str, Callable[[], None]]
+#: Of so many attempts of a script one is made by default.
+PART = 16
+
+
+def some(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return the attempts that a run makes: in long runs all."""
+    return a_part(attempts, PART)
+
 
 def failures_of(attempts: Iterable[tuple[str, Callable[[], None]]]) -> int:
     """Return the number of attempts that fail; print a line for each attempt."""

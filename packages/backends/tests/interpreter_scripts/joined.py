@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from case_selection.sweeps import LONG
 from graphs.tracing import trace
+from interpreter_scripts.attempts import Attempt, failures_of, some
 from torch import Tensor
 
 from framesmith_backends import CudaBackend
@@ -58,8 +58,6 @@ SAID: dict[str, Callable[[Tensor], Results]] = {"moments of columns": lambda x: 
 #: Functions of exponentials: their results are not finite at the same indices as in eager mode.
 EXPONENTIALS = ("softmax", "softmax of columns", "two of them", "logsumexp", "top and total")
 SHAPES = ((3, 70), (40, 5))
-#: Of the second shape, but in long runs.
-SOME = ("normal", "nan", "masked")
 
 
 def numbers(shape: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
@@ -114,24 +112,18 @@ def check(name: str, dtype: torch.dtype, x: Tensor) -> None:
         assert distance(ours, exact) <= 4 * distance(theirs, exact) + 8 * rounding
 
 
+def attempts() -> Iterator[Attempt]:
+    for name, shape in itertools.product(FUNCTIONS, SHAPES):
+        for kind, x in numbers(shape):
+            for dtype in (torch.float32, torch.bfloat16) if kind in ("normal", "masked") else (torch.float32,):
+                yield f"{name}, {shape}, {kind}, {dtype}", partial(check, name, dtype, x)
+
+
 def main() -> int:
     """The number of failures."""
     tile_rules.WHOLE_ROW, tile_rules.ROW_BLOCK, tile_rules.LARGEST_BLOCK, tile_rules.LANE_BLOCK = 16, 16, 16, 64
     tile_rules.LONGER_ROWS.clear()
-    failures = 0
-    for name, shape in itertools.product(FUNCTIONS, SHAPES):
-        for kind, x in numbers(shape):
-            if shape != SHAPES[0] and kind not in SOME and not LONG:
-                continue
-            for dtype in (torch.float32, torch.bfloat16) if kind in ("normal", "masked") else (torch.float32,):
-                try:
-                    check(name, dtype, x)
-                    print("ok", name)
-                except Exception:
-                    failures += 1
-                    print("FAILED", name, shape, kind, dtype)
-                    traceback.print_exc(file=sys.stdout, limit=-2)
-    return failures
+    return failures_of(some(attempts()))
 
 
 if __name__ == "__main__":

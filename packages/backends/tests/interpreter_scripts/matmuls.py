@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from case_selection.sweeps import a_part
 from graphs.tracing import trace
-from interpreter_scripts.attempts import failures_of
+from interpreter_scripts.attempts import failures_of, some
 
 from framesmith_backends.autotune.matmuls import PRESENT, Choices, Trial
 from framesmith_backends.cuda import launcher, stages_of
@@ -278,7 +279,9 @@ def clock() -> None:
             return {}
 
     names = ("linear, gelu", "batch, scaled sum", "linear of rows of rows, residual", "several results")
-    buffers = dict.fromkeys((*names, "result and what is made of it", "alone", "alone in batches"), 0)
+    names = (*names, "result and what is made of it", "alone", "alone in batches")
+    written = dict(zip(names, (1, 1, 1, 3, 2, 1, 1), strict=True))
+    buffers = dict.fromkeys(a_part(names, 4), 0)
     for name in buffers:
         trials.clear()
         function = (CASES | ALONE)[name][0]
@@ -303,12 +306,12 @@ def clock() -> None:
         waits, stand_in.failing = Stream.waits, "candidate0"
         (error,) = stand_in.times([trial], program)
         assert str(error) == "after its launch" and Stream.waits == waits + 1, (error, waits, Stream.waits)
-    assert [*buffers.values()] == [1, 1, 1, 3, 2, 1, 1], buffers
+    assert buffers == {name: written[name] for name in buffers}
     print("ok clock")
 
 
 def main() -> int:
-    return failures_of(attempts())
+    return failures_of(some(attempts()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import re
 
 import pytest
 import torch
+from case_selection.sweeps import a_part
 from graphs.tracing import mutating, trace
+from interpreter_scripts.horizontal import PART, checks
 from interpreter_scripts.run import interpreted
 from sample_programs.list_steps import EVEN, LISTS, ODD, Lists, adam, chained, clipped
 from sample_programs.random_graphs import random_program
@@ -215,10 +217,9 @@ def test_more_programs_than_a_launch_has_are_several(monkeypatch: pytest.MonkeyP
     assert len(stages.launched) == 4
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_numbers_equal_eager() -> None:
-    assert interpreted("horizontal").count("ok ") == len(LISTS) + 2
+    assert interpreted("horizontal").count("ok ") == len(a_part(checks(), PART))
 
 
 def test_offsets_beyond_32_bits_are_no_line() -> None:
