@@ -7,6 +7,7 @@ import torch
 from op_database import run_samples
 
 from framesmith_aten import operators
+from framesmith_aten.nested import tensors_in
 
 aten = torch.ops.aten
 
@@ -38,7 +39,7 @@ def test_the_operator_database_agrees():
     def seen(op, args, kwargs, run):
         nonlocal calls
         calls += 1
-        inputs = list(operators.tensors_in([*args, *kwargs.values()]))
+        inputs = list(tensors_in([*args, *kwargs.values()]))
         before, generator = snapshot(inputs), torch.get_rng_state()
         out = run()
         allowed = [id(tensor) for tensor in operators.written(op, args, kwargs)]
@@ -55,12 +56,12 @@ def test_the_operator_database_agrees():
         if not torch.equal(generator, torch.get_rng_state()) and not operators.is_random(op):
             wrong.append(f"{op} draws random numbers")
         storages = {t.untyped_storage()._cdata for t in inputs if t.layout is torch.strided and t.numel()}
-        for result in operators.tensors_in(out):
+        for result in tensors_in(out):
             shares = result.layout is torch.strided and result.untyped_storage()._cdata in storages
             treated_as_fresh = op._opname == "unsafe_split"  # by torch itself, which is what is unsafe
             if shares and not treated_as_fresh and not operators.is_view(op) and not operators.is_mutable(op):
                 wrong.append(f"{op} shows its argument's memory")
-        if any(True for _ in operators.tensors_in(out)) and not operators.returns_tensors(op):
+        if any(True for _ in tensors_in(out)) and not operators.returns_tensors(op):
             wrong.append(f"{op} returns tensors")
         return out
 

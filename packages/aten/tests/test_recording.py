@@ -13,7 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch._subclasses.fake_tensor import FakeTensorMode as new_fake_mode
 
-from framesmith_aten.checks import trials
+from framesmith_aten.checks import kernel_probes
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
 from framesmith_aten.recording import KernelRefuses, OperatorLog, RecordingFailed, effects_of
@@ -293,7 +293,7 @@ def test_a_failure_to_find_out_is_no_error_of_the_operator(function, monkeypatch
     def fail(*args):
         raise ValueError("planted")
 
-    monkeypatch.setattr(trials, function, fail)
+    monkeypatch.setattr(kernel_probes, function, fail)
     with new_fake_mode(), OperatorLog():
         with pytest.raises(RecordingFailed, match=r"aten\.ones\.default: ValueError: planted"):
             torch.ones(2)

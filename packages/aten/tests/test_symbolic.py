@@ -56,7 +56,7 @@ def test_hints_of_unbacked_expressions_agree():
 def test_an_expression_without_a_value_at_an_assumed_size():
     env = ShapeEnv()
     one = unbacked(env)
-    assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint` takes it to be
+    assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 2) == 2  # what `hint_or_guess` takes it to be
     assert hint_assuming(torch.sym_float(6) / torch.sym_float(one - 2), 8) == 1.0
 
 

@@ -14,7 +14,7 @@ from framesmith_aot.errors import AotUnsupported
 from framesmith_aot.partition.split import forward_graph, partition
 from framesmith_aot.runtime.autograd_node import autograd_node
 from framesmith_aot.runtime.backward import BackwardPass, backward_graph
-from framesmith_aot.runtime.codegen import FunctionText
+from framesmith_aot.runtime.codegen import FunctionText, argument_name
 from framesmith_aot.runtime.compiled import CallModes, CallShape, CompiledGraph, inference_function
 from framesmith_aot.runtime.handover import compile_part
 from framesmith_aot.runtime.numbers import numbers_at_calls
@@ -82,7 +82,7 @@ def compile_graph(
         why = "operators differ in whether they record it"
         raise AotUnsupported("inference-leaf", "a gradient of a tensor made in inference mode", why)
     fake_mode = _fake_mode(gm, call.examples)
-    fakes = [_as_normal(_as_fake(value, fake_mode), fake_mode) for value in call.examples]
+    fakes = [_as_fake(value, fake_mode) for value in call.examples]
     trace = partial(
         trace_joint,
         gm,
@@ -111,9 +111,9 @@ def _compile_with_prelude(
             return None
         compiled.append(graph)
     before, rest = compiled
-    text = FunctionText("compiled_graph", [f"in{index}" for index in range(len(inputs))])
+    text = FunctionText("compiled_graph", [*map(argument_name, range(len(inputs)))])
     for part, graph, what, use in zip(parts, compiled, ("before", "behind"), ("", "return "), strict=True):
-        names = ", ".join(f"in{at}" for at in part.takes)
+        names = ", ".join(map(argument_name, part.takes))
         text.line("try:")
         text.line(f"{use}{text.bind(what, graph.function)}({names})", 2)
         text.line("except Exception as error:")
@@ -258,20 +258,15 @@ def _refuse_modes() -> None:
 
 
 def _as_fake(value: Any, fake_mode: FakeTensorMode) -> Any:
-    return (
-        value
-        if isinstance(value, FakeTensor) or is_symbolic(value)
-        else fake_mode.from_tensor(value, static_shapes=True)
-    )
-
-
-def _as_normal(value: Any, fake_mode: FakeTensorMode) -> Any:
-    """Return a normal tensor like an inference tensor, which could not be mutated outside inference mode."""
-    if is_symbolic(value) or not value.is_inference():
+    """Return a fake of a tensor, a normal one: inference tensors could not be mutated outside inference mode."""
+    if is_symbolic(value):
         return value
+    fake = value if isinstance(value, FakeTensor) else fake_mode.from_tensor(value, static_shapes=True)
+    if not fake.is_inference():
+        return fake
     with torch.inference_mode(False), fake_mode:
-        twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-        return with_bits_of(twin, value).requires_grad_(value.requires_grad)
+        twin = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+        return with_bits_of(twin, fake).requires_grad_(fake.requires_grad)
 
 
 def _refuse_shared_memory(examples: Sequence[Any], joint: JointGraph) -> None:

@@ -1,7 +1,7 @@
 """Calls that can raise on some data although their kernels accept the operands: indices, divisors, singular matrices.
 
 Calls that cannot raise once dtypes and shapes are known (pointwise arithmetic, views, matmuls, sums) have no row.
-Operands that a kernel refuses whatever their data are found by `checks.trials`.
+Operands that a kernel refuses whatever their data are found by `checks.kernel_probes`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from framesmith_aten import table
-from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, overloads, row, tensors_in
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import arguments, is_composite, is_custom, is_mask, overloads, row
 from framesmith_aten.symbolic import equal, holds, holds_at_present
+from framesmith_aten.table import MayFail
 from framesmith_guards.torch_adapter import OpOverload
 
 Values = Mapping[str, Any]
@@ -60,11 +61,6 @@ def _integer_division(values: Values) -> bool:
     return isinstance(divisor, torch.Tensor) or not holds(divisor != 0)
 
 
-def _rounded_division(values: Values) -> bool:
-    """`_integer_division` with a rounding mode: true division gives floating point."""
-    return values.get("rounding_mode") is not None and _integer_division(values)
-
-
 def _is_floating(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_floating_point() or value.is_complex()
@@ -87,26 +83,9 @@ def _fit(tensor: torch.Tensor, masks: Sequence[torch.Tensor | None]) -> bool:
     return all(one is None or equal(one, other) for one, other in zip(lengths, tensor.shape, strict=False))
 
 
-def _probability(values: Values) -> bool:
-    p = values.get("p")
-    return not isinstance(p, float) or not 0 <= p <= 1
-
-
-def _deviation(values: Values) -> bool:
-    return isinstance(values["std"], torch.Tensor)
-
-
 def _interval(values: Values) -> bool:
     low, high = values.get("from"), values.get("to")
     return high is not None and not holds((0 if low is None else low) < high)
-
-
-def _checks_errors(values: Values) -> bool:
-    return bool(values.get("check_errors", True))
-
-
-def _beyond_storage(values: Values) -> bool:
-    return not holds_at_present(within_storage(values))
 
 
 def within_storage(values: Values) -> Any:
@@ -128,14 +107,15 @@ def _of_wider_elements(values: Values) -> bool:
 
 
 #: For reasons that hold for some calls only: whether they do, by the arguments' names.
-CONDITIONS: dict[str, Callable[[Values], bool]] = {
-    table.ZERO: _integer_division,
-    table.ZERO_IF_ROUNDED: _rounded_division,
-    table.INDEX_OR_MASK: _index_or_mask,
-    table.PROBABILITY: _probability,
-    table.DEVIATION: _deviation,
-    table.INTERVAL: _interval,
-    table.SINGULAR: _checks_errors,
-    table.STORAGE: _beyond_storage,
-    table.ALIGNMENT: _of_wider_elements,
+CONDITIONS: dict[MayFail, Callable[[Values], bool]] = {
+    MayFail.ZERO: _integer_division,
+    # True division gives floating point.
+    MayFail.ZERO_IF_ROUNDED: lambda values: values.get("rounding_mode") is not None and _integer_division(values),
+    MayFail.INDEX_OR_MASK: _index_or_mask,
+    MayFail.PROBABILITY: lambda values: not isinstance(p := values.get("p"), float) or not 0 <= p <= 1,
+    MayFail.DEVIATION: lambda values: isinstance(values["std"], torch.Tensor),
+    MayFail.INTERVAL: _interval,
+    MayFail.SINGULAR: lambda values: bool(values.get("check_errors", True)),
+    MayFail.STORAGE: lambda values: not holds_at_present(within_storage(values)),
+    MayFail.ALIGNMENT: _of_wider_elements,
 }

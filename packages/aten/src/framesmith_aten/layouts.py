@@ -14,7 +14,7 @@ from framesmith_aten.symbolic import (
     at_least,
     equal,
     has_symbols,
-    hint,
+    hint_or_guess,
     holds,
     holds_at_present,
     is_symbolic,
@@ -266,7 +266,7 @@ def _numbers(layout: _Layout) -> tuple[Any, ...]:
 
 def _at_present(layout: _Layout) -> _Layout:
     size, stride, offset = layout
-    return tuple(map(hint, size)), tuple(map(hint, stride)), hint(offset)
+    return tuple(map(hint_or_guess, size)), tuple(map(hint_or_guess, stride)), hint_or_guess(offset)
 
 
 def _are_disjoint(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) -> bool:
@@ -284,10 +284,10 @@ def _are_disjoint(one: _Layout, other: _Layout, is_so: Callable[[Any], bool]) ->
         if equal(row, 0):
             continue
         first, second = _extent(one, row), _extent(other, row)
-        for rows in {0, -1, hint(between) // max(hint(row), 1)}:
+        for rows in {0, -1, hint_or_guess(between) // max(hint_or_guess(row), 1)}:
             beside = between - rows * row
             conditions = (beside >= first, beside + second <= row)
-            if all(map(hint, conditions)) and all(map(is_so, conditions)):
+            if all(map(hint_or_guess, conditions)) and all(map(is_so, conditions)):
                 return True
     return False
 

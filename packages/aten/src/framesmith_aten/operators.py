@@ -7,22 +7,17 @@ users and other libraries (`is_custom`) only the schema is trusted.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from framesmith_aten.fakes.rules import memory_reads
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.symbolic import has_symbols, holds, is_symbolic
-from framesmith_aten.table import TABLE, Row
+from framesmith_aten.table import TABLE, TRUSTED, Row
 from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import DispatchKey, OpOverload, OpOverloadPacket, aten
-
-#: The namespace of operators that this package adds to torch's own.
-OWN_NAMESPACE = "framesmith_aten"
-
-#: Namespaces whose operators do as schemas, tags and the table say.
-TORCHS_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "quantized", "framesmith_backends", OWN_NAMESPACE})
 
 #: Views for autograd alone; the identity in a functional graph.
 IDENTITY_VIEWS = frozenset({aten.detach.default, aten.alias.default})
@@ -55,7 +50,7 @@ def overloads(name: str) -> list[OpOverload]:
 
 def is_custom(op: Any) -> bool:
     """Whether the operator is a user's or another library's."""
-    return isinstance(op, OpOverload) and op.namespace not in TORCHS_OWN
+    return isinstance(op, OpOverload) and op.namespace not in TRUSTED
 
 
 def is_view(op: Any) -> bool:
@@ -311,12 +306,3 @@ def updated_statistics(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str,
     values = arguments(op, args, kwargs)
     training = values.get("training", values.get("use_input_stats", row(op).statistics))
     return tuple(name for name in ("running_mean", "running_var") if training and values.get(name) is not None)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an argument or a result: itself, or inside lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)

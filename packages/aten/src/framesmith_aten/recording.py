@@ -9,15 +9,17 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from framesmith_aten.checks import limits, trials
+from framesmith_aten.checks import kernel_probes, limits
 from framesmith_aten.checks.overlaps import check_operands, parts_shown
 from framesmith_aten.checks.plain_tensors import other_layout, refuse_others, refuse_sparse_gradients
 from framesmith_aten.checks.rng_order import check_order
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import may_fail
+from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import EFFECTS, EXAMPLE, Effects
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
@@ -32,13 +34,12 @@ from framesmith_aten.operators import (
     may_drop_ones,
     row,
     run_parts,
-    tensors_in,
     written,
 )
 from framesmith_aten.symbolic import may_all_hold
 from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import functional_forms
-from framesmith_guards.torch_adapter import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
+from framesmith_guards.torch_adapter import DataDependentOutputException, DynamicOutputShapeException
 
 #: The id of a refused view.
 VIEW_OR_COPY = "view-or-copy"
@@ -92,7 +93,7 @@ MEANT = (
 )
 
 
-class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorLog(LightDispatchMode):
     """A dispatch mode, active over a fake tensor mode, that records the effects of each operator before it runs.
 
     Raises KernelRefuses at an operator that eager mode refuses, too; torch's DataDependentOutputException at one that
@@ -142,7 +143,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         refuse_others(func, out)
         if gives_unknown_value(func, out):
             raise DataDependentOutputException(func)
-        out = trials.as_laid_out(func, args, kwargs, out)
+        out = kernel_probes.as_laid_out(func, args, kwargs, out)
         del self._presumed[asked:]  # an operator's own answers do not matter: it shares memory whatever its sizes are
         if asked > self._before and row(func).copies:
             self._copied.append((args[0], out))
@@ -183,7 +184,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         effects = self.effects
-        answer = trials.verdict(op, args, kwargs)
+        answer = kernel_probes.verdict(op, args, kwargs)
         if answer.refusal is not None:
             raise KernelRefuses(f"{op}: {answer.refusal}")
         if answer.gives is not None:
@@ -213,12 +214,3 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fails = may_fail(op, args, kwargs)
         effects.may_fail |= fails
         effects.unproven |= not answer.certain and not fails
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports torch._dynamo on the mode's first operator
-
-
-# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a function that
-# imports torch._dynamo (a second) at its first call.
-setattr(OperatorLog, "__torch_dispatch__", OperatorLog.dispatch)  # noqa: B010

@@ -19,8 +19,8 @@ SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Integers of this magnitude and beyond are no symbols: graphs compute in 64 bits, where Python is exact.
 LARGEST_SYMBOL: Final = 2**31
 
-#: The hint of an unbacked symbol.
-UNKNOWN: Final = 2
+#: The size that is assumed of an unbacked symbol where one is needed.
+UNBACKED_HINT: Final = 2
 
 
 def is_symbolic(value: object) -> bool:
@@ -81,24 +81,41 @@ def all_equal(first: Iterable[Any], second: Iterable[Any]) -> bool:
     return all(equal(one, two) for one, two in zip(first, second, strict=True))
 
 
-def hint(number: Any) -> Any:
-    """Return a number's value at present, for choices that are right for any value."""
+def hint_or_guess(number: Any) -> Any:
+    """Return a number's value at present, or UNBACKED_HINT, for choices that are right for any value."""
     if type(number) not in SYMBOLIC:
         return number
     node = number.node
     known = node.hint if node.has_hint() else None
-    return node.pytype(UNKNOWN) if known is None else known
+    return node.pytype(UNBACKED_HINT) if known is None else known
+
+
+def hint_or_none(number: Any) -> Any:
+    """Return a number's value at present, symbolic or not; None for an unbacked one."""
+    if type(number) not in SYMBOLIC:
+        return number
+    return number.node.hint if number.node.has_hint() else None
+
+
+def has_unbacked_length(tensor: torch.Tensor) -> bool:
+    return None in map(hint_or_none, tensor.shape)
+
+
+def number_type(number: Any) -> type:
+    """Return the type of Python numbers that a number, symbolic or not, stands for."""
+    kind: type = number.node.pytype if is_symbolic(number) else type(number)
+    return kind
 
 
 def hint_assuming(number: Any, size: int) -> Any:
     """Return a number's value at present with each unbacked length assumed to be `size`, or the nearest in its range.
 
-    Unlike `hint`, which gives every unbacked expression one value, it gives sizes and strides of one layout.
+    Unlike `hint_or_guess`, which gives every unbacked expression one value, it gives sizes and strides of one layout.
     """
     if type(number) not in SYMBOLIC or number.node.has_hint():
-        return hint(number)
+        return hint_or_guess(number)
     value = _value_assuming(number.node.expr, number.node.shape_env, size)
-    return number.node.pytype(value) if value is not None and value.is_number else hint(number)
+    return number.node.pytype(value) if value is not None and value.is_number else hint_or_guess(number)
 
 
 def holds_assuming(condition: Any, env: Any, size: int) -> bool | None:

@@ -1,4 +1,4 @@
-"""Symbolic numbers are guarded to be in ranges that kernels accept, found by trials."""
+"""Symbolic numbers are guarded to be in ranges that kernels accept, found by probes."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from framesmith_aten.fakes import new_fake_mode, symbols
 from framesmith_aten.fakes.symbols import (
     attach_shape_env,
     computed_number,
-    hint_of,
     specialised_at,
     symbolic_fake,
     symbolic_number,
 )
+from framesmith_aten.symbolic import hint_or_none
 from framesmith_guards import Guard, GuardError, LocalSource, Location, TensorSpec, compile_guards, located
 from framesmith_guards.kinds.shapes import EXACT
 from framesmith_guards.symbolic_guards import shape_guards, to_torch
@@ -159,7 +159,7 @@ def check_of(mode: FakeTensorMode, tensors: dict[str, tuple[torch.Tensor, Any]],
         Guard(LocalSource(name), "TENSOR_MATCH", TensorSpec.of(real, like=fake))
         for name, (real, fake) in tensors.items()
     ]
-    guards += [Guard(LocalSource(name), "TYPE_MATCH", type(hint_of(number))) for name, number in numbers.items()]
+    guards += [Guard(LocalSource(name), "TYPE_MATCH", type(hint_or_none(number))) for name, number in numbers.items()]
     guards += shape_guards(
         mode.shape_env,
         [(LocalSource(name), fake) for name, (_, fake) in tensors.items()],
@@ -174,7 +174,7 @@ def test_computed_numbers_are_guarded_by_computing_them_again() -> None:
     scaled = computed_number(mode, "exact_mul", (rate, 0.1))
     total = computed_number(mode, "exact_add", (scaled, steps))
     whole = computed_number(mode, "exact_int", (total,))
-    assert hint_of(total) == 0.3 * 0.1 + 9
+    assert hint_or_none(total) == 0.3 * 0.1 + 9
     with located(lambda: Location("user.py", 3, "train")):
         assert total > 3.0
         assert whole == 9
@@ -190,7 +190,7 @@ def test_the_order_of_float_sums_is_the_programs() -> None:
     left = computed_number(mode, "exact_add", (computed_number(mode, "exact_add", (a, b)), -1e16))
     assert left is None  # a zero now: there are two
     right = computed_number(mode, "exact_add", (computed_number(mode, "exact_add", (a, -1e16 + 2)), b))
-    assert hint_of(right) == (1e16 + (-1e16 + 2)) + 1.0
+    assert hint_or_none(right) == (1e16 + (-1e16 + 2)) + 1.0
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_calls_are_guarded_to_give_what_they_gave(base: float, exponent: float, 
     operands = (number, exponent) if type(base) is float else (base, number)
     computed_number(mode, "exact_pow", operands)
     check = check_of(mode, {}, {"x": number})
-    assert check((hint_of(number),), NOTHING) and check((hint_of(number) + 1,), NOTHING)
+    assert check((hint_or_none(number),), NOTHING) and check((hint_or_none(number) + 1,), NOTHING)
     assert not check((other,), NOTHING)
 
 
@@ -307,8 +307,8 @@ def test_what_is_added_to_a_sum_that_has_become_known() -> None:
     one, other = (symbolic_number(mode, value, LocalSource(name)) for name, value in (("a", 4), ("b", 3)))
     total = one + other
     assert int(total) == 7  # now one of the two is 7 less the other
-    assert str((total + other).node.expr).count("7") == 1 and hint_of(total + other) == 10
-    assert hint_of(other + total) == 10 and int(total + total) == 14
+    assert str((total + other).node.expr).count("7") == 1 and hint_or_none(total + other) == 10
+    assert hint_or_none(other + total) == 10 and int(total + total) == 14
 
 
 def test_torch_divides_by_what_is_zero_at_present_and_a_guard_says_so() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from framesmith_aten.checks import trials
+from framesmith_aten.checks import kernel_probes
 from framesmith_aten.operators import is_effect, is_random
 from framesmith_aten.tracing import recurrent
 from framesmith_aten.tracing.decompositions import decomposition_of, lowers_nothing
@@ -77,14 +77,14 @@ def test_they_are_operators_without_effects() -> None:
 def test_what_reads_a_workspace_is_not_tried_with_a_made_up_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel goes by what oneDNN wrote there: a workspace of another size ends the process."""
     op = aten.mkldnn_rnn_layer_backward.default
-    monkeypatch.setattr(trials, "_answer", pytest.fail)
-    monkeypatch.setattr(trials, "_layouts_of_real", pytest.fail)
+    monkeypatch.setattr(kernel_probes, "_answer", pytest.fail)
+    monkeypatch.setattr(kernel_probes, "_layouts_of_real", pytest.fail)
     tensors = layer_arguments(1)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(tensor) for tensor in tensors]
         output, hidden, cell, workspace = recurrent.layer()(*fakes, *FLAGS)
         state = output, hidden, cell, output.transpose(0, 1).contiguous().transpose(0, 1), None, None
         args = (*fakes, *state, False, 2, 6, 1, True, True, False, [], False, workspace)
-        assert not trials.verdict(op, args, {}).certain
+        assert not kernel_probes.verdict(op, args, {}).certain
         made = op(*args)
-        assert trials.as_laid_out(op, args, {}, made) is made
+        assert kernel_probes.as_laid_out(op, args, {}, made) is made

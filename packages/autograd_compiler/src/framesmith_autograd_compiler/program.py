@@ -65,7 +65,9 @@ class Program:
 
     def __post_init__(self) -> None:
         self.steps = schedule(self.graph)
-        self._exclusive = not any(isinstance(step, Opaque) and _shows_gradients(step) for step in self.steps)
+        # Other user code gets gradients before they are accumulated.
+        after = (calls.call_leaf_hook, calls.call_unpack_hook)
+        self._exclusive = all(step.node.target in after for step in self.steps if isinstance(step, Opaque))
         self._last_uses = last_uses(self.graph, self.steps)
         self._variants: dict[int, dict[Any, Variants]] = {}
         placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
@@ -144,7 +146,8 @@ class Program:
         dynamic_dims = variants.dynamic_dims(values)
         if dynamic_dims:
             try:
-                return variants.add_dynamic(self._dynamic_variant(segment, values, dynamic_dims)), None
+                variants.dynamic.append(self._dynamic_variant(segment, values, dynamic_dims))
+                return variants.dynamic[-1].compiled, None
             except Exception as error:
                 variants.refuse()
                 cause = error.cause if isinstance(error, CompilerFailed) else error
@@ -199,11 +202,6 @@ class Program:
 
 def _is_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided
-
-
-def _shows_gradients(step: Opaque) -> bool:
-    """Whether user code gets a gradient before it is accumulated."""
-    return step.node.target not in (calls.call_leaf_hook, calls.call_unpack_hook)
 
 
 def _call(node: fx.Node, env: Env) -> Any:

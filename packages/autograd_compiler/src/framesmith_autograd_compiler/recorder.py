@@ -57,7 +57,7 @@ class Recorder:
     def begin_capture(
         self, inputs: list[torch.Tensor], sizes: Any, scalars: Any, origins: Any, *switches: Any
     ) -> tuple[str, list[torch.Tensor], list[Any], list[Any]]:
-        """Return the stand-ins that the engine traces with."""
+        """Return the pass's name in profiles, and the stand-ins that the engine traces with."""
         self.inputs = len(inputs)
         stand_ins = [self._stand_in(value) for value in inputs]
         for index, value in enumerate(stand_ins):

@@ -89,7 +89,8 @@ class _Planner:
             if any(source in self._pending for source in node.all_input_nodes):
                 self.flush()
             self._add_opaque(node)
-        elif self._writes_to_input(node):
+        elif node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending:
+            # It would write to an input of the next segment: see Note [Partial writes].
             self.flush()
             self._add_opaque(node)
         elif node.target is operator.getitem and node.args[0] in self._opaque:
@@ -101,10 +102,6 @@ class _Planner:
     def _add_opaque(self, node: fx.Node) -> None:
         self._opaque.add(node)
         self.steps.append(Opaque(node))
-
-    def _writes_to_input(self, node: fx.Node) -> bool:
-        """See Note [Partial writes]."""
-        return node.target is calls.copy_slices_epilogue and node.args[1] not in self._pending
 
     def flush(self) -> None:
         if self._pure:

@@ -85,10 +85,6 @@ class Variants:
         compiled = [*list(self.static.values()), *(one.compiled for one in list(self.dynamic))]
         return [one.module for one in compiled if one is not None]
 
-    def add_dynamic(self, made: DynamicVariant) -> Compiled:
-        self.dynamic.append(made)
-        return made.compiled
-
     def refuse(self) -> None:
         """Compile for each size by itself from now on."""
         self._refused = True

@@ -16,11 +16,14 @@ import framesmith_backends
 from framesmith.choices import check_choice
 from framesmith_aten.contract import Backend, FixedSizes, NeedsMachine
 from framesmith_aten.meta import EXAMPLE
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.nested import tensors_in
 from framesmith_backends import find_backend
 
 #: Backends that "auto" chooses from, by the devices that each declares, in this order.
 AUTO_BACKENDS = ("cuda", "cpu")
+#: "eager" names two things. As `compile(backend=...)`: captured graphs run as they are, without aot. As a backend of
+#: ATen graphs, which users call "aot_eager": aot, then one ATen call after the other.
+WITHOUT_AOT = ATEN_CALLS = "eager"
 #: "auto" chooses by the device of the graph's tensors; every other name is an entry point, or "aot_eager".
 AUTO = "auto"
 
@@ -39,7 +42,10 @@ def resolve_backend(backend: object) -> BackendLike:
     Raises TypeError or ValueError, and RuntimeError where a named backend cannot run on this machine.
     """
     if isinstance(backend, str):
-        return _runnable(check_choice("backend", backend, list_backends()))
+        name = check_choice("backend", backend, list_backends())
+        if name in framesmith_backends.list_backends() and (problem := why_not_here(find_backend(name))) is not None:
+            raise RuntimeError(f"the backend {name!r} cannot run here: {problem}")
+        return name
     if isinstance(backend, Backend):
         return backend
     if hasattr(backend, "name") and hasattr(backend, "compile"):
@@ -48,15 +54,6 @@ def resolve_backend(backend: object) -> BackendLike:
     if callable(backend):
         return cast(CustomBackend, backend)
     raise TypeError(f"backend must be a name, a backend object or a callable; got {type(backend).__name__}")
-
-
-def _runnable(name: str) -> str:
-    """The name of a backend that has what it needs here."""
-    if name in framesmith_backends.list_backends():
-        problem = why_not_here(find_backend(name))
-        if problem is not None:
-            raise RuntimeError(f"the backend {name!r} cannot run here: {problem}")
-    return name
 
 
 def why_not_here(backend: Backend) -> str | None:
@@ -99,7 +96,7 @@ def backend_for(backend: str | Backend, inputs: Sequence[Any], gm: fx.GraphModul
             devices.add("cuda")
         return _by_device(devices or {"cpu"})
     if isinstance(backend, str):
-        return find_backend("eager" if backend == "aot_eager" else backend)
+        return find_backend(ATEN_CALLS if backend == "aot_eager" else backend)
     return backend
 
 
@@ -135,4 +132,4 @@ def _by_device(devices: set[str]) -> Backend:
             continue
         if devices & set(found.devices) and devices <= {*found.devices, "cpu"}:
             return found
-    return find_backend("eager")
+    return find_backend(ATEN_CALLS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from framesmith.backends import WITHOUT_AOT
 from framesmith.config import CompileConfig
 from framesmith.session import Session, install_error_handler
 from framesmith.targets.kinds import check_target, name_of
@@ -102,6 +103,6 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
     target, compiler = check_target(original_of(fn)), callback_of(fn)
     explanation = Explanation(name_of(target))
     install_error_handler()
-    config = compiler.config if isinstance(compiler, Session) else CompileConfig(backend="eager")
+    config = compiler.config if isinstance(compiler, Session) else CompileConfig(backend=WITHOUT_AOT)
     compile_callable(target, Session(config, observe=explanation.events.append))(*args, **kwargs)
     return explanation

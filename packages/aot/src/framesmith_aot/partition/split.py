@@ -32,7 +32,7 @@ from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES, is_number_
 from framesmith_aten.layouts import is_dense
 from framesmith_aten.meta import IN_BACKWARD, PHASE
 from framesmith_aten.operators import is_custom, is_factory, is_pointwise, is_view, op_name, row
-from framesmith_aten.symbolic import has_symbols, hint
+from framesmith_aten.symbolic import has_symbols, hint_or_guess
 from framesmith_guards.torch_adapter import aten
 
 #: Price of recomputing a costly element, in saved bytes.
@@ -86,13 +86,13 @@ class NodePart:
         return bool(self.saved or self.late_inputs)
 
     @property
-    def handed(self) -> list[Saved]:
+    def saved_tensors(self) -> list[Saved]:
         """The tensors given to `save_for_backward`: saved ones, then watched ones."""
         return [*self.saved, *self.watched]
 
     @property
-    def handed_inputs(self) -> set[int]:
-        return {one.index for one in self.handed if one.from_input}
+    def saved_inputs(self) -> set[int]:
+        return {one.index for one in self.saved_tensors if one.from_input}
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def backward_nodes(joint: JointGraph) -> set[fx.Node]:
         if node.op == "output":
             continue
         from_backward = node.op == "call_function" and PHASE.get(node) == "backward"
-        late = from_backward and (not is_pure(node) or _is_of(node, found))
-        if late or IN_BACKWARD.get(node) or any(source in found for source in node.all_input_nodes):
+        alone = from_backward and (not is_pure(node) or _is_of(node, found))
+        if alone or IN_BACKWARD.get(node) or any(source in found for source in node.all_input_nodes):
             found.add(node)
     return found
 
@@ -129,28 +129,30 @@ def partition(joint: JointGraph) -> Partition:
     """Partition `joint`. Inputs that the graph overwrites are never saved themselves; a copy is."""
     symbols = _symbols(joint) if len(joint.tangents) > 1 else []
     narrow_masks(joint)
-    late = backward_nodes(joint)
-    late |= _read_when_it_runs(joint, late)
-    _copy_overwritten(joint, late)
-    visible = _visible(joint, late)
-    _refuse_late_zeros(late, symbols)
-    saved = choose_saved(joint, late, visible, [node for node in symbols if node not in late])
+    in_backward = backward_nodes(joint)
+    in_backward |= _read_when_it_runs(joint, in_backward)
+    _copy_overwritten(joint, in_backward)
+    slots, inputs = _saved_by_eager(joint, in_backward)
+    # Memory that the user holds and eager mode does not save.
+    visible = {*joint.inputs, *map(view_root, joint.slots)} - inputs - {*map(view_root, slots)}
+    _refuse_zeros_of_late_lengths(in_backward, symbols)
+    saved = choose_saved(joint, in_backward, visible, [node for node in symbols if node not in in_backward])
     copies = {node: clone_node(joint, node) for node in saved if node in visible and _is_compact(node)}
-    return _extract(joint, late, saved, copies)
+    return _extract(joint, in_backward, saved, copies)
 
 
-def _read_when_it_runs(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
+def _read_when_it_runs(joint: JointGraph, in_backward: set[fx.Node]) -> set[fx.Node]:
     """Return what only the backward pass computes of memory that eager mode saves and the user holds.
 
     Eager mode reads it when the pass runs: it may have been changed through `.data`.
     """
-    slots, inputs = _saved_by_eager(joint, late)
-    held = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
+    slots, inputs = _saved_by_eager(joint, in_backward)
+    user_memory = {view_root(node) for node in slots} | inputs - overwritten_inputs(joint)
     found: set[fx.Node] = set()
     for node in joint.graph.nodes:
-        if node.op != "call_function" or PHASE.get(node) != "backward" or node in late:
+        if node.op != "call_function" or PHASE.get(node) != "backward" or node in in_backward:
             continue
-        reads = not is_number_node(node) and any(view_root(one) in held for one in node.all_input_nodes)
+        reads = not is_number_node(node) and any(view_root(one) in user_memory for one in node.all_input_nodes)
         if reads or any(one in found for one in node.all_input_nodes):
             found.add(node)
     return found
@@ -160,23 +162,16 @@ def overwritten_inputs(joint: JointGraph) -> set[fx.Node]:
     return {joint.inputs[index] for index in joint.meta.mutated}
 
 
-def _copy_overwritten(joint: JointGraph, late: set[fx.Node]) -> None:
+def _copy_overwritten(joint: JointGraph, in_backward: set[fx.Node]) -> None:
     """Give backward work that reads an overwritten input a copy made before the write."""
     overwritten = overwritten_inputs(joint)
     copies: dict[fx.Node, fx.Node] = {}
-    for node in [node for node in joint.graph.nodes if node in late]:
+    for node in [node for node in joint.graph.nodes if node in in_backward]:
         for operand in node.all_input_nodes:
-            if operand not in late and view_root(operand) in overwritten:
+            if operand not in in_backward and view_root(operand) in overwritten:
                 if operand not in copies:
                     copies[operand] = clone_node(joint, operand)
                 node.replace_input_with(operand, copies[operand])
-
-
-def _visible(joint: JointGraph, late: set[fx.Node]) -> set[fx.Node]:
-    """Return memory that the user holds and eager mode does not save."""
-    slots, inputs = _saved_by_eager(joint, late)
-    seen = {*joint.inputs, *(view_root(node) for node in joint.slots)}
-    return seen - inputs - {view_root(node) for node in slots}
 
 
 def _is_compact(node: fx.Node) -> bool:
@@ -185,25 +180,25 @@ def _is_compact(node: fx.Node) -> bool:
 
 
 def choose_saved(
-    joint: JointGraph, late: set[fx.Node], visible: set[fx.Node], symbols: Sequence[fx.Node] = ()
+    joint: JointGraph, in_backward: set[fx.Node], visible: set[fx.Node], symbols: Sequence[fx.Node] = ()
 ) -> list[fx.Node]:
     """Return the forward nodes to save, in graph order; those of `visible` only where nothing else serves.
 
     `symbols` are numbers that must be available.
     """
-    early = [node for node in joint.graph.nodes if node not in late and node.op != "output"]
-    number = {node: 2 * index for index, node in enumerate(early)}
-    wanted = [*_wanted(joint, late), *symbols]
-    source, sink = 2 * len(early), 2 * len(early) + 1
+    in_forward = [node for node in joint.graph.nodes if node not in in_backward and node.op != "output"]
+    number = {node: 2 * index for index, node in enumerate(in_forward)}
+    wanted = [*_wanted(joint, in_backward), *symbols]
+    source, sink = 2 * len(in_forward), 2 * len(in_forward) + 1
     network = FlowNetwork(sink + 1)
-    slots, _ = _saved_by_eager(joint, late)
-    held = _owning_memory(slots)
+    slots, _ = _saved_by_eager(joint, in_backward)
+    saved_slots = _owning_memory(slots)
     overwritten = overwritten_inputs(joint)
-    for node in early:
+    for node in in_forward:
         vertex = number[node]
-        price = 0.0 if node in held else _saving_price(node, visible)
+        price = 0.0 if node in saved_slots else _saving_price(node, visible)
         network.add_edge(vertex, vertex + 1, INFINITE if node in overwritten else price)
-        recompute = INFINITE if node in held else _repeat_price(node)
+        recompute = INFINITE if node in saved_slots else _repeat_price(node)
         if recompute > 0:
             network.add_edge(source, vertex, recompute)
         if recompute < INFINITE:
@@ -213,15 +208,17 @@ def choose_saved(
         network.add_edge(number[node] + 1, sink, INFINITE)
     side = network.source_side(source, sink)
     assert side is not None, "every value can be saved, or is a view or item of one"
-    return [node for node in early if number[node] in side and number[node] + 1 not in side and node.op != "get_attr"]
+    return [
+        node for node in in_forward if number[node] in side and number[node] + 1 not in side and node.op != "get_attr"
+    ]
 
 
-def _wanted(joint: JointGraph, late: set[fx.Node]) -> list[fx.Node]:
+def _wanted(joint: JointGraph, in_backward: set[fx.Node]) -> list[fx.Node]:
     found: dict[fx.Node, None] = {}
     for node in joint.graph.nodes:
-        if node in late:
-            found.update((source, None) for source in node.all_input_nodes if source not in late)
-    found.update((grad, None) for grad in joint.grads if grad not in late)
+        if node in in_backward:
+            found.update((source, None) for source in node.all_input_nodes if source not in in_backward)
+    found.update((grad, None) for grad in joint.grads if grad not in in_backward)
     return list(found)
 
 
@@ -242,32 +239,34 @@ def _symbols(joint: JointGraph) -> list[fx.Node]:
     return [node for symbol in sorted(wanted, key=str) if (node := numbers.symbol(symbol)) is not None]
 
 
-def _refuse_late_zeros(late: set[fx.Node], symbols: Sequence[fx.Node]) -> None:
+def _refuse_zeros_of_late_lengths(in_backward: set[fx.Node], symbols: Sequence[fx.Node]) -> None:
     """Raise AotUnsupported where zeros for an absent gradient have a length that only that gradient determines."""
-    late_symbols = {node.meta["val"].node.expr for node in symbols if node in late}
-    for node in late if late_symbols else ():
-        operands = [one for one in node.all_input_nodes if one in late and isinstance(one.meta["val"], torch.Tensor)]
+    symbols_of_backward = {node.meta["val"].node.expr for node in symbols if node in in_backward}
+    for node in in_backward if symbols_of_backward else ():
+        operands = [
+            one for one in node.all_input_nodes if one in in_backward and isinstance(one.meta["val"], torch.Tensor)
+        ]
         lengths = [number for one in operands for number in numbers_of(one.meta["val"]).values()]
-        if len(operands) > 1 and any(late_symbols & number.node.expr.free_symbols for number in lengths):
+        if len(operands) > 1 and any(symbols_of_backward & number.node.expr.free_symbols for number in lengths):
             why = "zeros for an absent gradient would have a length that only the gradient determines"
             raise AotUnsupported("data-dependent", "a length in the backward pass", why)
 
 
-def _saved_by_eager(joint: JointGraph, late: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
+def _saved_by_eager(joint: JointGraph, in_backward: set[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
     """Return the slots and inputs that eager mode saves for the backward passes of all nodes that may read them."""
     slots_of = [{joint.slots[index] for index in node.shape.eager_saved.slots} for node in joint.nodes]
     inputs_of = [{joint.inputs[index] for index in node.shape.eager_saved.inputs} for node in joint.nodes]
     owned = [
         # A gradient need not depend on a tangent.
-        (dependents(joint.graph, node.tangents) | {grad for grad in node.grads if grad is not None}) & late
+        (dependents(joint.graph, node.tangents) | {grad for grad in node.grads if grad is not None}) & in_backward
         for node in joint.nodes
     ]
     slots, inputs = set[fx.Node]().union(*slots_of), set[fx.Node]().union(*inputs_of)
     for own, nodes in zip(slots_of, owned, strict=True):
-        slots -= _readable(nodes, late) - own
-    held = _owning_memory(slots)
+        slots -= _readable(nodes, in_backward) - own
+    saved_slots = _owning_memory(slots)
     for own, nodes in zip(inputs_of, owned, strict=True):
-        inputs -= _readable(nodes, late, held) - own
+        inputs -= _readable(nodes, in_backward, saved_slots) - own
     return slots, inputs
 
 
@@ -276,18 +275,20 @@ def _owning_memory(slots: Collection[fx.Node]) -> set[fx.Node]:
     return {slot for slot in slots if view_source(slot) is None}
 
 
-def _readable(owned: Iterable[fx.Node], late: set[fx.Node], held: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """Return the forward nodes that backward ones may read, also to recompute nodes that are not `held`."""
+def _readable(
+    owned: Iterable[fx.Node], in_backward: set[fx.Node], saved_slots: Collection[fx.Node] = ()
+) -> set[fx.Node]:
+    """Return the forward nodes that backward ones may read, also to recompute nodes that are not `saved_slots`."""
     run = [*owned]
     seen = {*run}
     for node in run:
-        before = [source for source in node.all_input_nodes if source in late and source not in seen]
+        before = [source for source in node.all_input_nodes if source in in_backward and source not in seen]
         seen.update(before)
         run += before
-    found = {source for node in run for source in node.all_input_nodes if source not in late}
+    found = {source for node in run for source in node.all_input_nodes if source not in in_backward}
     pending = [*found]
     for node in pending:
-        if node not in held and _repeat_price(node) < INFINITE:
+        if node not in saved_slots and _repeat_price(node) < INFINITE:
             fresh = {*node.all_input_nodes} - found
             found |= fresh
             pending += fresh
@@ -324,11 +325,11 @@ def _repeat_price(node: fx.Node) -> float:
         return priced(val)
     if not is_pointwise(node.target):
         return INFINITE
-    return COSTLY_PRICE * float(hint(val.numel())) if row(node.target).costly else 0.0
+    return COSTLY_PRICE * float(hint_or_guess(val.numel())) if row(node.target).costly else 0.0
 
 
 def _gathered(val: torch.Tensor) -> float:
-    return GATHERED_PRICE * float(hint(val.numel()))
+    return GATHERED_PRICE * float(hint_or_guess(val.numel()))
 
 
 #: Prices of recomputation for operators that are not elementwise.
@@ -339,7 +340,7 @@ REPEAT_PRICES: dict[str, Callable[[torch.Tensor], float]] = {
 
 
 def _extract(
-    joint: JointGraph, late: set[fx.Node], saved: list[fx.Node], copies: Mapping[fx.Node, fx.Node]
+    joint: JointGraph, in_backward: set[fx.Node], saved: list[fx.Node], copies: Mapping[fx.Node, fx.Node]
 ) -> Partition:
     """Build the graphs. `copies`: the clone that stands for a saved node."""
     for index, slot in enumerate(joint.slots):
@@ -347,24 +348,24 @@ def _extract(
             joint.slots[index] = clone_node(joint, slot)
     given = {*joint.inputs, *joint.slots} - {*copies}
     results = list(dict.fromkeys(copies.get(node, node) for node in saved if node not in given))
-    numbers = [joint.numbers[at] for at in handed_out(joint)]
+    numbers = [joint.numbers[at] for at in returned_numbers(joint)]
     results = [node for node in results if node not in numbers]
-    forward = forward_graph(joint, results, late)
+    forward = forward_graph(joint, results, in_backward)
     locations = {node: Saved(False, index) for index, node in enumerate([*joint.slots, *numbers, *results])}
     locations.update({node: Saved(True, index) for index, node in enumerate(joint.inputs)})
     locations.update({node: locations[copy] for node, copy in copies.items()})
-    unbound = zip(joint.nodes, _unbound(joint, late), strict=True)
+    unbound = zip(joint.nodes, _unbound(joint, in_backward), strict=True)
     return Partition(forward, [_node_part(joint, node, saved, calls, locations) for node, calls in unbound])
 
 
-def _unbound(joint: JointGraph, late: set[fx.Node]) -> list[set[fx.Node]]:
+def _unbound(joint: JointGraph, in_backward: set[fx.Node]) -> list[set[fx.Node]]:
     """Return, for each autograd node, the calls of its backward pass that run though nothing uses them.
 
     Those that depend on no tangent belong to the node that runs first.
     """
     owned = [dependents(joint.graph, node.tangents) for node in joint.nodes]
-    owned[-1] = owned[-1] | late.difference(*owned)
-    return [nodes & late for nodes in owned]
+    owned[-1] = owned[-1] | in_backward.difference(*owned)
+    return [nodes & in_backward for nodes in owned]
 
 
 def _node_part(
@@ -433,7 +434,7 @@ def _holds(wide: torch.finfo, narrow: torch.finfo) -> bool:
     return wide.eps <= narrow.eps and wide.max >= narrow.max and least <= smallest
 
 
-def handed_out(joint: JointGraph) -> list[int]:
+def returned_numbers(joint: JointGraph) -> list[int]:
     """Return the positions of the numbers that inputs alone do not determine: the forward graph returns them."""
     return [at for at, node in enumerate(joint.numbers) if not _is_of_inputs(node)]
 
@@ -446,15 +447,17 @@ def _is_of_inputs(node: fx.Node) -> bool:
     return node.target in FUNCTIONS and all(map(_is_of_inputs, node.all_input_nodes))
 
 
-def forward_graph(joint: JointGraph, results: Sequence[fx.Node] = (), late: Collection[fx.Node] = ()) -> fx.Graph:
-    """Return the graph of the slots, numbers and `results`, then the writes to inputs, without the nodes of `late`."""
+def forward_graph(
+    joint: JointGraph, results: Sequence[fx.Node] = (), in_backward: Collection[fx.Node] = ()
+) -> fx.Graph:
+    """Return the graph of the slots, numbers and `results`, then the writes to inputs; without nodes `in_backward`."""
     for index, value in enumerate(joint.written):
         if view_root(value).op == "placeholder":
             joint.written[index] = clone_node(joint, value)
     forward = fx.Graph()
-    early = [node for node in joint.graph.nodes if node not in late]
-    given = [*joint.slots, *(joint.numbers[at] for at in handed_out(joint)), *results]
-    env = _copy_needed(joint.graph, forward, joint.inputs, [*given, *joint.written], early)
+    in_forward = [node for node in joint.graph.nodes if node not in in_backward]
+    given = [*joint.slots, *(joint.numbers[at] for at in returned_numbers(joint)), *results]
+    env = _copy_needed(joint.graph, forward, joint.inputs, [*given, *joint.written], in_forward)
     for index, value in zip(joint.meta.written, joint.written, strict=True):
         write = forward.call_function(aten.copy_.default, (env[joint.inputs[index]], env[value]))
         write.meta = dict(value.meta)

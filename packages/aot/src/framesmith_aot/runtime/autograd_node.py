@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -16,8 +16,29 @@ from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.runtime.second_order import Present, SecondOrder, check_versions
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.metadata import GraphMeta
-from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, Hidden, Refusal, Source
+from framesmith_aot.trace.output_groups import BEFORE_ALL_OTHERS, End, Hidden, Refusal, Source
 from framesmith_aten.contract import BoxedFn
+
+Parameter = Literal["inputs", "results", "rerun", "user_tensors", "written"]
+"""A parameter of nodes' forwards: the graph's inputs, the list of its results, and those of `NodeContext`."""
+
+
+class NodeContext(Protocol):
+    """The context of a node: what its forward leaves there for its backward pass, as far as the pass reads it.
+
+    `numbers`: the values of `NodePart.numbers`. `rerun`: a `Rerun`, or the tensors of `leading_to_inputs`.
+    `user_tensors`: `UserTensors`. `written`: by input, an alias, its version and a weak reference. All but the first
+    are None after the last pass.
+    """
+
+    numbers: Sequence[Any]
+    rerun: Any
+    user_tensors: Any
+    written: Any
+    saved_tensors: Sequence[torch.Tensor]
+    next_functions: Sequence[tuple[Any, int]]
+
+    def maybe_clear_saved_tensors(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -25,14 +46,14 @@ class AutogradNode:
     """One autograd node: its part of the graph, its backward pass, and what it reads besides saved tensors.
 
     `watched`: inputs that eager mode saves and the graph mutates; a later mutation is an error. `receivers`: the inputs
-    that receive its results, by slot. `held`: see `SecondOrder.read_by`.
+    that receive its results, by slot. `user_tensors`: see `SecondOrder.read_by`.
     """
 
     part: NodePart
     backward: BackwardPass
     watched: Sequence[int]
     receivers: Mapping[int, int]
-    held: Mapping[int, Source]
+    user_tensors: Mapping[End, Source]
 
     @property
     def noted(self) -> set[int]:
@@ -45,12 +66,12 @@ def autograd_node(part: NodePart, backward: BackwardPass, meta: GraphMeta, secon
     mutated, early = {*meta.mutated}, meta.early_copies
     watched = sorted({*part.late_inputs, *(mutated.intersection(part.shape.eager_saved.inputs))})
     receivers = {slot: early[slot].index for slot, _ in _eager_results(part) if slot in early}
-    held = second.read_by(part.shape) if part.reads and isinstance(second, SecondOrder) else {}
-    return AutogradNode(part.without_graph(), backward, watched, receivers, held)
+    user_tensors = second.read_by(part.shape) if part.reads and isinstance(second, SecondOrder) else {}
+    return AutogradNode(part.without_graph(), backward, watched, receivers, user_tensors)
 
 
 def forward_text(
-    run: BoxedFn | None, node: AutogradNode, given: Sequence[str], unwatched: bool, numbers: ScalarText
+    run: BoxedFn | None, node: AutogradNode, given: Sequence[Parameter], unwatched: bool, numbers: ScalarText
 ) -> FunctionText:
     """Return the text of a node's forward, whose parameters are `ctx`, the operands and those named in `given`.
 
@@ -68,17 +89,18 @@ def forward_text(
     text.line("ctx.set_materialize_grads(False)")
     if any(one.refusal is not None and one.refusal.first for one in part.shape.operands):
         text.line(f"ctx._set_sequence_nr({BEFORE_ALL_OTHERS})")
-    saved = [_held(item) for item in part.handed]
+    saved = [_saved_text(item) for item in part.saved_tensors]
     if part.shape.eager_saved.anything and not saved:
         with torch.inference_mode(False):
             saved = [text.bind("token", torch.empty(0))]  # a second backward pass raises
     if saved:
         text.line(f"ctx.save_for_backward({', '.join(saved)})")
     if part.numbers:
-        text.line(f"ctx.numbers = {tuple_text([_held(item) for item in part.numbers])}")
+        text.line(f"ctx.numbers = {tuple_text([_saved_text(item) for item in part.numbers])}")
     if part.reads:
         text.line("ctx.rerun = rerun")
-        text.line(f"ctx.held = {{{', '.join(f'{at}: held[{at}]' for at in node.held)}}}")
+        ends = [text.literal(end) for end in node.user_tensors]
+        text.line(f"ctx.user_tensors = {{{', '.join(f'{end}: user_tensors[{end}]' for end in ends)}}}")
     if node.noted:
         text.line("ctx.written = written")  # filled after the writes to inputs
     hidden = {at.index for one in part.shape.results if isinstance(one, Hidden) for at in one.numbers}
@@ -89,11 +111,11 @@ def forward_text(
     return text
 
 
-def _held(item: Saved) -> str:
+def _saved_text(item: Saved) -> str:
     return f"{'inputs' if item.from_input else 'results'}[{item.index}]"
 
 
-def _received(ctx: Any, node: AutogradNode) -> Iterator[tuple[int, torch.Tensor]]:
+def _received(ctx: NodeContext, node: AutogradNode) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the node's results that inputs have received, by slot, where the user still has the inputs unchanged."""
     for slot, at in node.receivers.items():
         alias, version, ref = ctx.written[at]
@@ -103,8 +125,8 @@ def _received(ctx: Any, node: AutogradNode) -> Iterator[tuple[int, torch.Tensor]
 
 
 def _eager_slots(part: NodePart) -> Iterator[tuple[int, int]]:
-    """Yield the slots that eager mode saves for a node, and their positions in `NodePart.handed`."""
-    for position, one in enumerate(part.handed):
+    """Yield the slots that eager mode saves for a node, and their positions in `NodePart.saved_tensors`."""
+    for position, one in enumerate(part.saved_tensors):
         if not one.from_input and one.index in part.shape.eager_saved.slots:
             yield one.index, position
 
@@ -122,7 +144,7 @@ def _given(text: FunctionText, result: int | Hidden) -> str:
     return f"{empty}({text.literal(result.shape)}, {text.literal((0,) * len(result.shape))}, {options})"
 
 
-def _refuse(refusals: Mapping[int, Refusal], ctx: Any) -> None:
+def _refuse(refusals: Mapping[int, Refusal], ctx: NodeContext) -> None:
     """Raise eager mode's error where it refuses the gradient of an operand that this pass asks for."""
     met = [one for at, one in refusals.items() if _leads_to_a_result(ctx.next_functions[at][0])]
     if met:
@@ -153,10 +175,10 @@ def apply_of(
     used = len(node.part.saved)
     eager_slots, eager_results = dict(_eager_slots(node.part)), dict(_eager_results(node.part))
 
-    def numbers_of(ctx: Any) -> list[Any]:
+    def numbers_of(ctx: NodeContext) -> list[Any]:
         return [*ctx.numbers] if node.part.numbers else []
 
-    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+    def backward(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
         saved = list(ctx.saved_tensors)  # raises where one was mutated or freed
         if node.watched:
@@ -176,9 +198,9 @@ def apply_of(
                 late = {at: ctx.written[at][0] for at in node.watched}
                 wanted = [_leads_to_a_result(one) for one, _ in ctx.next_functions[: len(node.part.shape.operands)]]
                 present = Present(results, contents, late, instead)
-                grads = second.gradients(ctx.rerun, index, ctx.held, present, tangents, wanted)
+                grads = second.gradients(ctx.rerun, index, ctx.user_tensors, present, tangents, wanted)
                 if once:
-                    ctx.rerun = ctx.held = ctx.written = None
+                    ctx.rerun = ctx.user_tensors = ctx.written = None
                 return (*grads, *rest)
         del saved[used:]  # saved only so that autograd checks its version
         saved += [*(ctx.written[at][0] for at in node.part.late_inputs), *numbers_of(ctx)]
@@ -190,10 +212,10 @@ def apply_of(
         # each tensor after its last use.
         ctx.maybe_clear_saved_tensors()
         if once:
-            ctx.rerun = ctx.held = ctx.written = None
+            ctx.rerun = ctx.user_tensors = ctx.written = None
         return (*run(saved, tangents), *rest)
 
-    def backward_without_saved(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+    def backward_without_saved(ctx: NodeContext, *tangents: torch.Tensor | None) -> Any:
         _refuse(refusals, ctx)
         # May run any number of times: `ctx.saved_tensors` raises the second time.
         return (*(run.evaluate if torch.is_grad_enabled() else run)(numbers_of(ctx), tangents), *rest)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -167,7 +166,8 @@ class BackwardPass:
                 raise
             self._on_error("a graph (backward)", error)
         part = self.whole.without(pattern)
-        return partial(_run_uncompiled, new_lazy_module(self._root, part.graph)), part.positions
+        module = new_lazy_module(self._root, part.graph)
+        return (lambda args: module.forward(*args)), part.positions
 
 
 @contextmanager
@@ -179,13 +179,10 @@ def without_new_guards(graph: fx.Graph) -> Iterator[None]:
     if number is None:
         yield
         return
-    with _refusing_guards(number.node.shape_env):
+    env = number.node.shape_env
+    refusing = getattr(env, "error_on_new_guards", None)
+    with _counting_guards(env) if refusing is None else refusing():
         yield
-
-
-def _refusing_guards(env: Any) -> AbstractContextManager[None]:
-    found: Callable[[], AbstractContextManager[None]] | None = getattr(env, "error_on_new_guards", None)
-    return _counting_guards(env) if found is None else found()
 
 
 @contextmanager
@@ -206,11 +203,6 @@ def _symbols_of(value: Any) -> Iterator[Any]:
         yield value
     elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
         yield from numbers_of(value).values()
-
-
-def _run_uncompiled(module: fx.GraphModule, args: list[torch.Tensor]) -> Sequence[Any]:
-    result: Sequence[Any] = module.forward(*args)
-    return result
 
 
 class _Differentiable(fx.Interpreter):

@@ -83,8 +83,21 @@ def unwatching(text: FunctionText) -> str:
     return f"{text.bind('without', unstable.ExcludeDispatchKeyGuard)}({text.bind('view_tracking', VIEW_TRACKING)})"
 
 
+def argument_name(position: int) -> str:
+    return f"in{position}"
+
+
+def own_name(position: int) -> str:
+    """Return the name of a tensor that the graph holds."""
+    return f"own{position}"
+
+
 def number_name(position: int) -> str:
     return f"n{position}"
+
+
+def slot_name(position: int) -> str:
+    return f"r{position}"
 
 
 def tuple_text(names: Sequence[str]) -> str:
@@ -107,7 +120,7 @@ def write_mutations(
 ) -> None:
     """Write the copies to inputs, and count the versions of inputs that the graph has overwritten.
 
-    `inputs` are the names of the graph's inputs; its slots are `r0`, `r1`, ... With `record`, statements not in no_grad
+    `inputs` are the names of the graph's inputs. With `record`, statements not in no_grad
     are in enable_grad. `copied` are slots that inputs have received already, `counted` inputs whose versions are
     counted already.
     """
@@ -116,7 +129,7 @@ def write_mutations(
         if copy.slot in copied:
             continue
         target = inputs[copy.index] if meta.inputs[copy.index].versioned else f"{inputs[copy.index]}.data"
-        _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_(r{copy.slot})")
+        _guarded(text, _mode(copy.no_grad, record), f"{target}.copy_({slot_name(copy.slot)})")
 
 
 def count_versions(text: FunctionText, names: Sequence[str]) -> None:
@@ -160,7 +173,7 @@ def _output_text(text: FunctionText, output: Constant | NumberAt | SameInput | S
         return text.literal(output.value)
     if isinstance(output, NumberAt):
         return number_name(output.index)
-    return inputs[output.index] if isinstance(output, SameInput) else f"r{output.index}"
+    return inputs[output.index] if isinstance(output, SameInput) else slot_name(output.index)
 
 
 def view_statements(
@@ -175,7 +188,7 @@ def view_statements(
     if position in done:
         return
     done.add(position)
-    base = inputs[output.index] if isinstance(output, InputView) else f"r{output.index}"
+    base = inputs[output.index] if isinstance(output, InputView) else slot_name(output.index)
     if output.over is not None:
         yield from view_statements(text, meta, output.over, inputs, done)
         base = view_name(output.over)

@@ -12,7 +12,10 @@ from torch import fx
 from framesmith_aot.runtime.backward import BackwardPass
 from framesmith_aot.runtime.codegen import (
     FunctionText,
+    argument_name,
     number_name,
+    own_name,
+    slot_name,
     unpacking,
     unwatching,
     write_mutations,
@@ -39,7 +42,7 @@ class CallShape:
     constants: tuple[torch.Tensor, ...]
 
     def names(self) -> list[str]:
-        return [f"in{at}" for at in self.source] + [f"own{index}" for index in range(len(self.constants))]
+        return [*map(argument_name, self.source), *map(own_name, range(len(self.constants)))]
 
 
 class CompiledGraph:
@@ -96,7 +99,7 @@ def inference_function(
     text = begin(shape)
     numbers.write(text, shape.names())
     text.bind("graph", run)
-    results = [*(f"r{index}" for index in range(len(meta.slots))), *map(number_name, numbers.handed)]
+    results = [*map(slot_name, range(len(meta.slots))), *map(number_name, numbers.returned)]
     call = f"{unpacking(results)} = graph([{', '.join(shape.names())}])"
     write_calls(text, [call], modes)
     write_mutations(text, meta, shape.names(), record=modes.record)
@@ -106,9 +109,9 @@ def inference_function(
 
 def begin(shape: CallShape) -> FunctionText:
     """Return the head of the function around a graph, with the tensors that the graph holds."""
-    text = FunctionText("compiled_graph", [f"in{index}" for index in range(shape.arguments)])
+    text = FunctionText("compiled_graph", [*map(argument_name, range(shape.arguments))])
     for index, constant in enumerate(shape.constants):
-        text.bind(f"own{index}", constant)
+        text.bind(own_name(index), constant)
     return text
 
 

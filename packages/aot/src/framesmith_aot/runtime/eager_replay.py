@@ -11,7 +11,17 @@ from torch import fx
 from torch.autograd.graph import GradientEdge
 
 from framesmith_aot.runtime.histories import Grads, with_history_of
-from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, OutputGroup, Source, fitting, stop_at_ends
+from framesmith_aot.trace.output_groups import (
+    End,
+    Ends,
+    Hidden,
+    NodeResult,
+    NodeShape,
+    OutputGroup,
+    Source,
+    fitting,
+    stop_at_ends,
+)
 from framesmith_aot.trace.replacements.table import called
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import LOCATION
@@ -85,12 +95,12 @@ def _shown_by(base: torch.Tensor, before: torch.Tensor, value: Any) -> Any:
 def sources_of(group: OutputGroup, groups: Sequence[OutputGroup]) -> list[Source | None]:
     """Return what a group reads, as `NodeShape.sources` has it; None for tensors that the user holds."""
     positions = {
-        edge: (index, sum(max(len(slots), 1) for slots in one.slots[:position]))
+        edge: NodeResult(index, sum(max(len(slots), 1) for slots in one.slots[:position]))
         for index, one in enumerate(groups)
         for position, edge in enumerate(one.out)
     }
     return [
-        positions[source] if isinstance(source, GradientEdge) else source if source >= 0 else None
+        positions[source] if isinstance(source, GradientEdge) else None if source.kind == "user" else source
         for source in group.into
     ]
 
@@ -105,13 +115,13 @@ def have_same_groups(nodes: Sequence[NodeShape], groups: Sequence[OutputGroup]) 
 
 
 def gradients_through(
-    group: OutputGroup, ends: Ends, tangents: Sequence[torch.Tensor | None], wanted: Collection[int | GradientEdge]
+    group: OutputGroup, ends: Ends, tangents: Sequence[torch.Tensor | None], wanted: Collection[End | GradientEdge]
 ) -> Grads:
     """Return the gradients of those operands of a group that are `wanted`, from the tangents of its results.
 
     Like autograd's engine, it skips nodes that lead to other operands only.
     """
-    found: dict[int | GradientEdge, torch.Tensor] = {}
+    found: dict[End | GradientEdge, torch.Tensor] = {}
 
     def leave(node: Any, grads: Sequence[torch.Tensor | None], _: Any) -> None:
         for (source, number), grad in zip(node.next_functions, grads, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 from torch.fx.node import Argument
 
-from framesmith_aot.partition.split import handed_out
+from framesmith_aot.partition.split import returned_numbers
 from framesmith_aot.runtime.codegen import FunctionText, number_name
 from framesmith_aot.trace.joint import JointGraph
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES
@@ -24,7 +24,7 @@ class ScalarText:
     results: Mapping[int, int]
 
     @property
-    def handed(self) -> list[int]:
+    def returned(self) -> list[int]:
         return [*self.results]
 
     def write(self, text: FunctionText, inputs: Sequence[str], wanted: Collection[int] | None = None) -> None:
@@ -55,7 +55,7 @@ class ScalarText:
 
 
 def numbers_at_calls(joint: JointGraph) -> ScalarText:
-    """Return the numbers of a traced graph; the forward graph returns those of `handed_out` after its slots."""
-    handed = handed_out(joint)
-    results = {at: len(joint.slots) + place for place, at in enumerate(handed)}
+    """Return the numbers of a traced graph; the forward graph returns those of `returned_numbers` after its slots."""
+    returned = returned_numbers(joint)
+    results = {at: len(joint.slots) + place for place, at in enumerate(returned)}
     return ScalarText(joint.numbers, {node: at for at, node in enumerate(joint.inputs)}, results)

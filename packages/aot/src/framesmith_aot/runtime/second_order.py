@@ -33,7 +33,7 @@ from framesmith_aot.runtime.replay_inputs import (
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aot.trace.joint import Binding, JointGraph
 from framesmith_aot.trace.metadata import GraphMeta, InputMeta, Origin
-from framesmith_aot.trace.output_groups import Ends, Hidden, NodeShape, OutputGroup, Source, edge_of, output_groups
+from framesmith_aot.trace.output_groups import End, Ends, Hidden, NodeShape, OutputGroup, Source, edge_of, output_groups
 from framesmith_aot.trace.saved import MODIFIED_IN_PLACE
 from framesmith_aten.layouts import overlaps_itself
 from framesmith_aten.operators import is_custom
@@ -43,9 +43,9 @@ from framesmith_guards import warn_user
 #: with the version counter and the version it had, and the generators' states before the call.
 Rerun = tuple[tuple[torch.Tensor | None, ...], Mapping[int, tuple[torch.Tensor, int]], tuple[torch.Tensor, ...]]
 
-#: Tensors that the user holds and a node reads, by position: mutated inputs, and n + that of outputs, where there are n
-#: inputs. They are aliases with the history at the call: the user may give the tensor another, even through this node.
-Held = Mapping[int, torch.Tensor]
+#: Tensors that the user holds and a node reads: mutated inputs, and outputs. They are aliases with the history at the
+#: call: the user may give the tensor another, even through this node.
+UserTensors = Mapping[End, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -95,25 +95,24 @@ class SecondOrder:
         versions = [f"{at}: ({one}, {names[at]}._version)" for at, one in zip(followed, counters, strict=True)]
         return f"({retained}, {{{', '.join(versions)}}}, {self.modes.states_text(text)})"
 
-    def read_by(self, node: NodeShape) -> dict[int, Source]:
-        """Return the operands that `node` reads, itself or through hidden results, by `Held` position."""
-        inputs = len(self.inputs)
-        found: dict[int, Source] = {}
+    def read_by(self, node: NodeShape) -> dict[End, Source]:
+        """Return the operands that `node` reads, itself or through hidden results, by their `UserTensors` key."""
+        found: dict[End, Source] = {}
         for source in node.sources:
-            if isinstance(source, int):
-                if source >= inputs:
+            if isinstance(source, End):
+                if source.kind == "output":
                     found[source] = source
                 continue
-            maker = self.nodes[source[0]].shape
-            slot = maker.results[source[1]]
+            maker = self.nodes[source.node].shape
+            slot = maker.results[source.position]
             if isinstance(slot, Hidden):
                 found |= self.read_by(maker)
                 continue
             origin = self._origin(slot)
             if origin.kind == "input" and self.meta.inputs[origin.index].writer is not None:
-                found[origin.index] = source
+                found[End("input", origin.index)] = source
             elif origin.kind == "output":
-                found[inputs + origin.index] = source
+                found[End("output", origin.index)] = source
         return found
 
     def _origin(self, slot: int) -> Origin:
@@ -126,21 +125,21 @@ class SecondOrder:
         self,
         rerun: Rerun,
         index: int,
-        held: Held,
+        user_tensors: UserTensors,
         present: Present,
         tangents: Sequence[torch.Tensor | None],
         wanted: Sequence[bool],
     ) -> Grads:
         """Return the gradients of the `wanted` operands of autograd node `index`, with their history.
 
-        The history leads through the tensors in `held` and the results in `present`. Precondition: no `obstacle`.
+        The history leads through `user_tensors` and the results in `present`. Precondition: no `obstacle`.
         """
         warn_user(SecondDerivativeWarning())
         inputs, versions, states = rerun
         values = [one.restored(value) for one, value in zip(self.inputs, inputs, strict=True)]
         remade = _mutated_since(versions) & {*present.stand_ins}
         restored = {at: _restored(values[at], present.stand_ins[at]) for at in remade}
-        ends, roots, groups, views = self._run(values, states, held, restored, present)
+        ends, roots, groups, views = self._run(values, states, user_tensors, restored, present)
         seeds = [None if tangent is None else history_of(tangent) for tangent in tangents]
         group, operands = groups[index], self.nodes[index].shape.sources
         sources = dict(zip(sources_of(group, groups), group.into, strict=True))
@@ -150,8 +149,8 @@ class SecondOrder:
         if not (present.results or views or self.modes.casting or restored):
             return grads
         instead = {edge_of(roots[slot]): result for slot, result in present.results.items()}
-        instead.update((edge, values[at]) for edge, at in ends.items() if 0 <= at < len(values))
-        instead.update((edge_of(tensor), tensor) for tensor in held.values())
+        instead.update((edge, values[end.position]) for edge, end in ends.items() if end.kind == "input")
+        instead.update((edge_of(tensor), tensor) for tensor in user_tensors.values())
         instead.update(views)
         return redirect_history(grads, instead | edges_of(seeds, tangents))
 
@@ -178,13 +177,13 @@ class SecondOrder:
         self,
         values: Sequence[torch.Tensor],
         states: Sequence[torch.Tensor],
-        held: Held,
+        user_tensors: UserTensors,
         restored: Mapping[int, torch.Tensor],
         present: Present,
     ) -> tuple[Ends, Mapping[int, torch.Tensor], list[OutputGroup], Mapping[GradientEdge, torch.Tensor]]:
         """Replay the graph: return its ends, the tensors of slots with gradients, its output groups, and views.
 
-        Histories lead to the tensors in `held`, but for views that are written to through other views: these are
+        Histories lead to `user_tensors`, but for views that are written to through other views: these are
         returned by their edges in the replay.
         """
         inputs = [
@@ -193,22 +192,21 @@ class SecondOrder:
             else one.alias(value, self.modes.casting)
             for at, (one, value) in enumerate(zip(self.inputs, values, strict=True))
         ]
-        count = len(inputs)
         tensors = [(at, value) for at, value in enumerate(inputs) if not self.inputs[at].is_number]
-        ends = {edge_of(value): at for at, value in tensors if value.requires_grad}
-        ends.update((edge_of(tensor), -1 - at) for at, tensor in held.items())
+        ends = {edge_of(value): End("input", at) for at, value in tensors if value.requires_grad}
+        ends.update((edge_of(tensor), End("user", at)) for at, tensor in enumerate(user_tensors.values()))
         made: dict[str, torch.Tensor] = {}
         changed: dict[str, tuple[int | str, torch.Tensor]] = {}
         views: dict[int, torch.Tensor] = {}
-        for at, tensor in held.items():
-            one = self.meta.inputs[at] if at < count else self.meta.outputs[at - count]
+        for (kind, at), tensor in user_tensors.items():
+            one = self.meta.inputs[at] if kind == "input" else self.meta.outputs[at]
             maker = at if isinstance(one, InputMeta) else one.maker
             if one.writer is not None and maker is not None:
                 changed[one.writer] = maker, tensor
             elif isinstance(maker, str):
                 made[maker] = tensor
             else:
-                views[at - count] = tensor
+                views[at] = tensor
         replay = EagerReplay(self.module, self.binding.attributes, inputs, made, changed)
         with self.modes.active(states):
             outputs = replay.run(*[inputs[at] for at in self.binding.placeholders])
@@ -221,8 +219,9 @@ class SecondOrder:
         for at, content in present.late_inputs.items():
             _overwrite(replay.inputs[at], content)
         recorded = self.meta.recorded_views
-        ends.update((edge_of(outputs[at]), count + at) for at in recorded)
-        groups = output_groups(roots, ends, {count + at: slot for at, slot in recorded.items() if slot is not None})
+        ends.update((edge_of(outputs[at]), End("output", at)) for at in recorded)
+        bases = {End("output", at): slot for at, slot in recorded.items() if slot is not None}
+        groups = output_groups(roots, ends, bases)
         if len(groups) == len(self.nodes):
             groups = [groups[node.group] for node in self.nodes]
         if not have_same_groups([node.shape for node in self.nodes], groups):

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from framesmith_aot.errors import AotUnsupported
-from framesmith_aot.runtime.autograd_node import AutogradNode, apply_of, forward_text
+from framesmith_aot.runtime.autograd_node import AutogradNode, Parameter, apply_of, forward_text
 from framesmith_aot.runtime.codegen import (
     FunctionText,
     count_versions,
     number_name,
+    slot_name,
     tuple_text,
     unpacking,
     view_name,
@@ -30,7 +31,7 @@ from framesmith_aot.runtime.histories import alias_before_write, history_text
 from framesmith_aot.runtime.numbers import ScalarText
 from framesmith_aot.runtime.second_order import SecondOrder, leading_to_inputs
 from framesmith_aot.trace.metadata import GraphMeta, InputView
-from framesmith_aot.trace.output_groups import Hidden, Source
+from framesmith_aot.trace.output_groups import End, Hidden, Source
 from framesmith_aot.trace.views import numbers_of_steps
 from framesmith_aten.contract import BoxedFn
 
@@ -51,7 +52,7 @@ def training_function(
     text = begin(shape)
     numbers.write(text, shape.names())
     writing = _Writing(text, meta, shape.names(), nodes, second, numbers)
-    viewed, saved = _viewed(nodes, meta), _saved_inputs(nodes)
+    viewed, saved = _viewed(nodes, meta), {at for node in nodes for at in node.part.saved_inputs}
     versioned = [at for at in meta.written if meta.inputs[at].versioned]
     # An input with a node may be a view with a history: the write gives it another node, which later readers see.
     counted = [at for at in versioned if meta.inputs[at].has_node or at in viewed or at not in saved]
@@ -74,7 +75,7 @@ def training_function(
             calls += [f"{number_name(at)} = results[{position}]" for at, position in numbers.results.items()]
     write_calls(text, calls, replace(modes, unwatched=False))
     for index in _slots_without_gradients(meta):
-        text.line(f"r{index} = results[{index}]")
+        text.line(f"{slot_name(index)} = results[{index}]")
     write_mutations(text, meta, writing.inputs, record=modes.record, copied=writing.copied, counted=counted)
     _write_notes(writing)
     write_outputs(text, meta, writing.inputs, record=modes.record, made=writing.made)
@@ -110,30 +111,25 @@ def _slots_without_gradients(meta: GraphMeta) -> list[int]:
 
 def _viewed(nodes: Sequence[AutogradNode], meta: GraphMeta) -> set[int]:
     """Return the inputs of which a node reads a returned view: a later mutation would give the view another history."""
-    first = len(meta.inputs)
-    sources = {at for node in nodes for at in node.part.shape.sources if isinstance(at, int) and at >= first}
-    roles = [meta.outputs[at - first].role for at in sources]
+    ends = {source for node in nodes for source in node.part.shape.sources if isinstance(source, End)}
+    roles = [meta.outputs[end.position].role for end in ends if end.kind == "output"]
     return {role.index for role in roles if isinstance(role, InputView)}
 
 
-def _saved_inputs(nodes: Sequence[AutogradNode]) -> set[int]:
-    return {one.index for node in nodes for one in node.part.handed if one.from_input}
-
-
-def _given_to_all(writing: _Writing) -> dict[str, str]:
+def _given_to_all(writing: _Writing) -> dict[Parameter, str]:
     """Return the names that each node's forward takes after its operands, and the expressions they stand for."""
     text, inputs = writing.text, writing.inputs
-    given = {"inputs": tuple_text(inputs)}
-    if _slots_without_gradients(writing.meta) or len(writing.nodes) > 1 or writing.numbers.handed:
+    given: dict[Parameter, str] = {"inputs": tuple_text(inputs)}
+    if _slots_without_gradients(writing.meta) or len(writing.nodes) > 1 or writing.numbers.returned:
         given["results"] = "[]"
     saving = [node.part for node in writing.nodes if node.part.reads]
     if saving and isinstance(writing.second, SecondOrder):
-        watched = set.intersection(*[part.handed_inputs for part in saving])
+        watched = set.intersection(*[part.saved_inputs for part in saving])
         given["rerun"] = writing.second.rerun_expression(text, inputs, writing.before, watched)
     elif saving:
         given["rerun"] = leading_to_inputs(text, writing.meta, inputs, writing.before)
-    if any(node.held for node in writing.nodes):
-        given["held"] = "{}"
+    if any(node.user_tensors for node in writing.nodes):
+        given["user_tensors"] = "{}"
     if writing.noted:
         given["written"] = "{}"
     return given
@@ -142,33 +138,30 @@ def _given_to_all(writing: _Writing) -> dict[str, str]:
 def _node_calls(writing: _Writing, index: int, applied: str, given: Sequence[str]) -> Iterator[str]:
     """Yield the statements that apply a node, after those that make its operands."""
     node = writing.nodes[index].part.shape
-    inputs = writing.inputs
-    for at in node.sources:
-        view = at - len(inputs) if isinstance(at, int) else -1
-        slot = writing.meta.base_slot(view) if view >= 0 else -1 if isinstance(at, int) else _slot(writing.nodes, *at)
-        yield from _receiving(writing, index, slot)
-        if view >= 0:
+    for source in node.sources:
+        yield from _receiving(writing, index, _slot(writing, source))
+        if isinstance(source, End) and source.kind == "output":
             if index == 0:
-                _refuse_unknown_numbers(writing, view)
-            yield from view_statements(writing.text, writing.meta, view, inputs, writing.made)
-    for at, operand in writing.nodes[index].held.items():
+                _refuse_unknown_numbers(writing, source.position)
+            yield from view_statements(writing.text, writing.meta, source.position, writing.inputs, writing.made)
+    for end, operand in writing.nodes[index].user_tensors.items():
         name = _operand(writing, operand)
-        yield f"held[{at}] = {history_text(writing.text, name)}"
-    operands = [_operand(writing, at) for at in node.sources]
+        yield f"user_tensors[{writing.text.literal(end)}] = {history_text(writing.text, name)}"
+    operands = [_operand(writing, source) for source in node.sources]
     results = [_name(writing.nodes, index, position) for position in range(len(node.results))]
     yield f"{unpacking(results)} = {applied}({', '.join([*operands, *given])})"
 
 
 def _receiving(writing: _Writing, index: int, slot: int | None) -> Iterator[str]:
     """Yield the statements with which an input receives this slot, if one does, before node `index` reads it."""
-    copy = writing.meta.early_copies.get(-1 if slot is None else slot)
+    copy = None if slot is None else writing.meta.early_copies.get(slot)
     if copy is None or copy.slot in writing.copied:
         return
     name = writing.copied[copy.slot] = writing.inputs[copy.index]
-    if any(copy.index in later.part.shape.sources for later in writing.nodes[index:]):
+    if any(End("input", copy.index) in later.part.shape.sources for later in writing.nodes[index:]):
         before = writing.before[copy.index] = f"before{copy.index}"
         yield f"{before} = {history_text(writing.text, name)}"
-    yield f"{name}.copy_(r{copy.slot})"
+    yield f"{name}.copy_({slot_name(copy.slot)})"
 
 
 def _refuse_unknown_numbers(writing: _Writing, position: int) -> None:
@@ -191,24 +184,28 @@ def _write_notes(writing: _Writing) -> None:
         writing.text.line(f"written[{at}] = {alias}, {name}._version, {ref}({name})")
 
 
-def _slot(nodes: Sequence[AutogradNode], index: int, position: int) -> int:
-    """Return the slot that a node's result is, -1 for a hidden one."""
-    result = nodes[index].part.shape.results[position]
-    return result if isinstance(result, int) else -1
+def _slot(writing: _Writing, source: Source) -> int | None:
+    """Return the slot that an operand is, or a view of; None for an input, a view of one, and a hidden result."""
+    if isinstance(source, End):
+        return writing.meta.base_slot(source.position) if source.kind == "output" else None
+    result = writing.nodes[source.node].part.shape.results[source.position]
+    return None if isinstance(result, Hidden) else result
 
 
-def _operand(writing: _Writing, at: Source) -> str:
+def _operand(writing: _Writing, source: Source) -> str:
     """Return the name of a node's operand: the input where the slot was copied to one.
 
     An operand that reads a mutated input as it was before has another history than one that reads it after.
     """
-    if not isinstance(at, int):
-        return writing.copied.get(_slot(writing.nodes, *at)) or _name(writing.nodes, *at)
-    if at in writing.before:
-        return writing.before[at]
-    return writing.inputs[at] if at < len(writing.inputs) else view_name(at - len(writing.inputs))
+    if not isinstance(source, End):
+        slot = _slot(writing, source)
+        copied = None if slot is None else writing.copied.get(slot)
+        return copied or _name(writing.nodes, *source)
+    if source.kind == "output":
+        return view_name(source.position)
+    return writing.before.get(source.position) or writing.inputs[source.position]
 
 
 def _name(nodes: Sequence[AutogradNode], index: int, position: int) -> str:
     result = nodes[index].part.shape.results[position]
-    return f"hidden{index}_{position}" if isinstance(result, Hidden) else f"r{result}"
+    return f"hidden{index}_{position}" if isinstance(result, Hidden) else slot_name(result)

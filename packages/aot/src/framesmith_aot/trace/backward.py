@@ -21,8 +21,10 @@ from framesmith_aot.trace.collect import Collected, InputPair, ScalarOutputs
 from framesmith_aot.trace.numbers import computed_with
 from framesmith_aot.trace.output_groups import (
     BEFORE_ALL_OTHERS,
+    End,
     Ends,
     Hidden,
+    NodeResult,
     NodeShape,
     Operand,
     OutputGroup,
@@ -71,8 +73,8 @@ def trace_backward(tracer: GraphTracer, found: Collected, pairs: Sequence[InputP
     tracer.phase = "backward"
     roots = {index: wrapper for index, wrapper in enumerate(slots) if functional.differentiable(wrapper)}
     ends = _ends(pairs)
-    ends.update((edge_of(view), len(pairs) + at) for at, view in found.views.items())
-    bases = {len(pairs) + at: slot for at, slot in found.meta.recorded_views.items() if slot is not None}
+    ends.update((edge_of(view), End("output", at)) for at, view in found.views.items())
+    bases = {End("output", at): slot for at, slot in found.meta.recorded_views.items() if slot is not None}
     groups = output_groups(roots, ends, bases)
     if not all(group.into for group in groups):
         raise AotUnsupported("inner-leaf", "a result with gradients", "its gradients reach no input of the graph")
@@ -113,7 +115,7 @@ def _saved(
 
 
 #: By group and operand: why autograd gives no gradient.
-Refusals = dict[int, dict[int | GradientEdge, Refusal]]
+Refusals = dict[int, dict[End | GradientEdge, Refusal]]
 
 
 def _refusals(passing: _BackwardTrace, seeds: Mapping[int, torch.Tensor]) -> Refusals:
@@ -142,13 +144,13 @@ def _stops(refusals: Refusals) -> dict[int, int]:
     return {index: number for index, number in numbers.items() if number != BEFORE_ALL_OTHERS}
 
 
-def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, int]:
-    ends: dict[GradientEdge, int] = {}
+def _ends(pairs: Sequence[InputPair]) -> dict[GradientEdge, End]:
+    ends: dict[GradientEdge, End] = {}
     for index, pair in enumerate(pairs):
         if pair.requires_grad:
-            ends[edge_of(pair.leaf)] = index
+            ends[edge_of(pair.leaf)] = End("input", index)
             if pair.history is not None:
-                ends[GradientEdge(pair.history, 0)] = index
+                ends[GradientEdge(pair.history, 0)] = End("input", index)
     return ends
 
 
@@ -164,7 +166,7 @@ class _BackwardTrace:
         self.groups = groups
         self.ends = ends
         #: By group and operand: the gradient so far.
-        self.grads: dict[tuple[int, int | GradientEdge], torch.Tensor] = {}
+        self.grads: dict[tuple[int, End | GradientEdge], torch.Tensor] = {}
         #: The tangents of hidden results.
         self.hidden: dict[GradientEdge, torch.Tensor] = {}
 
@@ -185,7 +187,7 @@ class _BackwardTrace:
                 torch.autograd.grad([*roots.values()], wanted, given, retain_graph=True, allow_unused=True)
 
     def refusal(
-        self, index: int, seeds: Mapping[int, torch.Tensor], wanted: Collection[int | GradientEdge]
+        self, index: int, seeds: Mapping[int, torch.Tensor], wanted: Collection[End | GradientEdge]
     ) -> Refusal | None:
         """Return why autograd refuses the gradients that are `wanted` of a group's operands, or None.
 
@@ -252,7 +254,7 @@ class _BackwardTrace:
             if target in group.into or edge in group.out:
                 self._note(index, target, grad)
 
-    def _note(self, index: int, target: int | GradientEdge, grad: torch.Tensor) -> None:
+    def _note(self, index: int, target: End | GradientEdge, grad: torch.Tensor) -> None:
         value = functional.current_value(grad)
         with functional.below():
             known = self.grads.get((index, target))
@@ -285,18 +287,18 @@ class _BackwardTrace:
     ) -> list[JointNode]:
         """Return the autograd nodes after the pass. `saved`: by eager mode, by group; `order`: see `JointNode`."""
         found: list[JointNode] = []
-        positions: dict[GradientEdge, tuple[int, int]] = {}
+        positions: dict[GradientEdge, NodeResult] = {}
         for index, group in enumerate(self.groups):
             results: list[int | Hidden] = []
             tangents: list[fx.Node] = []
             for edge, slots in zip(group.out, group.slots, strict=True):
-                positions[edge] = index, len(results)
+                positions[edge] = NodeResult(index, len(results))
                 results += slots or [_hidden(edge, numbers.of)]
                 of_edge = [seeds[slot] for slot in slots] or [self._tangent_inside(edge)]
                 tangents += [self.tracer.node_of(functional.current_value(one)) for one in of_edge]
             refused = refusals.get(index, {})
             operands = [
-                Operand(source if isinstance(source, int) else positions[source], reached, refused.get(source))
+                Operand(source if isinstance(source, End) else positions[source], reached, refused.get(source))
                 for source, reached in zip(group.into, group.reached, strict=True)
             ]
             eager_saved = NOTHING_SAVED if len(refused) == len(operands) else saved[index]
@@ -316,7 +318,7 @@ class _BackwardTrace:
         return self.hidden[edge]
 
 
-def _leading(group: OutputGroup, ends: Ends, wanted: Collection[int | GradientEdge]) -> list[Any]:
+def _leading(group: OutputGroup, ends: Ends, wanted: Collection[End | GradientEdge]) -> list[Any]:
     """Return the nodes of a group on the way to the operands that are `wanted`."""
     inner, leading = {*group.nodes}, set[Any]()
     pending = [node for node in group.nodes if any(ends.get(edge, edge) in wanted for edge in edges(node))]

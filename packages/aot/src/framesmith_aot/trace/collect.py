@@ -218,12 +218,11 @@ def _mutation(index: int, pair: InputPair, slots: _Slots, keep: bool) -> CopyBac
         return False
     # Mutated in no_grad, or through a detached alias: autograd does not see it.
     hidden = pair.run.grad_fn is pair.history
-    return (hidden and keep) or CopyBack(index, slots.add(_mutated_value(pair, hidden)), hidden)
-
-
-def _mutated_value(pair: InputPair, hidden: bool) -> torch.Tensor:
-    """Return a wrapper of the final value: another object than the input's wrapper, which stands for the input."""
-    return functional.wrap(functional.current_value(pair.run)) if hidden else pair.run
+    if hidden and keep:
+        return True
+    # Another object than the input's wrapper, which stands for the input.
+    final = functional.wrap(functional.current_value(pair.run)) if hidden else pair.run
+    return CopyBack(index, slots.add(final), hidden)
 
 
 def _roles(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -> list[Output]:
@@ -249,7 +248,9 @@ def _roles(inputs: Sequence[InputPair], outputs: Sequence[Any], slots: _Slots) -
         elif (owner := owners.get(storage_id(value))) is not None:
             roles.append(_input_view(inputs[owner].run, value, owner, slots))
         else:
-            _check_fresh(value, position)
+            if value.requires_grad and value.is_leaf and not value._is_view():
+                why = "the graph makes a leaf that requires gradients"
+                raise AotUnsupported("leaf-output", f"output {position}", why)
             roles.append(_slot(value, *bases[storage_id(value)], slots))
     return roles
 
@@ -258,11 +259,6 @@ def _constant(value: Any, position: int) -> Constant:
     if isinstance(value, torch.Tensor):
         raise AotUnsupported("foreign-output", f"output {position}", "a tensor that the graph did not compute")
     return Constant(value)
-
-
-def _check_fresh(value: torch.Tensor, position: int) -> None:
-    if value.requires_grad and value.is_leaf and not value._is_view():
-        raise AotUnsupported("leaf-output", f"output {position}", "the graph makes a leaf that requires gradients")
 
 
 def _input_view(base: torch.Tensor, value: torch.Tensor, index: int, slots: _Slots) -> InputView:
@@ -350,15 +346,13 @@ def _replayed(value: torch.Tensor, base: torch.Tensor, steps: Steps) -> tuple[St
     return steps, _outside_autograd(value, base, detached)
 
 
-def _is_recorded(value: torch.Tensor) -> bool:
-    """Whether autograd records mutations of this view."""
-    return value._is_view() and bool(unstable.get_creation_meta(value) == unstable.CreationMeta.DEFAULT)
-
-
 def _outside_autograd(value: torch.Tensor, base: torch.Tensor, detached: bool) -> bool:
     """Whether the base has gradients that do not flow through the view."""
     if not functional.differentiable(value):
-        return base.requires_grad and not (detached and _is_recorded(value))
+        if not base.requires_grad or not detached or not value._is_view():
+            return base.requires_grad
+        # Autograd records no mutations of such a view.
+        return bool(unstable.get_creation_meta(value) != unstable.CreationMeta.DEFAULT)
     whole = base if base._base is None else base._base
     related = value is whole or value._base is whole
     if detached or not base.requires_grad or not related or not _leads_to(value, base):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -29,8 +29,26 @@ from framesmith_aot.trace.saved import NOTHING_SAVED, SavedByEager
 from framesmith_aot.trace.views import NumberAt
 from framesmith_aten.symbolic import all_equal
 
-#: The edges at which gradients leave the graph for an input or a view, with its position.
-Ends = Mapping[GradientEdge, int]
+
+class End(NamedTuple):
+    """A tensor at which gradients leave the graph: an input, an output that is a view, or one that the user holds."""
+
+    kind: Literal["input", "output", "user"]
+    position: int
+
+
+class NodeResult(NamedTuple):
+    """A result of an autograd node, by the positions of both."""
+
+    node: int
+    position: int
+
+
+Ends = Mapping[GradientEdge, End]
+"""The edges at which gradients leave the graph."""
+
+Source = End | NodeResult
+"""The source of a node's operand."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +65,6 @@ class Hidden:
     @property
     def numbers(self) -> list[NumberAt]:
         return [length for length in self.shape if isinstance(length, NumberAt)]
-
-
-#: The source of a node's operand: the position of an input, n + that of an output that is a view (where there are n
-#: inputs), or a node and the position among its results.
-Source = int | tuple[int, int]
 
 
 #: A sequence number. Of the nodes that are ready, the engine runs the one with the highest number.
@@ -104,14 +117,14 @@ class OutputGroup:
     """Nodes of autograd's graph, the edges at which gradients enter them, and those at which they leave.
 
     `out`: gradient edges of the group's own nodes, for its slots and for what other groups read; `slots`: for each the
-    positions of its slots (none: hidden). `into`: what the group reads, positions of inputs and views, and edges of
-    other groups; `reached`: see `Operand`.
+    positions of its slots (none: hidden). `into`: what the group reads, inputs and views, and edges of other groups;
+    `reached`: see `Operand`.
     """
 
     nodes: list[Any] = field(default_factory=list)
     out: list[GradientEdge] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
-    into: list[int | GradientEdge] = field(default_factory=list)
+    into: list[End | GradientEdge] = field(default_factory=list)
     reached: list[frozenset[int]] = field(default_factory=list)
 
     def position_out(self, edge: GradientEdge) -> int:
@@ -127,7 +140,7 @@ class OutputGroup:
 
 
 def output_groups(
-    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[int, int] = MappingProxyType({})
+    roots: Mapping[int, torch.Tensor], ends: Ends, bases: Mapping[End, int] = MappingProxyType({})
 ) -> list[OutputGroup]:
     """Return the groups, each before its readers.
 
@@ -159,7 +172,7 @@ def output_groups(
 
 
 def order_of(
-    groups: Sequence[OutputGroup], bases: Mapping[int, int], last: Mapping[int, int] = MappingProxyType({})
+    groups: Sequence[OutputGroup], bases: Mapping[End, int], last: Mapping[int, int] = MappingProxyType({})
 ) -> list[int]:
     """Return the groups' positions, each after what it reads, else by sequence number.
 
@@ -171,7 +184,7 @@ def order_of(
     number = {id(group): index for index, group in enumerate(groups)}
     for index, group in enumerate(groups):
         read = [of_edge[source] for source in group.into if isinstance(source, GradientEdge)]
-        read += [of_slot[bases[source]] for source in group.into if isinstance(source, int) and source in bases]
+        read += [of_slot[bases[source]] for source in group.into if isinstance(source, End) and source in bases]
         sorter.add(index, *(number[id(one)] for one in read))
     sorter.prepare()
     ready: list[tuple[int, int]] = []

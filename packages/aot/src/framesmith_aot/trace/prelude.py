@@ -18,8 +18,8 @@ from torch import fx
 from framesmith_aot.torch_adapter import unstable
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.layouts import storage_id
-from framesmith_aten.meta import EXAMPLE, Effects
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.meta import EXAMPLE
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import computes_number, effects_of, is_call
 
 #: Fewer copies cost less than the call of another graph.
@@ -41,7 +41,9 @@ def prelude_of(gm: fx.GraphModule) -> tuple[Part, Part] | None:
     calls = list(filter(is_call, gm.graph.nodes))
     first = calls[: _end_of_prelude(calls)]
     rest = [*calls[len(first) :], *gm.graph.find_nodes(op="output")]
-    if not first or not all(map(_is_sure, calls)) or not _are_independent(gm, first, rest):
+    # A call that computes numbers may divide by 0.
+    may_raise = any(effects_of(node).may_fail or computes_number(node) for node in calls)
+    if not first or may_raise or not _are_independent(gm, first, rest):
         return None
     return _part(gm, first), _part(gm, rest)
 
@@ -53,18 +55,11 @@ def _end_of_prelude(calls: Sequence[fx.Node]) -> int:
         if node.target is unstable.set_grad_enabled:
             records = node.args[0] is True
             end = at + 1 if records else end
-        elif records or _has_other_effects(effects_of(node)):
-            break
+        else:
+            effects = effects_of(node)
+            if records or effects.random or effects.irreversible or effects.reshaped or effects.unproven:
+                break
     return end
-
-
-def _is_sure(node: fx.Node) -> bool:
-    """Whether a call raises for no data; a call that computes numbers may divide by 0."""
-    return not effects_of(node).may_fail and not computes_number(node)
-
-
-def _has_other_effects(effects: Effects) -> bool:
-    return effects.random or effects.irreversible or effects.reshaped or effects.unproven
 
 
 def _are_independent(gm: fx.GraphModule, first: Sequence[fx.Node], rest: Sequence[fx.Node]) -> bool:

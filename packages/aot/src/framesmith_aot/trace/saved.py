@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from framesmith_aten.layouts import storage_id
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.nested import tensors_in
 
 #: Prefixes of the attributes of autograd's nodes that show saved values; only tensors have the second one. Reading a
 #: saved symbolic number would specialise it.
@@ -49,12 +49,9 @@ def saved_by(nodes: Collection[Any], slots: Mapping[int, int], inputs: Mapping[i
     """Return what `nodes` save. `slots` and `inputs`: positions by `framesmith_aten.layouts.storage_id`."""
     storages = {storage_id(tensor) for node in nodes for tensor in _saved(node)}
     found = [sorted(where[key] for key in storages if key in where) for where in (slots, inputs)]
-    return SavedByEager(bool(storages) or any(map(_runs_once, nodes)), tuple(found[0]), tuple(found[1]))
-
-
-def _runs_once(node: Any) -> bool:
-    """Whether a node holds another without showing it: the node of a mutation through a view."""
-    return type(node).__name__ == "CopySlices"
+    # The node of a mutation through a view holds another without showing it.
+    runs_once = any(type(node).__name__ == "CopySlices" for node in nodes)
+    return SavedByEager(bool(storages) or runs_once, tuple(found[0]), tuple(found[1]))
 
 
 def _saved(node: Any) -> Iterator[torch.Tensor]:

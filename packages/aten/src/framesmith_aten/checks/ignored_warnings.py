@@ -1,4 +1,4 @@
-"""Suppresses warnings that are repeated, or that come from a trial."""
+"""Suppresses warnings that are repeated, or that come from a probe."""
 
 from __future__ import annotations
 

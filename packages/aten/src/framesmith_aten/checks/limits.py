@@ -1,6 +1,6 @@
 """Ranges of symbolic numbers that an operator's kernel accepts: a dtype's range, one sign.
 
-A trial asks about the present value; for others the kernel may raise for overflow, or for a divisor of 0. So trials ask
+A probe asks about the present value; for others the kernel may raise for overflow, or for a divisor of 0. So probes ask
 about the ends of the dtypes' ranges and about numbers around 0, and guards state that the number is in an accepted
 range.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_aten.checks import trials
+from framesmith_aten.checks import kernel_probes
 from framesmith_aten.symbolic import holds_at_present, is_symbolic
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -73,7 +73,7 @@ def _to_check(op: OpOverload, number: Any, given: Given) -> Iterator[Any]:
 
 
 def _takes(op: OpOverload, given: Given, kind: type, value: float) -> bool:
-    return trials.verdict(op, *given(kind(value))).refusal is None
+    return kernel_probes.verdict(op, *given(kind(value))).refusal is None
 
 
 def _rely(op: OpOverload, number: Any, given: Given) -> None:

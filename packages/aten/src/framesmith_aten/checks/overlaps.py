@@ -26,7 +26,8 @@ from framesmith_aten.layouts import (
     spanned,
     storage_id,
 )
-from framesmith_aten.operators import arguments, row, shows_part, tensors_in, written
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import arguments, row, shows_part, written
 from framesmith_aten.symbolic import as_expressions, has_symbols, holds, holds_at_present
 
 #: The ids of refused calls.

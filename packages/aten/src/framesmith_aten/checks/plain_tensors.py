@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from framesmith_aten.errors import TraceUnsupported
-from framesmith_aten.operators import arguments, tensors_in
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import arguments
 from framesmith_aten.torch_adapter import unstable
 from framesmith_guards.torch_adapter import no_dispatch
 

@@ -24,11 +24,28 @@ from typing import Any, Final, TypeVar
 import torch
 
 from framesmith_guards.needs import report_missing
-from framesmith_guards.torch_adapter import TorchGuardSource, TorchSource
+from framesmith_guards.torch_adapter import TorchDispatchMode, TorchGuardSource, TorchSource
 
 _REPLACED: Final = "torch._dynamo"
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class LightDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that runs operators by `dispatch`, without an import of torch._dynamo.
+
+    Torch wraps a `__torch_dispatch__` of the class body in a function that imports it (a second) at its first call.
+    """
+
+    dispatch: Callable[..., Any]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+        cls.__torch_dispatch__ = cls.dispatch  # type: ignore[method-assign]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 class _Stand(ModuleType):

@@ -1,13 +1,5 @@
 """Torch's fake tensors: the one maker of FakeTensorMode, and the search for the mode of given values.
 
-Note [Rules that are wrong]: torch's rule for packing a padded sequence, used only for symbolic sizes, gives batch sizes
-of the data's dtype and data of one sequence's shape; here the result is data-dependent, as without symbols. Torch's
-rules for the derivative of a loss divide by the number of elements, which may be 0; the derivative of the sum has the
-same layout as that of the mean. Its rules for functional batch norm give running statistics the dtype of the
-computation, where kernels keep the arguments'. Its rule for dropout that drops nothing returns the argument, where
-kernels copy. The primitive that views an empty tensor declares a write: torch's cache of results takes it for no view,
-and gave it a storage of its own from the second time on.
-
 Note [The thread that sets the device guard]: a torch built with CUDA, on a machine without a GPU, lets the first mode
 that is entered replace the guard of CUDA devices. In torch 2.11 the new one belongs to that thread, and all threads use
 it after the thread has ended: a crash. So a thread sets it that does not end.
@@ -49,10 +41,12 @@ T = TypeVar("T")
 #: and no end of its own.
 MOST_RESULTS = 2048
 
-#: See Note [Rules that are wrong].
+#: Operators whose results are data-dependent with symbols too: torch's rule for packing a padded sequence gives batch
+#: sizes of the data's dtype and data of one sequence's shape.
 _WRONG_RULES = frozenset({aten._pack_padded_sequence.default})
 
-#: Primitives that are views by another operator, which torch's cache of results knows to be one; see the same note.
+#: Primitives that are views by another operator, which torch's cache of results knows to be one. The primitive declares
+#: a write, and gave an empty tensor a storage of its own from the second time on.
 _VIEWS = {torch.ops.prims.as_strided.default: torch.ops.aten.as_strided.default}
 
 #: Operators whose rules call others on fakes while no mode is active. The first such call in a process has torch import
@@ -66,13 +60,14 @@ _CALLING = frozenset(
     }
 )
 
-#: Operators whose last results are new values of arguments, by these arguments' positions; see the same note.
+#: Operators whose last results are new values of arguments, by these arguments' positions. They have the arguments'
+#: dtypes; by torch's rules, that of the computation.
 _NEW_VALUES = {
     aten._batch_norm_with_update_functional.default: (3, 4),
     aten._native_batch_norm_legit_functional.default: (3, 4),
 }
 
-#: Operators whose rules may return their first argument, which kernels copy; see the same note.
+#: Operators whose rules may return their first argument, which kernels copy (dropout that drops nothing).
 _COPYING = frozenset({aten.native_dropout.default})
 
 
@@ -209,12 +204,12 @@ class _FakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return _result(self, func, args, kwargs, lambda args: run(func, types, args, kwargs))
 
 
-# Assigned after the class is made: in the class body torch wraps it in a function that turns its hook off.
+# Not in the class body: see `LightDispatchMode`.
 setattr(_FakeTensorMode, "__torch_dispatch__", _light_dispatch())  # noqa: B010
 
 
 def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callable[[Any], Any]) -> Any:
-    """Return an operator's result: for symbols, the remembered one; see Note [Rules that are wrong].
+    """Return an operator's result: for symbols, the remembered one.
 
     `run` calls torch's rule with other positional arguments.
     """
@@ -238,6 +233,7 @@ def _result(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, run: Callab
             return run(args)
         return dispatched(mode, func, args, kwargs, lambda: _computed(mode, func, args, run))
     except ZeroDivisionError:
+        # Rules for losses divide by the number of elements; the derivative of the sum has the layout of the mean's.
         named = [argument.name for argument in func._schema.arguments[: len(args)]]
         if "reduction" not in named or args[at := named.index("reduction")] != unstable.Reduction.MEAN.value:
             raise

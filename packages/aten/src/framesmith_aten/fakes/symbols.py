@@ -31,6 +31,7 @@ import torch
 from framesmith_aten.fakes.light_fakes import is_described_by_layout
 from framesmith_aten.fakes.light_nodes import LightNode
 from framesmith_aten.fakes.light_torch import NamedSource, discard_report, rebuilt, rebuilt_globals, report_slow
+from framesmith_aten.symbolic import hint_or_none, number_type
 from framesmith_guards.errors import GuardError
 from framesmith_guards.kinds.shapes import EXACT, call_expr, type_given
 from framesmith_guards.stacks import Location, current_location
@@ -243,10 +244,14 @@ def symbolic_fake(
     `unbacked` are symbols without a hint. GuardError for a range without the present size.
     """
     env = attach_shape_env(mode)
-    _check_ranges(tensor, ranges or {})
+    for dim, (least, most) in (ranges or {}).items():
+        if (size := tensor.size(dim)) < least or (most is not None and size > most):
+            raise GuardError(f"dimension {dim} has size {size}, not one from {least} to {most}")
+    # The trace meets a view alone: the sizes of its base are static.
+    static = [DimDynamic.STATIC] * tensor._base.dim() if tensor._base is not None else None
     context: Any = StatelessSymbolicContext(
         dynamic_sizes=[_kind(dim, dims, unbacked, ranges or {}) for dim in range(tensor.dim())],
-        view_base_context=_static_context(tensor._base),
+        view_base_context=None if static is None else StatelessSymbolicContext(dynamic_sizes=static),
     )
     # Autograd's views are made in the memory of the base's fake, which has to have the base's offset.
     if is_described_by_layout(tensor) and not (tensor.requires_grad and tensor.storage_offset()):
@@ -264,18 +269,6 @@ def _kind(dim: int, dims: Collection[int], unbacked: Collection[int], ranges: Ma
     if dim not in dims:
         return DimDynamic.STATIC
     return DimDynamic.DYNAMIC if dim in ranges else DimDynamic.DUCK
-
-
-def _static_context(base: torch.Tensor | None) -> Any:
-    """Static sizes for a view's base: the trace meets the view alone."""
-    return None if base is None else StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC] * base.dim())
-
-
-def _check_ranges(tensor: torch.Tensor, ranges: Mapping[int, tuple[int, int | None]]) -> None:
-    for dim, (least, most) in ranges.items():
-        size = tensor.size(dim)
-        if size < least or (most is not None and size > most):
-            raise GuardError(f"dimension {dim} has size {size}, not one from {least} to {most}")
 
 
 def _limit(env: ShapeEnv, size: Any, least: int, most: int | None) -> None:
@@ -337,9 +330,9 @@ def computed_number(mode: FakeTensorMode, function: str, operands: Sequence[Any]
     give an unbacked result.
     """
     env = attach_shape_env(mode)
-    hints = [hint_of(operand) for operand in operands]
+    hints = [hint_or_none(operand) for operand in operands]
     if None in hints:
-        kind = type_given(function, [type_of(operand) for operand in operands])
+        kind = type_given(function, [number_type(operand) for operand in operands])
         return None if kind is None else env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     try:
         result = EXACT[function](*hints)
@@ -359,24 +352,6 @@ def _has_symbol(result: Any) -> bool:
     if type(result) is int:
         return -(2**63) <= result < 2**63
     return type(result) is float and math.isfinite(result) and result != 0.0
-
-
-def hint_of(number: Any) -> Any:
-    """Return a number's present value, symbolic or not; None for an unbacked one."""
-    if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return number
-    return number.node.hint if number.node.has_hint() else None
-
-
-def has_unbacked_length(tensor: torch.Tensor) -> bool:
-    return None in map(hint_of, tensor.shape)
-
-
-def type_of(number: Any) -> type:
-    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
-        given: type = number.node.pytype
-        return given
-    return type(number)
 
 
 def expr_of(number: Any) -> sympy.Basic:

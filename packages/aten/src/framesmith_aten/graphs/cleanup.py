@@ -168,10 +168,10 @@ def _is_identity_view(node: fx.Node) -> bool:
     after = node.meta.get("val")
     if not is_view(node.target) or not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    return type_of(before) == type_of(after) and _has_same_layout(before, after)
+    return element_type(before) == element_type(after) and _has_same_layout(before, after)
 
 
-def type_of(value: torch.Tensor) -> tuple[Any, ...]:
+def element_type(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.layout, value.is_conj(), value.is_neg()
 
 

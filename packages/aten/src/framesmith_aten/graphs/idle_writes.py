@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from framesmith_aten.graphs.cleanup import key_of, type_of
+from framesmith_aten.graphs.cleanup import element_type, key_of
 from framesmith_aten.graphs.nodes import is_pure
 from framesmith_aten.operators import is_view, view_written
 from framesmith_aten.symbolic import all_equal
@@ -36,7 +36,7 @@ def _same_as(node: fx.Node) -> fx.Node | None:
 def _copies_as_it_is(node: fx.Node, source: fx.Node) -> bool:
     """Whether a copy changes neither type nor shape, nor strides where they matter: not where they are only written."""
     one, other = node.meta["val"], source.meta["val"]
-    if one.layout is not torch.strided or one.device != other.device or type_of(one) != type_of(other):
+    if one.layout is not torch.strided or one.device != other.device or element_type(one) != element_type(other):
         return False
     if len(one.shape) != len(other.shape) or not all_equal(one.shape, other.shape):
         return False

@@ -14,7 +14,7 @@ from torch import fx
 from framesmith_aten import failures
 from framesmith_aten.graphs.numbers import TOTAL, is_number_node
 from framesmith_aten.operators import arguments, is_effect, is_view
-from framesmith_aten.symbolic import hint, holds
+from framesmith_aten.symbolic import hint_or_guess, holds
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 
@@ -116,7 +116,7 @@ def factory_options(value: torch.Tensor) -> dict[str, Any]:
 def tensor_bytes(value: Any) -> int:
     """Return the bytes of a tensor's elements (with hints for symbols), summed over a tuple; 0 for anything else."""
     if isinstance(value, torch.Tensor):
-        return int(hint(value.numel())) * value.element_size()
+        return int(hint_or_guess(value.numel())) * value.element_size()
     if isinstance(value, (tuple, list)):
         return sum(tensor_bytes(item) for item in value)
     return 0

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.fakes.symbols import has_unbacked_length
 from framesmith_aten.operators import applied_to_each, arguments, is_composite, is_mutable, row, run_parts
+from framesmith_aten.symbolic import has_unbacked_length
 from framesmith_aten.torch_adapter import unstable
 from framesmith_aten.tracing import recurrent
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket, aten

@@ -18,9 +18,11 @@ import torch
 
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.layouts import may_overlap
-from framesmith_aten.operators import arguments, is_custom, is_mutable, tensors_in, written, written_arguments
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import arguments, is_custom, is_mutable, written, written_arguments
 from framesmith_guards.torch_adapter import OpOverload, OpOverloadPacket
 
+#: The namespace of the twins, which are custom operators themselves: nothing is known of what they run.
 NAMESPACE = "framesmith"
 
 _serial = itertools.count()

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.operators import OWN_NAMESPACE, arguments
+from framesmith_aten.operators import arguments
+from framesmith_aten.table import OWN_NAMESPACE
 from framesmith_guards.torch_adapter import DispatchKey, OpOverload, aten
 
 LAYER: OpOverload = aten.mkldnn_rnn_layer.default

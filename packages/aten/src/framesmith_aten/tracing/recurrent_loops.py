@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from framesmith_aten.operators import OWN_NAMESPACE, arguments
+from framesmith_aten.operators import arguments
+from framesmith_aten.table import OWN_NAMESPACE
 from framesmith_guards.torch_adapter import OpOverload, aten
 
 #: Layers by the name of the torch function.

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten import table
-from framesmith_aten.checks import trials
+from framesmith_aten.checks import kernel_probes
 from framesmith_aten.checks.overlaps import OUTSIDE_VIEW, Part, parts_shown
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.failures import within_storage
+from framesmith_aten.fakes.light_torch import LightDispatchMode
 from framesmith_aten.graphs.numbers import LAYOUT_QUERIES, ScalarNodes, insertion_point
 from framesmith_aten.layouts import dims_by_stride, has_stride, in_order, is_dense, span
 from framesmith_aten.meta import PHASE, Phase
@@ -42,11 +42,13 @@ from framesmith_aten.symbolic import (
     is_symbolic,
     is_the_same,
     is_unbacked,
+    number_type,
     take_known,
 )
+from framesmith_aten.table import MayFail
 from framesmith_aten.tracing.decompositions import CORRECTED, Lowers, Rule, decomposition_of, lowers_nothing
 from framesmith_aten.tracing.shape_rules import SHAPE_RULES
-from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, aten
+from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, aten
 
 _PROVENANCE = ("stack_trace", "nn_module_stack")
 #: The dtypes of the tensors that torch makes of numbers.
@@ -54,7 +56,7 @@ _OF_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default})
 
 
-class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class GraphTracer(LightDispatchMode):
     """A dispatch mode that appends every call to `graph`; enter it inside `fake_mode`.
 
     Operators are decomposed by `rules`, and by `decompositions` but for those that the backend `lowers`. `source` is
@@ -112,13 +114,15 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 own = func in self.rules or func in CORRECTED or is_composite(func)
-                return result if own else self._laid_out(result, trials.as_laid_out(func, args, kwargs, result))
+                return result if own else self._laid_out(result, kernel_probes.as_laid_out(func, args, kwargs, result))
         _refuse(func, args, kwargs)
         self.undone_by_sums += row(func).undone_by_sums
         shape_rule = SHAPE_RULES.get(func)
         out = shape_rule(*args, **kwargs) if shape_rule is not None else None
         if not acts_on_no_operands(func):
-            out = _each_its_own(trials.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out))
+            out = _each_its_own(
+                kernel_probes.as_laid_out(func, args, kwargs, func(*args, **kwargs) if out is None else out)
+            )
         self._note_parts(func, args, kwargs, out)
         self._record(func, args, kwargs, out)
         return out
@@ -160,9 +164,9 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_view(func) and not isinstance(args[0], torch.Tensor):
             args = (self._tensor_of(args[0]), *args[1:])  # a number that torch accepted as a tensor
         if row(func).copies and not isinstance(args[0], torch.Tensor):
-            args = (self._tensor_of(args[0], _OF_NUMBERS[_type(args[0])]), *args[1:])
+            args = (self._tensor_of(args[0], _OF_NUMBERS[number_type(args[0])]), *args[1:])
         if func is aten.copy.default and not isinstance(args[1], torch.Tensor):
-            args = (args[0], self._tensor_of(args[1], _OF_NUMBERS[_type(args[1])], args[0].device), *args[2:])
+            args = (args[0], self._tensor_of(args[1], _OF_NUMBERS[number_type(args[1])], args[0].device), *args[2:])
         node = self.graph.create_node("call_function", target, self._strip(args), self._strip(kwargs))
         self._describe(node, out)
         if isinstance(out, torch.Tensor):
@@ -246,11 +250,6 @@ class GraphTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TraceUnsupported("unknown-number", f"the number {number}", str(error.args[0])) from error
 
 
-# Assigned after the class is made: a `__torch_dispatch__` in the class body gets wrapped by torch in a function that
-# imports torch._dynamo (a second) at its first call.
-setattr(GraphTracer, "__torch_dispatch__", GraphTracer.dispatch)  # noqa: B010
-
-
 def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise TraceUnsupported where recording the call would lose part of its meaning."""
     if not isinstance(func, OpOverload):
@@ -264,7 +263,7 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         why = "whether a dimension has one element is known when it runs"
         raise TraceUnsupported("data-dependent", str(func), why)
     # Fakes would enlarge their storage.
-    if row(func).fails == table.STORAGE and not within_storage(arguments(func, args, kwargs)):
+    if row(func).fails is MayFail.STORAGE and not within_storage(arguments(func, args, kwargs)):
         raise TraceUnsupported("outside-storage", str(func), "the view goes beyond its storage")
 
 
@@ -289,8 +288,3 @@ def _is_within(
     view = value.as_strided(size, stride, storage_offset)
     start, last = span(view)
     return is_dense(value.shape, value.stride()) and first <= start and last <= end
-
-
-def _type(number: Any) -> type:
-    kind: type = number.node.pytype if is_symbolic(number) else type(number)
-    return kind

@@ -12,6 +12,7 @@ from torch import fx
 from framesmith_aten import operators as ops
 from framesmith_aten.graphs.nodes import value_of
 from framesmith_aten.graphs.numbers import FUNCTIONS, numbers_of
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.symbolic import has_symbols, is_assumed, is_symbolic, is_unbacked
 from framesmith_guards.torch_adapter import OpOverload
 
@@ -53,7 +54,7 @@ def _why_not_node(node: fx.Node, device: torch.device) -> str | None:
 
 
 def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
-    for tensor in ops.tensors_in(node.meta.get("val")):
+    for tensor in tensors_in(node.meta.get("val")):
         known = {device.index, tensor.device.index} - {None}  # a device without a number is the current one
         if tensor.device.type != device.type or len(known) > 1:
             return f"{node.name} is on {tensor.device}, and all that is captured lies on {device}"
@@ -63,7 +64,7 @@ def _why_not_value(node: fx.Node, device: torch.device) -> str | None:
 def why_unbacked(node: fx.Node) -> str | None:
     """The reason why a value is unbacked or of unbacked size, or None."""
     value = node.meta.get("val")
-    varying = [one for one in ops.tensors_in(value) if one.layout is torch.strided and has_symbols(one)]
+    varying = [one for one in tensors_in(value) if one.layout is torch.strided and has_symbols(one)]
     numbers = [value, *(number for one in varying for number in numbers_of(one).values())]
     unbacked = any(is_symbolic(number) and (is_unbacked(number) or is_assumed(number)) for number in numbers)
     return f"{node.name} or its size is unbacked" if unbacked else None

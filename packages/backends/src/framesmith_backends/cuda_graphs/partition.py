@@ -28,6 +28,7 @@ from framesmith_aten.contract import BoxedFn
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.nodes import may_fail, view_source
 from framesmith_aten.graphs.numbers import FUNCTIONS, LAYOUT_QUERIES
+from framesmith_aten.nested import tensors_in
 from framesmith_backends.cuda_graphs.capturable import (
     base_of,
     why_not_by_itself,
@@ -180,7 +181,7 @@ def _effects(node: fx.Node) -> list[object]:
         return ["writes"]
     if ops.arguments(op, node.args, node.kwargs).get("generator") is not None:
         return [ANY]
-    tensors = ops.tensors_in([one.meta.get("val") for one in (node, *node.all_input_nodes)])
+    tensors = tensors_in([one.meta.get("val") for one in (node, *node.all_input_nodes)])
     device = next((str(tensor.device) for tensor in tensors), ANY)
     return [device, *(["writes"] if ops.is_mutable(op) or ops.row(op).statistics else [])]
 

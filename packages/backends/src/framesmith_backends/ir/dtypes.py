@@ -85,7 +85,7 @@ def is_low_precision(dtype: torch.dtype) -> bool:
     return FROM_TORCH.get(dtype) in LOW_PRECISION
 
 
-def nearest(value: float, name: str) -> float:
+def rounded_to(value: float, name: str) -> float:
     """The number of this floating type that is nearest. (Of types computed in themselves, machine code rounds.)"""
     if DTYPES[name].compute == name:
         return float(value)
@@ -124,4 +124,4 @@ def overflow_byte(name: str) -> int:
     For `float8_e4m3fn`, which has no infinity, it depends on the release of torch.
     """
     special = DTYPES[name].special
-    return special - 1 if math.isfinite(nearest(math.inf, name)) else special
+    return special - 1 if math.isfinite(rounded_to(math.inf, name)) else special

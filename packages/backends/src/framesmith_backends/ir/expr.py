@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
-from framesmith_backends.ir.dtypes import DTYPES, nearest
+from framesmith_backends.ir.dtypes import DTYPES, rounded_to
 from framesmith_backends.ir.ops import OPS
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Indirect, Ix, Var
@@ -58,7 +58,7 @@ class Const(Value):
         if kind == "b":
             value = bool(value)
         elif kind == "f":
-            value = nearest(value, dtype)
+            value = rounded_to(value, dtype)
         else:
             row = DTYPES[dtype]
             value = int(value) % (1 << row.bits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from framesmith_backends.ir.dtypes import compute_type, is_float, nearest
+from framesmith_backends.ir.dtypes import compute_type, is_float, rounded_to
 from framesmith_backends.ir.expr import Cast, Expr, Load, Number, cast, number
 from framesmith_backends.ir.symbolic import index
 from framesmith_backends.ir.symbolic.index import Ix, Var
@@ -86,7 +86,7 @@ def met(value: Expr, dtype: str, meets: str | None = None) -> Expr:
 def rounded(value: bool | int | float | Sym | Number, dtype: str, meets: str | None = None) -> Expr:
     """A number in type `dtype`; rounded to the type `meets` before, if given."""
     if isinstance(value, (int, float)):
-        return number(value if meets is None or not is_float(meets) else nearest(value, meets), dtype)
+        return number(value if meets is None or not is_float(meets) else rounded_to(value, meets), dtype)
     if meets is not None and compute_type(meets) == dtype != meets:
         return Cast(Cast(number(value, dtype), meets), dtype)
     return number(value, dtype)

@@ -19,6 +19,7 @@ from torch.fx.node import Argument
 
 from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.meta import Key
+from framesmith_aten.table import BACKENDS_NAMESPACE
 from framesmith_backends.launch.background import at_work, begin
 from framesmith_backends.rewrite.replacing import Write, erase_unread, replaced
 from framesmith_backends.target import Processor
@@ -26,7 +27,7 @@ from framesmith_guards.torch_adapter import OpOverload
 
 Spec = TypeVar("Spec", bound=Hashable)
 
-_library = torch.library.Library("framesmith_backends", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library = torch.library.Library(BACKENDS_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 #: The machine code of the operator that a node calls, perhaps still being made.
 CODE: Key[Future[Any] | None] = Key("framesmith_machine_code")

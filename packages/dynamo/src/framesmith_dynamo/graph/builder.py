@@ -22,7 +22,8 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.numbers import ScalarNodes
 from framesmith_aten.layouts import may_overlap, storage_id
 from framesmith_aten.meta import EFFECTS, EXAMPLE, LOCATION, MODE_CHANGE, Effects
-from framesmith_aten.operators import op_name, tensors_in
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import op_name
 from framesmith_aten.recording import OperatorLog, effects_of
 from framesmith_aten.symbolic import has_symbols, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break

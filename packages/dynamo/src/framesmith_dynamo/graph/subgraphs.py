@@ -18,7 +18,7 @@ from framesmith_aten.graphs.modules import new_module
 from framesmith_aten.graphs.transforms import BodyInterpreter
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import EXAMPLE, MODE_CHANGE
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_aten.symbolic import all_equal, is_symbolic
 from framesmith_dynamo.breaks import GraphBreak, register_break

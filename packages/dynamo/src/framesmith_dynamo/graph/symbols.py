@@ -10,13 +10,12 @@ from framesmith_aten.fakes.symbols import (
     attach_shape_env,
     bounds_of,
     computed_number,
-    hint_of,
     specialised_at,
     symbol_name,
     symbolic_fake,
     symbolic_number,
 )
-from framesmith_aten.symbolic import LARGEST_SYMBOL, known_value
+from framesmith_aten.symbolic import LARGEST_SYMBOL, hint_or_none, known_value
 from framesmith_guards import GuardError, ShapeExpr, TensorPropertySource
 from framesmith_guards.symbolic_guards import shape_guards
 
@@ -152,7 +151,7 @@ class Symbols:
 
     def hint_at(self, source: Source) -> int | float | bool | None:
         """Return the value at the source of a symbol in the traced call."""
-        return next((hint_of(symbol) for place, symbol in self._sources() if place == source), None)
+        return next((hint_or_none(symbol) for place, symbol in self._sources() if place == source), None)
 
     def _sources(self) -> Iterator[tuple[Source, Any]]:
         """Return the sources of sizes and numbers, with their symbols."""
@@ -174,5 +173,5 @@ class Symbols:
         for place, number in (*sizes, *((source.name, number) for source, number in self.numbers)):
             name = symbol_name(number)
             if name is not None and name not in found:
-                found[name] = SymbolFact(name, place, hint_of(number), *bounds_of(number))
+                found[name] = SymbolFact(name, place, hint_or_none(number), *bounds_of(number))
         return list(found.values())

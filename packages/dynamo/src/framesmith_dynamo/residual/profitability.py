@@ -8,7 +8,7 @@ import torch
 
 from framesmith_aten.layouts import storage_id
 from framesmith_aten.meta import MODE_CHANGE
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import effects_of
 from framesmith_bytecode import OPS
 from framesmith_dynamo.graph.builder import fake_of_node

@@ -17,7 +17,7 @@ from framesmith_aten.checks.plain_tensors import SPARSE_GRADIENT
 from framesmith_aten.checks.rng_order import RNG_ORDER
 from framesmith_aten.errors import TraceUnsupported
 from framesmith_aten.fakes import is_defect, is_memory_read
-from framesmith_aten.operators import tensors_in
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.recording import VIEW_OR_COPY, KernelRefuses, RecordingFailed, effects_of
 from framesmith_aten.symbolic import is_symbolic
 from framesmith_aten.tensor_methods import concerns_pinning

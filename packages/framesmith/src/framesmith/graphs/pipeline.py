@@ -12,7 +12,7 @@ from torch import fx
 import framesmith_aot
 import framesmith_autograd_compiler
 import framesmith_frames
-from framesmith.backends import AUTO, backend_for, takes_mode_here, why_not_here
+from framesmith.backends import ATEN_CALLS, AUTO, WITHOUT_AOT, backend_for, takes_mode_here, why_not_here
 from framesmith.config import CompileConfig
 from framesmith.graphs.garbage_collection import full_collections_postponed
 from framesmith.graphs.verification import verified
@@ -49,7 +49,7 @@ class GraphCompiler:
 
     def _compile(self, gm: fx.GraphModule, examples: Sequence[torch.Tensor]) -> Runner:
         backend = self.config.backend
-        if backend == "eager":
+        if backend == WITHOUT_AOT:
             return Runner(gm.forward)
         if not isinstance(backend, (str, Backend)):
             return Runner(backend(gm, examples))
@@ -108,7 +108,7 @@ class GraphCompiler:
                     return chosen.compile(gm, inputs, role, options_for(chosen, self.config), on_error=on_error)
                 except Exception as error:
                     self.failures.report(f"a graph ({role})", error)
-                    return find_backend("eager").compile(gm, inputs, role)
+                    return find_backend(ATEN_CALLS).compile(gm, inputs, role)
 
         return compile_aten
 
@@ -128,7 +128,7 @@ def select(backend: str | Backend, gm: fx.GraphModule, inputs: Sequence[torch.Te
     if reason is None:
         return found
     if backend == AUTO and why_not_here(found) is None:
-        return find_backend("eager")
+        return find_backend(ATEN_CALLS)
     raise ValueError(f"the backend {found.name!r} cannot compile this graph: {reason}")
 
 

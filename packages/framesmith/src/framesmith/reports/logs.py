@@ -158,7 +158,9 @@ def log_event(event: FrameEvent, *, again: bool = False) -> None:
     about = logger(TOPIC_OF[event.kind])
     level = logging.DEBUG if again else logging.INFO
     if about.isEnabledFor(level):
-        _log(about, level, event, "%s: %s%s", event.kind, event.code.co_qualname, _detail(event))
+        hint = "" if event.broken is None else f" (what to do: {event.broken.kind.hint})"
+        detail = f": {event.detail}{hint}" if event.detail else ""
+        _log(about, level, event, "%s: %s%s", event.kind, event.code.co_qualname, detail)
         if about.isEnabledFor(logging.DEBUG):
             _log_more(about, event)
     perf = logger("perf")
@@ -171,11 +173,6 @@ def log_event(event: FrameEvent, *, again: bool = False) -> None:
             for guard in event.check.guards:
                 at = guard.location
                 _log(guards, logging.DEBUG, event, "%s%s", guard, "" if at is None else f"  # {at.in_user_code}")
-
-
-def _detail(event: FrameEvent) -> object:
-    hint = "" if event.broken is None else f" (what to do: {event.broken.kind.hint})"
-    return f": {event.detail}{hint}" if event.detail else ""
 
 
 def _log_more(about: logging.Logger, event: FrameEvent) -> None:

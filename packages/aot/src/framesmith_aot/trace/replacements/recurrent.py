@@ -9,7 +9,7 @@ import torch
 
 from framesmith_aot.trace import functional
 from framesmith_aten.layouts import is_contiguous
-from framesmith_aten.symbolic import hint, is_symbolic
+from framesmith_aten.symbolic import hint_or_guess, is_symbolic
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_guards.needs import of_torch
 
@@ -43,7 +43,7 @@ def why_not(args: Sequence[Any], kwargs: Any) -> str | None:
     steps = input.shape[1 if batch_first else 0]
     if any(not is_symbolic(length) and length == 0 for length in (*input.shape, *hx.shape)):
         return "it has no elements"
-    return None if is_symbolic(steps) or hint(steps) > FEW_STEPS else "it has few steps"
+    return None if is_symbolic(steps) or hint_or_guess(steps) > FEW_STEPS else "it has few steps"
 
 
 def _layers(

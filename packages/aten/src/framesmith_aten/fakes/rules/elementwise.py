@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from framesmith_aten.fakes.symbols import has_unbacked_length
+from framesmith_aten.symbolic import has_unbacked_length
 from framesmith_guards.torch_adapter import DispatchKey, aten, unstable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Operators whose own kernel reads a tensor's memory on the host: found by trial, and not run on fakes.
+"""Operators whose own kernel reads a tensor's memory on the host: found by a probe, and not run on fakes.
 
 Note [Memory that is not there]: composite operators (`gru` of packed sequences; a library's operator in C++ without a
 kernel per device) run on fakes as they are, before any mode sees them. Fakes have no memory. For known sizes torch
@@ -10,12 +10,15 @@ library's, all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from framesmith_aten.fakes.defects import hands_on
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.symbolic import hint_or_guess, is_symbolic
+from framesmith_aten.table import OF_TORCH
 from framesmith_guards.torch_adapter import (
     DataDependentOutputException,
     DispatchKey,
@@ -27,11 +30,7 @@ from framesmith_guards.torch_adapter import (
 
 #: Torch's errors to a kernel that asks for memory: of a fake of known sizes, and of a marked one.
 _REFUSALS: Final = ("data is not allocated yet", "Cannot access data pointer of Tensor")
-#: Namespaces of torch's own operators. Others may read numbers of all types, on any device.
-_OWN: Final = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "sparse", "_quantized", "profiler"})
 _COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
-#: The value of an unbacked size in a trial.
-_UNKNOWN: Final = 2
 _MOST_VERDICTS: Final = 4096
 
 
@@ -58,7 +57,7 @@ def composites() -> Iterator[Any]:
     """Return torch's composite operators of several tensors for which torch has no rule in Python."""
     for name in unstable.dispatch_get_registrations_for_dispatch_key(_COMPOSITE.name):
         namespace, _, rest = name.partition("::")
-        if namespace in _OWN:
+        if namespace in OF_TORCH:
             yield from _suspects(namespace, *rest.partition(".")[::2])
 
 
@@ -81,7 +80,7 @@ class OfLibraries:
 
     def new(self) -> Iterator[Any]:
         for namespace, operators in [*vars(torch.ops).items()]:
-            if namespace in _OWN or not isinstance(named := getattr(operators, "_dir", None), list):
+            if namespace in OF_TORCH or not isinstance(named := getattr(operators, "_dir", None), list):
                 continue
             for name in named[self._seen.get(namespace, 0) :]:
                 yield from _composite(getattr(operators, name, None))
@@ -107,7 +106,7 @@ _verdicts: dict[Any, bool] = {}
 
 def check(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise MemoryRead where the operator's own kernel would read memory of these fakes; see the note above."""
-    given = [*_tensors((*args, *kwargs.values()))]
+    given = [*tensors_in((*args, *kwargs.values()))]
     suspects = [one for one in given if _may_be_read(op, one)]
     if not suspects or any(one.layout is not torch.strided for one in given):
         return
@@ -124,8 +123,9 @@ def check(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def _may_be_read(op: Any, tensor: torch.Tensor) -> bool:
     if not (isinstance(tensor, FakeTensor) and tensor._has_symbolic_sizes_strides):
         return False
+    # Operators of libraries may read numbers of all types, on any device.
     whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-    return op.namespace not in _OWN or (whole and tensor.fake_device.type == "cpu")
+    return op.namespace not in OF_TORCH or (whole and tensor.fake_device.type == "cpu")
 
 
 def _kind(value: Any) -> object:
@@ -133,13 +133,11 @@ def _kind(value: Any) -> object:
         return (value.dtype, value.dim(), value.device)
     if isinstance(value, (list, tuple)):
         return tuple(map(_kind, value))
-    return (
-        type(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else (type(value), str(value))
-    )
+    return type(value) if is_symbolic(value) else (type(value), str(value))
 
 
 def _reads(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    mode = next(type(one.fake_mode)() for one in _tensors((*args, *kwargs.values())) if isinstance(one, FakeTensor))
+    mode = next(type(one.fake_mode)() for one in tensors_in((*args, *kwargs.values())) if isinstance(one, FakeTensor))
     twins = _Twins(mode)
     outside = torch.inference_mode(False)  # within it the fakes' mode refuses other things first
     with unstable.disable_current_modes(), unstable.DisablePythonDispatcher(), outside, torch.no_grad():
@@ -164,28 +162,13 @@ class _Twins:
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.of, value))
-        return _present(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+        return hint_or_guess(value)
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        sizes, strides = map(_present, tensor.shape), map(_present, tensor.stride())
+        sizes, strides = map(hint_or_guess, tensor.shape), map(hint_or_guess, tensor.stride())
         with no_dispatch(), unstable.DisableTorchFunction():
             meta = torch.empty_strided([*sizes], [*strides], dtype=tensor.dtype, device="meta")
             return FakeTensor(self._mode, meta, tensor.device)
-
-
-def _present(number: Any) -> Any:
-    node = getattr(number, "node", None)
-    if node is None:
-        return number
-    return node.hint if node.has_hint() else node.pytype(_UNKNOWN)
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def tried(op: Any, run: Callable[..., Any], asked: Callable[[], bool]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from framesmith_aten.fakes.symbols import hint_of
+from framesmith_aten.symbolic import hint_or_none
 from framesmith_guards.torch_adapter import FakeTensorMode, aten, unstable
 
 
@@ -24,7 +24,7 @@ def padded(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor |
         return None
     tensor: torch.Tensor = args[0]
     pads = args[1]
-    if len(pads) % 2 or len(pads) > 2 * tensor.dim() or None in map(hint_of, pads):
+    if len(pads) % 2 or len(pads) > 2 * tensor.dim() or None in map(hint_or_none, pads):
         return None
     if not all(pad <= 0 for pad in pads):
         return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from framesmith_aten.fakes.symbols import has_unbacked_length
+from framesmith_aten.symbolic import has_unbacked_length
 from framesmith_guards.torch_adapter import FakeTensorMode, aten
 
 
@@ -35,11 +35,6 @@ def _softmax(tensor: torch.Tensor, dim: int, in_float32: bool) -> torch.Tensor |
     return torch.empty(tensor.shape, dtype=torch.float32 if in_float32 else tensor.dtype, device=tensor.device)
 
 
-def _logsumexp(tensor: torch.Tensor, dims: Sequence[int], keepdim: bool = False) -> torch.Tensor | None:
-    """With the layout of a sum over these dimensions."""
-    return torch.sum(tensor, tuple(dims), keepdim) if tensor.is_floating_point() else None
-
-
 def _cumulative_extreme(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and indices, contiguous as the operator's."""
     shape, device = tensor.shape, tensor.device
@@ -49,7 +44,9 @@ def _cumulative_extreme(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, t
 _RULES: Final[dict[Any, Callable[..., Any]]] = {
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _softmax,
-    aten.logsumexp.default: _logsumexp,
+    aten.logsumexp.default: lambda tensor, dims, keepdim=False: (
+        torch.sum(tensor, tuple(dims), keepdim) if tensor.is_floating_point() else None
+    ),
     aten.cummax.default: _cumulative_extreme,
     aten.cummin.default: _cumulative_extreme,
 }

@@ -9,13 +9,14 @@ and the like) are no part of the key: they affect kernels, not layouts. Off wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import torch
 
+from framesmith_aten.nested import tensors_in
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, OpOverload, unstable
 from framesmith_guards.values.tensors import dispatch_keys
 
@@ -122,25 +123,21 @@ def _add(found: list[object], mode: FakeTensorMode, value: Any) -> bool:
         return True
     if kind in PLAIN:
         found += (kind, value)
-        return bool(value == value) and not (kind is torch.device and _is_current(value))
+        is_current_device = kind is torch.device and value.index is None and value.type not in ("cpu", "meta")
+        return bool(value == value) and not is_current_device
     if kind is list or kind is tuple:
         found += (kind, len(value))
         return all(_add(found, mode, one) for one in value)
     return False
 
 
-def _is_current(device: torch.device) -> bool:
-    """Whether the call names the current device of a type."""
-    return device.index is None and device.type not in ("cpu", "meta")
-
-
 def _made(
-    mode: FakeTensorMode, result: Any, base: FakeTensor | None, given: Iterable[Any]
+    mode: FakeTensorMode, result: Any, base: FakeTensor | None, given: tuple[Any, ...]
 ) -> Sequence[_Made | None] | _Made:
     """Return how to make the result again, if that gives an equal one."""
     several = type(result) in (list, tuple)
     parts = list(result) if several else [result]
-    taken = {one.untyped_storage()._cdata for one in _tensors(given)}
+    taken = {one.untyped_storage()._cdata for one in tensors_in(given)}
     made: list[_Made | None] = []
     for part in parts:
         if part is None and several:
@@ -176,11 +173,3 @@ def _is_same(a: FakeTensor, b: FakeTensor) -> bool:
     if (a.requires_grad, a._base is None, a.fake_device) != (b.requires_grad, b._base is None, b.fake_device):
         return False
     return dispatch_keys(a) == dispatch_keys(b) and a.untyped_storage().nbytes() == b.untyped_storage().nbytes()
-
-
-def _tensors(values: Iterable[Any]) -> Iterable[FakeTensor]:
-    for value in values:
-        if isinstance(value, FakeTensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

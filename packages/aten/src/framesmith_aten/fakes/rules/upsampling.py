@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from framesmith_aten.symbolic import hint_or_none
 from framesmith_guards.torch_adapter import DispatchKey, no_dispatch, unstable
 
 if TYPE_CHECKING:
@@ -69,10 +70,11 @@ def gradient(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor
 
 def _order(op: Any, grad: torch.Tensor, *sizes_and_settings: Any) -> Sequence[int]:
     """Return the order of dimensions in memory; the usual one for unknown sizes."""
-    from framesmith_aten.fakes.symbols import hint_of  # which imports sympy
 
     output_size, input_size, settings = sizes_and_settings
-    shape, strides, *sizes = ([*map(hint_of, part)] for part in (grad.shape, grad.stride(), output_size, input_size))
+    shape, strides, *sizes = (
+        [*map(hint_or_none, part)] for part in (grad.shape, grad.stride(), output_size, input_size)
+    )
     dims = range(grad.ndim)
     if None in (*shape, *strides, *sizes[0], *sizes[1]):
         return dims

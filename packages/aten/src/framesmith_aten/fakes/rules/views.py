@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from framesmith_aten.fakes.light_fakes import in_memory_of
-from framesmith_aten.fakes.symbols import hint_of
+from framesmith_aten.symbolic import hint_or_none
 from framesmith_guards.torch_adapter import FakeTensor, FakeTensorMode, aten, unstable
 
 _VIEWS: Final = frozenset({aten.view.default, aten._unsafe_view.default})
@@ -32,7 +32,7 @@ def view(mode: FakeTensorMode, op: Any, args: Sequence[Any]) -> torch.Tensor | N
     tensor, asked = args[:2]
     if not isinstance(tensor, FakeTensor) or tensor.constant is not None or tensor.layout is not torch.strided:
         return None
-    if not tensor.dim() or not asked or None in map(hint_of, (*tensor.shape, *tensor.stride(), *asked)):
+    if not tensor.dim() or not asked or None in map(hint_or_none, (*tensor.shape, *tensor.stride(), *asked)):
         return None
     count = math.prod(tensor.shape)
     lengths = unstable.infer_size(asked, count)

@@ -17,7 +17,7 @@ from framesmith_backends.ir.dtypes import (
     is_float,
     is_integer,
     is_unsigned,
-    nearest,
+    rounded_to,
 )
 from framesmith_backends.ir.expr import Const, Expr, Op, cast, number
 from framesmith_backends.ir.program import Failure, lies_in_rows
@@ -40,7 +40,7 @@ def _scaled_sum(sign: int, alpha: int | float, dtype: str) -> Callable[[Expr, Ex
     if type(alpha) is int and alpha == 0:
         sign = 1  # ATen adds times -alpha, and there is no negative zero among integers
     if known and is_float(dtype):
-        alpha = nearest(alpha, dtype)
+        alpha = rounded_to(alpha, dtype)
 
     def formula(a: Expr, b: Expr) -> Expr:
         if a.dtype == "b1":
@@ -155,7 +155,7 @@ def pow_scalar(s: Scope, x: Tensor, exponent: int | float) -> Tensor:
             return _declined("an integer power")
         if exponent in _SPECIAL_POWERS and (s.result.dtype != "f16" or abs(exponent) >= 1):
             return _SPECIAL_POWERS[exponent](v)
-        return Op("pow", v, Const(nearest(exponent, s.result.dtype), v.dtype))
+        return Op("pow", v, Const(rounded_to(exponent, s.result.dtype), v.dtype))
 
     return met(s, formula, x)
 

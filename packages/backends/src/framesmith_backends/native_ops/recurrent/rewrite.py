@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith_aten.operators import OWN_NAMESPACE, arguments
+from framesmith_aten.operators import arguments
 from framesmith_aten.symbolic import all_equal
+from framesmith_aten.table import OWN_NAMESPACE
 from framesmith_aten.tracing import recurrent as lstm_layers
 from framesmith_aten.tracing import recurrent_loops
 from framesmith_backends.native_ops.base import CODE, is_on_cpu, rewritten

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from framesmith_aten.operators import arguments
-from framesmith_aten.symbolic import has_symbols, hint
+from framesmith_aten.symbolic import has_symbols, hint_or_guess
 from framesmith_backends.ir.dtypes import NUMBERS
 from framesmith_backends.lower.compute.reductions import FEWEST_COLUMNS
 from framesmith_backends.native_ops.base import call_like, is_on_cpu, rewritten
@@ -63,7 +63,7 @@ def _is_column_scan(node: fx.Node, kind: str, value: torch.Tensor) -> bool:
     if kind not in ("sum", "prod") or given.dtype not in NUMBERS or not given.is_contiguous():
         return False
     inner = value.shape[_dim(node, value) + 1 :]
-    return bool(math.prod(hint(size) or 0 for size in inner) >= FEWEST_COLUMNS)
+    return bool(math.prod(hint_or_guess(size) or 0 for size in inner) >= FEWEST_COLUMNS)
 
 
 def _dim(node: fx.Node, value: torch.Tensor) -> int:

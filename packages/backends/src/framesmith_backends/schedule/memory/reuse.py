@@ -15,7 +15,8 @@ from itertools import accumulate
 
 import torch
 
-from framesmith_aten.operators import is_custom, is_view, op_name, tensors_in
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import is_custom, is_view, op_name
 from framesmith_backends.ir.dtypes import DTYPES
 from framesmith_backends.ir.ops import CONVOLUTIONS
 from framesmith_backends.ir.program import Layout, is_dense

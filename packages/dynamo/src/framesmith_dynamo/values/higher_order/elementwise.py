@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from framesmith_aten.meta import EXAMPLE, LOCATION, MODE_CHANGE
-from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row, tensors_in
+from framesmith_aten.nested import tensors_in
+from framesmith_aten.operators import IDENTITY_VIEWS, asks_device, row
 from framesmith_aten.recording import effects_of
 from framesmith_dynamo.breaks import GraphBreak, register_break
 from framesmith_dynamo.graph.builder import GraphBuilder, fake_of_node

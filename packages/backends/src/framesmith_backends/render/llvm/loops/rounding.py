@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from framesmith_backends.ir.dtypes import DTYPES, nearest
+from framesmith_backends.ir.dtypes import DTYPES, rounded_to
 from framesmith_backends.ir.expr import Cast, Const, Expr, Op, Ref, children
 from framesmith_backends.ir.kernel import Kernel
 from framesmith_backends.ir.ops import OPS
@@ -17,7 +17,7 @@ def is_held_by(dtype: str, node: Expr) -> bool:
         return kept and all(is_held_by(dtype, arg) for arg in {*node.args[node.name == "where" :]})
     if isinstance(node, Cast):
         return node.dtype == "f32" and (node.value.dtype == dtype or _is_byte(node.value.dtype))
-    return isinstance(node, Const) and nearest(float(node.value), dtype) == node.value
+    return isinstance(node, Const) and rounded_to(float(node.value), dtype) == node.value
 
 
 def _is_byte(dtype: str) -> bool:

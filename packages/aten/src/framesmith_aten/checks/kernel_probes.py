@@ -1,8 +1,8 @@
-"""Trials of an operator's real kernel: whether it accepts such operands, and the strides of its result.
+"""Probes of an operator's real kernel: whether it accepts such operands, and the strides of its result.
 
 Fake tensors accept dtypes that a kernel refuses (a softmax of integers), numbers that a dtype cannot hold, and writes
-to memory that is also read. A trial runs the operator on real tensors of the same dtypes, devices and numbers: with few
-elements, or, where memory is shared or few elements do not suffice, with the layouts given. Each kind of call is tried
+to memory that is also read. A probe runs the operator on real tensors of the same dtypes, devices and numbers: with few
+elements, or, where memory is shared or few elements do not suffice, with the layouts given. Each kind of call is probed
 once per process.
 """
 
@@ -29,6 +29,7 @@ from framesmith_aten.layouts import (
     overlaps_itself,
     storage_id,
 )
+from framesmith_aten.nested import tensors_in
 from framesmith_aten.operators import (
     acts_on_no_operands,
     arguments,
@@ -40,15 +41,15 @@ from framesmith_aten.operators import (
     is_view_by_strides,
     op_name,
     reads_workspace,
-    tensors_in,
     written,
 )
 from framesmith_aten.symbolic import (
+    UNBACKED_HINT,
     all_equal,
     equal,
     has_symbols,
-    hint,
     hint_assuming,
+    hint_or_guess,
     is_symbolic,
     is_unbacked,
 )
@@ -59,20 +60,20 @@ from framesmith_guards.torch_adapter import OpOverload, no_dispatch
 LARGEST: Final = 1 << 16
 #: The same where only a layout is asked for.
 SMALL: Final = 1 << 12
-#: Operators whose results have, for many pixels, other strides than fakes of some release: tried on few pixels.
+#: Operators whose results have, for many pixels, other strides than fakes of some release: probed on few pixels.
 CROPPED: Final = frozenset((
     "channel_shuffle", "native_group_norm", "reflection_pad2d", "reflection_pad3d", "replication_pad2d",
     "replication_pad3d",
 ))  # fmt: skip
-#: Unbacked sizes in a trial; the second where, with the first, a result's size came to be 1 or 0.
-UNBACKED_SIZES: Final = (2, 8)
+#: Unbacked sizes in a probe; the second where, with the first, a result's size came to be 1 or 0.
+UNBACKED_SIZES: Final = (UNBACKED_HINT, 8)
 #: Verdicts remembered, about 2 KiB each; a large model needs a few hundred.
 MOST: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a trial: `refusal` is the kernel's error, None if it accepted the call or was not tried.
+    """The outcome of a probe: `refusal` is the kernel's error, None if it accepted the call or was not probed.
 
     `certain`: the kernel is known to accept the call. `gives`: the kind of a result that no graph holds, if there is
     one; fakes of quantized tensors do not show it.
@@ -92,7 +93,7 @@ Strides = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A function for the strides of a dense result, valid where dimensions `ones` have size 1, as in the trial."""
+    """A function for the strides of a dense result, valid where dimensions `ones` have size 1, as in the probe."""
 
     strides: Strides
     ones: tuple[int, ...]
@@ -110,9 +111,9 @@ _results: dict[Any, tuple[Layout | None, ...]] = {}
 def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
     """Return the kernel's verdict on operands like these fakes, whatever their data.
 
-    Operators are not tried that may refuse some data, read data, or are not torch's own. Trials are per kind of
-    arguments, and per call where memory is both written and read. Operators with size arguments are tried on tensors of
-    the given sizes: some read and write by them without a check.
+    Operators are not probed that may refuse some data, read data, or are not torch's own. Probes are per kind of
+    arguments, and per call where memory is both written and read. Operators with size arguments are probed on tensors
+    of the given sizes: some read and write by them without a check.
     """
     if is_custom(op) or is_composite(op) or op.namespace != "aten" or reads_workspace(op) or acts_on_no_operands(op):
         return UNKNOWN
@@ -128,14 +129,14 @@ def verdict(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> V
     ):
         return UNKNOWN
     if _share(changed, tensors):
-        return _tried_laid_out(op, args, kwargs, tensors)
+        return _probed_laid_out(op, args, kwargs, tensors)
     kind = (op, torch.are_deterministic_algorithms_enabled(), _kind(args), _kind(kwargs))
     if any("size" in argument.name for argument in op._schema.arguments):
-        return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
-    small = _known(kind, lambda: _tried_small(op, args, kwargs, tensors))
+        return _known((kind, _layouts(tensors)), lambda: _probed_laid_out(op, args, kwargs, tensors))
+    small = _known(kind, lambda: _probed_small(op, args, kwargs, tensors))
     if small.refusal is None:
         return small
-    return _known((kind, _layouts(tensors)), lambda: _tried_laid_out(op, args, kwargs, tensors))
+    return _known((kind, _layouts(tensors)), lambda: _probed_laid_out(op, args, kwargs, tensors))
 
 
 def _shown(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Verdict:
@@ -166,12 +167,14 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """Return the fake result of a call with the strides of the real kernel's.
 
     Meta kernels give results of non-contiguous operands other strides, and along dimensions of size 1 those of all
-    operands. Tried are pointwise operators, with two elements along each dimension; those of CROPPED, with few pixels;
+    operands. Probed are pointwise operators, with two elements along each dimension; those of CROPPED, with few pixels;
     small calls of others, and calls with dimensions of size 1.
     """
     made = list(tensors_in(out))
     tensors = list(tensors_in((*args, *kwargs.values())))
-    if not made or (not _orders_by_arguments(op) and all(map(_has_no_choice, filter(_is_plain, tensors)))):
+    # Results of contiguous operands change order, too. Fakes of torch 2.11 do not.
+    is_fourier_transform = op_name(op).startswith("_fft_")
+    if not made or (not is_fourier_transform and all(map(_has_no_choice, filter(_is_plain, tensors)))):
         return out
     if (
         is_custom(op)
@@ -193,18 +196,10 @@ def as_laid_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     return _relaid(out, iter(layouts), tensors)
 
 
-def _orders_by_arguments(op: OpOverload) -> bool:
-    """Whether results of contiguous operands change order, too: Fourier transforms. Fakes of torch 2.11 do not."""
-    return op_name(op).startswith("_fft_")
-
-
 def _padding(args: Sequence[Any]) -> int:
     """Return the largest number in the lists among the arguments; a padding has to be less than the padded size."""
-    return max((abs(size) for value in args if isinstance(value, (list, tuple)) for size in _ints(value)), default=0)
-
-
-def _ints(values: Sequence[Any]) -> list[int]:
-    return [value for value in map(hint, values) if type(value) is int]
+    numbers = [hint_or_guess(size) for value in args if isinstance(value, (list, tuple)) for size in value]
+    return max((abs(size) for size in numbers if type(size) is int), default=0)
 
 
 def _cropped(padding: int, unbacked: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -283,7 +278,7 @@ def _layouts_of_real(
 ) -> tuple[Layout | None, ...]:
     """Return the layout of each tensor of the real result; None where it is not dense, or empty.
 
-    An unbacked number of elements (`nonzero`) may be 0 in a trial. `exact`: the arguments are as large as the call's;
+    An unbacked number of elements (`nonzero`) may be 0 in a probe. `exact`: the arguments are as large as the call's;
     `keeps`: they have symbols, of which a result may have some.
     """
     with _real(), _generator_restored(op):
@@ -348,7 +343,7 @@ def _known(key: Any, find: Callable[[], Verdict]) -> Verdict:
     return found
 
 
-def _tried_small(
+def _probed_small(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
     """Return the verdict on few elements; the kernel may accept more where it refuses these."""
@@ -357,7 +352,7 @@ def _tried_small(
     return _answer(op, _mapped(args, _of_few_elements), _mapped(kwargs, _of_few_elements))
 
 
-def _tried_laid_out(
+def _probed_laid_out(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Verdict:
     if _elements(tensors) > LARGEST or _is_large(op, args, kwargs, tensors):
@@ -367,7 +362,7 @@ def _tried_laid_out(
 
 
 def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a trial would draw from another generator than the CPU's default."""
+    """Whether a probe would draw from another generator than the CPU's default."""
     if not is_random(op):
         return False
     values = [*args, *kwargs.values()]
@@ -377,7 +372,7 @@ def _moves_others(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def may_end_all(op: OpOverload, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a trial might end the device's context: CUDA kernels check indices by asserts.
+    """Whether a probe might end the device's context: CUDA kernels check indices by asserts.
 
     Zeros may be no valid indices: pivots are counted from 1, and an empty dimension has none.
     """
@@ -410,18 +405,15 @@ def _is_large(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], te
     ranged = "end" in values and "steps" not in values
     for name, value in values.items():
         if isinstance(value, (list, tuple)):
-            large = math.prod(_sizes(value)) > LARGEST
+            sizes = [size for size in map(hint_or_guess, value) if type(size) is int and size > 0]
+            large = math.prod(sizes) > LARGEST
         else:
-            number = hint(value)
+            number = hint_or_guess(value)
             counted = not tensors and isinstance(number, (int, float)) and (ranged or declared[name] == "int")
             large = counted and math.isfinite(number) and abs(number) > LARGEST
         if large:
             return True
     return False
-
-
-def _sizes(values: Sequence[Any]) -> list[int]:
-    return [size for size in map(hint, values) if type(size) is int and size > 0]
 
 
 def _kind(value: Any, unbacked: int = UNBACKED_SIZES[0]) -> Any:
@@ -489,7 +481,7 @@ def _laid_out(tensor: torch.Tensor, unbacked: int = UNBACKED_SIZES[0]) -> tuple[
 
 
 def _few(tensor: torch.Tensor) -> tuple[int, ...]:
-    return tuple([min(size if type(size) is int else hint(size), 2) for size in tensor.shape])
+    return tuple([min(size if type(size) is int else hint_or_guess(size), 2) for size in tensor.shape])
 
 
 def _of_few_elements(tensor: torch.Tensor) -> torch.Tensor:
